@@ -1,0 +1,440 @@
+"""Nightjar beside its peers: the same rows, the same program, interleaved in fresh processes.
+
+    python benchmarks/run.py --rows 32_000_000 --repeat 3
+
+A peer is a program beside this one that takes --data, --out, --actors and --batch-size, and prints one
+JSON line. Times that compare are the wall time of the whole process, measured here, and the peer's own
+steady time. Ratios are taken within a repeat, so that the machine's slow minutes strike both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime as dt
+import json
+import os
+import platform
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+HERE = Path(__file__).parent
+PEERS = {
+    "a": ("bare loop", "bare_loop.py"),
+    "b": ("Ray Data's documentation", "ray_data_docs.py"),
+    "c": ("Nightjar", "nightjar_job.py"),
+}
+WARM_ROWS = 64_000
+SAMPLE_S = 0.5
+TIMEOUT_S = 1800
+TOLERANCE = 1e-6
+"""Largest relative difference of score sums: batches differ in their last bits, not more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The command line."""
+
+    peers: list[str]
+    rows: int
+    files: int
+    repeat: int
+    work: Path
+    batch_size: int
+    actors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a peer wrote, summed so that a lost, doubled or mispaired row shows."""
+
+    rows: int
+    id_sum: int
+    wrong_times: int
+    score_sum: float
+    paired_sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of one peer. Memory is the peak of the process tree's sum, in MB; times in seconds."""
+
+    peer: str
+    repeat: int
+    total_s: float
+    steady_s: float
+    steady_audit_s: float
+    rows_per_s: float
+    peak_mb: float
+    cpu_s: float
+    load_before: float
+    ended_late: int
+    written: Written
+    line: dict[str, Any]
+
+
+# ---- processes ---------------------------------------------------------------------------------
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose parent died, so that the tree below stays whole."""
+    pr_set_child_subreaper = 36
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+def tree() -> list[psutil.Process]:
+    """Every process this one started, directly or not."""
+    return psutil.Process().children(recursive=True)
+
+
+def end_tree(patience_s: float) -> int:
+    """Wait for what is left below, then end it by id. Returns how many had to be ended."""
+    _, late = psutil.wait_procs(tree(), timeout=patience_s)
+    for process in late:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, stubborn = psutil.wait_procs(late, timeout=10)
+    for process in stubborn:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(stubborn, timeout=10)
+    return len(late)
+
+
+def memory_kind() -> str:
+    """Shared pages are counted once in PSS, not at all in USS, once per process in RSS."""
+    names = psutil.Process().memory_full_info()._fields
+    return next((kind for kind in ("pss", "uss") if kind in names), "rss")
+
+
+class Sampler(threading.Thread):
+    """Watches the tree: the highest sum of memory, and the CPU time of every process seen."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(daemon=True)
+        self.kind, self.peak_bytes = kind, 0
+        self._cpu: dict[tuple[int, float], float] = {}
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Sample until `stop`."""
+        while not self._ended.wait(SAMPLE_S):
+            self.peak_bytes = max(self.peak_bytes, sum(map(self._sample, tree())))
+
+    def _sample(self, process: psutil.Process) -> int:
+        try:
+            times = process.cpu_times()
+            self._cpu[process.pid, process.create_time()] = times.user + times.system
+            return int(getattr(process.memory_full_info(), self.kind))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return 0
+
+    def stop(self) -> None:
+        """End, and wait for the last sample."""
+        self._ended.set()
+        self.join()
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of all processes, up to the last sample of each."""
+        return sum(self._cpu.values())
+
+
+@contextmanager
+def watched(kind: str) -> Iterator[Sampler]:
+    """A sampler for the time of a block."""
+    sampler = Sampler(kind)
+    sampler.start()
+    try:
+        yield sampler
+    finally:
+        sampler.stop()
+
+
+# ---- one run -----------------------------------------------------------------------------------
+
+
+def launch(peer: str, data: Path, out: Path, settings: Settings) -> tuple[float, dict[str, Any]]:
+    """Run a peer in a fresh process. Returns its wall time and its line."""
+    command = [sys.executable, str(HERE / PEERS[peer][1]), "--data", str(data), "--out", str(out)]
+    command += ["--actors", str(settings.actors), "--batch-size", str(settings.batch_size)]
+    logs = settings.work / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    printed, errors = logs / f"{peer}.out", logs / f"{peer}.err"
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    started = time.perf_counter()
+    # Files, not pipes: a pipe stays open as long as any descendant holds it, a file waits for nobody.
+    with printed.open("w") as stdout, errors.open("w") as stderr:
+        done = subprocess.run(command, env=environment, stdout=stdout, stderr=stderr, timeout=TIMEOUT_S)
+    total_s = time.perf_counter() - started
+    lines = [line for line in printed.read_text().splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        tails = "\n".join(path.read_text()[-3000:] for path in (printed, errors))
+        raise SystemExit(f"{shlex.join(command)}: exit code {done.returncode}\n{tails}")
+    return total_s, json.loads(lines[-1])
+
+
+def measure(peer: str, repeat: int, data: Path, settings: Settings, kind: str) -> Measured:
+    """One timed run: a clean place, quiet disks, the peer, then (untimed) a look at what it wrote."""
+    place = settings.work / "run"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    os.sync()
+    load_before = os.getloadavg()[0]
+    try:
+        with watched(kind) as sampler:
+            total_s, line = launch(peer, data, place / "out", settings)
+    finally:
+        ended_late = end_tree(patience_s=30)
+    written = read_back(Path(line["data"]), data)
+    shutil.rmtree(place)
+    return Measured(
+        peer,
+        repeat,
+        total_s,
+        line["steady_s"],
+        line.get("steady_audit_s", line["steady_s"]),
+        line["rows_per_s"],
+        sampler.peak_bytes / 2**20,
+        sampler.cpu_s,
+        load_before,
+        ended_late,
+        written,
+        line,
+    )
+
+
+def read_back(folder: Path, data: Path) -> Written:
+    """Sums over every part in `folder`, one row group in memory at a time."""
+    spec = json.loads((data / "data.json").read_text())
+    rows = id_sum = wrong = 0
+    score_sum = paired_sum = 0.0
+    for path in sorted(folder.rglob("*.parquet")):
+        with pq.ParquetFile(path) as reader:
+            for group in range(reader.num_row_groups):
+                table = reader.read_row_group(group, columns=["id", "ts", "score"])
+                ids = pc.cast(table["id"], pa.int64()).to_numpy()
+                times = table["ts"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
+                scores = table["score"].to_numpy().astype("float64")
+                rows += table.num_rows
+                id_sum += int(ids.sum())
+                wrong += int((times != spec["epoch_us"] + ids * spec["step_us"]).sum())
+                score_sum += float(scores.sum())
+                # Weighted by the id: a score beside the wrong id moves it.
+                paired_sum += float((scores * (ids % 1009)).sum())
+    return Written(rows, id_sum, wrong, score_sum, paired_sum)
+
+
+def check(runs: list[Measured], rows: int) -> None:
+    """Stop unless every run wrote every row once, with its own time and the same score."""
+    for run in runs:
+        found, first = run.written, runs[0].written
+        if (found.rows, found.id_sum, found.wrong_times) != (rows, rows * (rows - 1) // 2, 0):
+            raise SystemExit(f"peer {run.peer} did not write {rows:,} rows once each: {found}")
+        for mine, reference in (
+            (found.score_sum, first.score_sum),
+            (found.paired_sum, first.paired_sum),
+        ):
+            if abs(mine - reference) > TOLERANCE * abs(reference):
+                raise SystemExit(f"peer {run.peer} scored otherwise than {runs[0].peer}: {found}, {first}")
+
+
+# ---- the whole ---------------------------------------------------------------------------------
+
+
+def generate(folder: Path, rows: int, files: int) -> Path:
+    """The data, made by `data.py` unless it is there, and read once into the page cache."""
+    command = [sys.executable, str(HERE / "data.py"), "--data", str(folder)]
+    subprocess.run([*command, "--rows", str(rows), "--files", str(files)], check=True, stdout=sys.stderr)
+    for path in sorted((folder / "rows").iterdir()):
+        with path.open("rb") as file:
+            while file.read(1 << 24):
+                pass
+    return folder
+
+
+def bench(settings: Settings, kind: str) -> list[Measured]:
+    """Every peer once on few rows, untimed, then all of them in turn, `repeat` times."""
+    warm = generate(settings.work / "warm", WARM_ROWS, files=4)
+    data = generate(settings.work / f"data-{settings.rows}-{settings.files}", settings.rows, settings.files)
+    say("warming up")
+    # Libraries come into the page cache, Prefect makes its database: neither happens every night.
+    check([measure(peer, -1, warm, settings, kind) for peer in settings.peers], WARM_ROWS)
+    runs: list[Measured] = []
+    for repeat in range(settings.repeat):
+        for peer in settings.peers:
+            run = measure(peer, repeat, data, settings, kind)
+            say(f"{repeat + 1}/{settings.repeat} {peer}: total {run.total_s:.1f} s, steady {run.steady_s:.1f} s")
+            runs.append(run)
+            check(runs, settings.rows)
+    return runs
+
+
+def say(text: str) -> None:
+    """Progress, to stderr: stdout is the table."""
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---- the report --------------------------------------------------------------------------------
+
+ROWS: list[tuple[str, str, Callable[[Measured], float]]] = [
+    ("total, s", "{:.1f}", lambda run: run.total_s),
+    ("steady, s", "{:.2f}", lambda run: run.steady_s),
+    ("steady and audit, s", "{:.2f}", lambda run: run.steady_audit_s),
+    ("million rows/s, steady", "{:.2f}", lambda run: run.rows_per_s / 1e6),
+    ("CPU time, s", "{:.1f}", lambda run: run.cpu_s),
+    ("peak memory, MB", "{:,.0f}", lambda run: run.peak_mb),
+    ("load average before", "{:.1f}", lambda run: run.load_before),
+]
+RATIOS = ROWS[:3]
+
+NOTES = """
+Total is a process's whole wall time, start-up and imports included. Steady is the peer's own: from the
+first model loaded to the last file written (what b reads before that moment, its steady time leaves
+out). Only Nightjar audits, and only it computes metrics of the label and lineage columns. Memory is the
+peak sum of {memory} over the process tree, sampled every {sample_s} s; CPU time is from the same samples.
+Every run was checked: each row once, its carried columns unchanged, the same scores. Reads come from the
+page cache.
+
+"""
+
+
+def spread(values: list[float], form: str) -> str:
+    """Median (least to most)."""
+    low, middle, high = (form.format(value) for value in (min(values), statistics.median(values), max(values)))
+    return middle if low == high else f"{middle} ({low}–{high})"
+
+
+def table(head: list[str], body: list[list[str]]) -> str:
+    """A Markdown table, numbers to the right."""
+    rule = ["---"] + ["--:"] * (len(head) - 1)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *body])
+
+
+def ratio(runs: list[Measured], over: str, under: str, value: Callable[[Measured], float]) -> list[float]:
+    """`over` divided by `under`, repeat by repeat."""
+    by = {(run.peer, run.repeat): value(run) for run in runs}
+    return [by[over, repeat] / by[under, repeat] for peer, repeat in by if peer == over]
+
+
+def markdown(settings: Settings, runs: list[Measured], facts: dict[str, Any]) -> str:
+    """The report: times, ratios, what they mean, where they were taken."""
+    mine = {peer: [run for run in runs if run.peer == peer] for peer in settings.peers}
+    head = ["median (min–max)", *(f"{peer}: {PEERS[peer][0]}" for peer in settings.peers)]
+    body = [
+        [name, *(spread([*map(value, mine[peer])], form) for peer in settings.peers)] for name, form, value in ROWS
+    ]
+    text = f"# {settings.rows:,} rows, {settings.repeat} runs of each\n\n{table(head, body)}\n"
+    pairs = [(over, under) for over, under in (("c", "a"), ("c", "b"), ("b", "a")) if {over, under} <= mine.keys()]
+    if pairs:
+        body = [
+            [name.removesuffix(", s"), *(spread(ratio(runs, *pair, value), "{:.2f}") for pair in pairs)]
+            for name, _, value in RATIOS
+        ]
+        text += f"\n{table(['ratio of the same repeat', *map('/'.join, pairs)], body)}\n"
+    text += NOTES.format(memory=facts["memory"], sample_s=SAMPLE_S)
+    if "c" in mine:
+        stages = [run.line["details"]["seconds"] for run in mine["c"]]
+        text += "Nightjar's stages, median s: "
+        text += (
+            ", ".join(f"{key} {statistics.median(stage[key] for stage in stages):.2f}" for key in stages[0])
+            + "\n\n"
+        )
+    text += "\n".join(f"- {key}: {value}" for key, value in facts.items()) + "\n"
+    return text
+
+
+def machine(settings: Settings, kind: str) -> dict[str, Any]:
+    """Where and how this was measured."""
+    return {
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "cores": os.cpu_count(),
+        "processor": processor(),
+        "machine memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": ", ".join(
+            f"{name} {installed(name)}"
+            for name in ("nightjar-batch", "ray", "prefect", "pyarrow", "torch", "numpy")
+        ),
+        "data": f"{settings.rows:,} rows in {settings.files} files",
+        "actors": f"{settings.actors}, micro-batches of {settings.batch_size:,} rows",
+        "memory": kind.upper(),
+    }
+
+
+def processor() -> str:
+    """The processor's name, where the system tells it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def installed(name: str) -> str:
+    """A package's version."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def parse() -> Settings:
+    """The settings from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--peers", default="a,b,c", help="which, in order: " + ", ".join(f"{k} = {v[0]}" for k, v in PEERS.items())
+    )
+    parser.add_argument("--rows", type=int, default=32_000_000)
+    parser.add_argument("--files", type=int, default=64)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--work", type=Path, default=HERE / "results" / "work", help="data and scratch, kept")
+    parser.add_argument("--batch-size", type=int, default=16384)
+    parser.add_argument("--actors", type=int, default=2, help="processes or actors of each peer")
+    given = parser.parse_args()
+    peers = given.peers.split(",")
+    if unknown := sorted(set(peers) - PEERS.keys()):
+        parser.error(f"--peers: {unknown[0]!r} is none of {', '.join(PEERS)}")
+    return Settings(
+        peers, given.rows, given.files, given.repeat, given.work.absolute(), given.batch_size, given.actors
+    )
+
+
+def main() -> None:
+    """Measure, print the table, keep it with every number behind it."""
+    settings = parse()
+    adopt_orphans()
+    kind = memory_kind()
+    runs = bench(settings, kind)
+    facts = machine(settings, kind)
+    text = markdown(settings, runs, facts)
+    results = HERE / "results"
+    results.mkdir(exist_ok=True)
+    (results / "latest.md").write_text(text)
+    (results / "latest.json").write_text(
+        json.dumps({"facts": facts, "runs": [asdict(run) for run in runs]}, indent=1)
+    )
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

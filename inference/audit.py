@@ -1,0 +1,165 @@
+"""What the files written prove, shard by shard. No Ray here: the engine runs this as a pass.
+
+For every shard: size and checksum of its parts, the footers, and that data and quarantine together hold each
+planned row of each file exactly once. Counters are not trusted; they are compared with what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from nightjar.inference.errors import AuditFailed, Missing
+from nightjar.inference.job import LINEAGE, Job
+from nightjar.inference.metrics import Metrics
+from nightjar.inference.sink import SHARD_KEY, checksum, read_metrics
+from nightjar.inference.storage import Storage, join
+
+MAX_FINDINGS = 20
+"""Findings kept per block: enough to act on, bounded whatever went wrong."""
+
+
+@dataclass
+class Audited:
+    """What a block of shards proved. `metrics` are merged in shard order."""
+
+    shards: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_quarantined: int = 0
+    size: int = 0
+    problems: int = 0
+    findings: list[str] = field(default_factory=list)
+    metrics: bytes = b""
+
+    def merge(self, other: Audited) -> None:
+        """Add a later block; blocks are merged in order."""
+        self.shards += other.shards
+        self.rows_in += other.rows_in
+        self.rows_out += other.rows_out
+        self.rows_quarantined += other.rows_quarantined
+        self.size += other.size
+        self.problems += other.problems
+        self.findings = (self.findings + other.findings)[:MAX_FINDINGS]
+        if self.metrics and other.metrics:
+            merged = Metrics.from_bytes(self.metrics)
+            merged.merge(Metrics.from_bytes(other.metrics))
+            self.metrics = merged.to_bytes()
+        self.metrics = self.metrics or other.metrics
+
+
+def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[str, Any]]) -> Audited:
+    """Audit committed shards (lines of `outcomes.OUTCOMES`), in order."""
+    audited = Audited()
+    metrics = Metrics.for_job(job)
+    for line in lines:
+        try:
+            metrics.merge(_audit_shard(storage, revision, job, line, audited))
+        except (AuditFailed, Missing, pa.ArrowInvalid, OSError) as error:
+            audited.problems += 1
+            audited.findings = [*audited.findings, f"shard {line['shard']}: {error}"][:MAX_FINDINGS]
+    audited.metrics = metrics.to_bytes()
+    return audited
+
+
+def _audit_shard(storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited) -> Metrics:
+    data, footer = _part(storage, revision, line["data"], line["shard"], job.output.lineage)
+    quarantined = pa.table({LINEAGE[0]: pa.array([], pa.string()), LINEAGE[1]: pa.array([], pa.int64())})
+    if line["quarantine"] is not None:
+        quarantined, _ = _part(storage, revision, line["quarantine"], line["shard"], True)
+    rows_in = sum(piece["rows"] for piece in line["pieces"])
+    _equal("input rows", line["rows_in"], rows_in)
+    _equal("rows of the data part", line["data"]["rows"], line["rows_out"])
+    _equal("rows of the quarantine", quarantined.num_rows, line["rows_quarantined"])
+    _equal("rows out and quarantined", line["rows_out"] + quarantined.num_rows, rows_in)
+    if job.output.lineage:
+        _prove_cover(line["pieces"], data, quarantined)
+    audited.shards += 1
+    audited.rows_in += rows_in
+    audited.rows_out += line["rows_out"]
+    audited.rows_quarantined += quarantined.num_rows
+    audited.size += line["data"]["size"]
+    return read_metrics(footer)
+
+
+def _part(
+    storage: Storage, revision: str, part: dict[str, Any], shard: str, lineage: bool
+) -> tuple[pa.Table, dict[bytes, bytes]]:
+    """A part's lineage columns and footer, after its bytes were checked."""
+    raw = storage.read(join(revision, part["name"]))
+    _equal(f"bytes of {part['name']}", len(raw), part["size"])
+    _equal(f"checksum of {part['name']}", checksum(raw), part["checksum"])
+    with pq.ParquetFile(pa.BufferReader(raw)) as file:
+        footer: dict[bytes, bytes] = file.metadata.metadata or {}
+        _equal(f"rows of {part['name']}", file.metadata.num_rows, part["rows"])
+        _equal(f"shard named in {part['name']}", footer.get(SHARD_KEY, b"").decode(), shard)
+        columns = list(LINEAGE) if lineage else []
+        return file.read(columns=columns, use_threads=False), footer
+
+
+def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.Table) -> None:
+    """Each row of each piece, exactly once, in data or quarantine; nothing else; data in input order."""
+    found = 0
+    for uri in dict.fromkeys(piece["uri"] for piece in pieces):
+        spans = [(p["first_row"], p["first_row"] + p["rows"]) for p in pieces if p["uri"] == uri]
+        kept, lost = _rows_of(data, uri), _rows_of(quarantined, uri)
+        found += len(kept) + len(lost)
+        for low, high in spans:
+            _prove_span(uri, low, high, kept, lost)
+    if found != data.num_rows + quarantined.num_rows:
+        raise AuditFailed(f"{data.num_rows + quarantined.num_rows - found} rows name files that are not the shard's")
+
+
+def _prove_span(uri: str, low: int, high: int, kept: np.ndarray, lost: np.ndarray) -> None:
+    if not lost.size and kept.size == high - low and kept[0] == low and bool((np.diff(kept) == 1).all()):
+        return
+    if kept.size > 1 and not bool((np.diff(kept) > 0).all()):
+        raise AuditFailed(f"rows of {uri} are not in input order, or one is there twice")
+    rows, counts = np.unique(np.concatenate([kept, lost]), return_counts=True)
+    if (counts > 1).any():
+        raise AuditFailed(f"row {rows[counts > 1][0]} of {uri} is there {counts.max()} times")
+    if rows.size != high - low or rows[0] != low or rows[-1] != high - 1:
+        absent = np.setdiff1d(np.arange(low, high), rows)
+        raise AuditFailed(
+            f"{absent.size} of rows {low} to {high - 1} of {uri} are in no part"
+            + (f", the first is row {absent[0]}" if absent.size else "; rows outside that span are")
+        )
+
+
+def _rows_of(table: pa.Table, uri: str) -> np.ndarray:
+    files, rows = (table[name] for name in LINEAGE)
+    if table.num_rows and pc.count_distinct(files).as_py() > 1:
+        rows = rows.filter(pc.equal(files, uri))
+    elif table.num_rows and files[0].as_py() != uri:
+        return np.empty(0, np.int64)
+    return np.asarray(rows.to_numpy())
+
+
+def _equal(what: str, found: Any, expected: Any) -> None:
+    if found != expected:
+        raise AuditFailed(f"{what}: found {found}, the receipt says {expected}")
+
+
+def check_plan_covers(lines: Iterable[dict[str, Any]], files: dict[str, int]) -> list[str]:
+    """Whether the shards' pieces cover rows [0, n) of every file, none twice. Returns what is wrong.
+
+    files: uri → rows, from the footers.
+    """
+    expected: dict[str, int] = {}
+    wrong = []
+    for line in lines:
+        for piece in line["pieces"]:
+            if piece["first_row"] != expected.get(piece["uri"], 0):
+                wrong.append(f"{piece['uri']}: row {expected.get(piece['uri'], 0)} is not where a shard begins")
+            expected[piece["uri"]] = piece["first_row"] + max(piece["rows"], 0)
+    wrong += [
+        f"{uri}: shards end at row {expected.get(uri, 0)} of {rows}"
+        for uri, rows in files.items()
+        if expected.get(uri, 0) != rows
+    ]
+    return wrong[:MAX_FINDINGS]

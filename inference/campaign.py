@@ -1,0 +1,246 @@
+"""Passes until nothing is missing: attempt 1 over everything, attempt N over what is still missing.
+
+Only what was started is charged. A shard that started and has neither receipt nor failure when its pass has
+ended died with its process; what waited behind it in the same actor did not start, and simply rides again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from nightjar.inference import engine
+from nightjar.inference.errors import Fenced, QuarantineFull, RunFailed, ShardsFailed
+from nightjar.inference.ledger import LedgerWriter, Record
+from nightjar.inference.plan import Plan
+from nightjar.inference.progress import Progress
+from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Started, encode
+from nightjar.inference.suspects import Attempt, GivenUp, next_attempt
+from nightjar.inference.worker import WorkerSpec
+
+FLUSH_S = 1.0
+FLUSH_RECORDS = 500
+ALIKE = 8
+"""So many first shards failing for one cause, and none succeeding, end the run: the rest would, too."""
+
+_LONGEST_BACKOFF_S = 60.0
+
+Listener = Callable[[Progress], None]
+
+
+@dataclass
+class Campaign:
+    """Scores every shard of `plan` that the ledger does not have."""
+
+    plan: Plan
+    spec: WorkerSpec
+    writer: LedgerWriter
+    fingerprint: str
+    progress: Progress
+    listener: Listener
+    passes: int = 0
+    first_event_at: float = 0.0
+    given_up: dict[str, GivenUp] = field(default_factory=dict)
+    _unsaved: list[Record] = field(default_factory=list)
+    _flushed_at: float = field(default_factory=time.monotonic)
+    _silent_passes: int = 0
+    _failures: dict[str, list[Failed]] = field(default_factory=dict)
+    _receipts: int = 0
+
+    def run(self) -> None:
+        """Score what is missing.
+
+        Raises:
+            ShardsFailed: some shards have no result and will get none; lists the first of them.
+            QuarantineFull: more rows are quarantined than the job allows.
+            Fenced: another writer took over.
+        """
+        self._check_budget()
+        while pending := self._pending():
+            table, attempts = pending
+            self._back_off(attempts)
+            self._pass(table, attempts)
+        if self.given_up:
+            raise ShardsFailed(self._summary(), len(self.given_up), len(self.plan))
+
+    def _pending(self) -> tuple[pa.Table, list[Attempt]] | None:
+        """What the next pass has to do, after splitting and giving up what earlier ones could not."""
+        while True:
+            ids, attempts, packed = self._decide()
+            if not packed:
+                break
+            for shard in packed:
+                self._split(shard)
+        if not ids:
+            return None
+        chosen = pc.is_in(self.plan.table["shard"], value_set=pa.array(ids, pa.string()))
+        return self.plan.table.filter(chosen), attempts
+
+    def _decide(self) -> tuple[list[str], list[Attempt], list[str]]:
+        ids: list[str] = []
+        attempts: list[Attempt] = []
+        packed: list[str] = []
+        fresh = Attempt()
+        sizes = pc.list_value_length(self.plan.table["pieces"]).to_pylist()
+        for shard, pieces in zip(self.plan.ids(), sizes, strict=True):
+            if shard in self.writer.state.committed or shard in self.given_up:
+                continue
+            failures = self._charged(shard)
+            decided = next_attempt(failures, self.spec.job.retry.attempts) if failures else fresh
+            if pieces > 1 and any(not failed.died for failed in failures):
+                packed.append(shard)
+            elif isinstance(decided, GivenUp):
+                self.given_up[shard] = decided
+            else:
+                ids.append(shard)
+                attempts.append(decided)
+        return ids, attempts, packed
+
+    def _charged(self, shard: str) -> list[Failed]:
+        """A shard's failures that count: this command's, and the deaths of earlier ones.
+
+        Repeating the command grants new attempts, since whoever repeats it has probably mended something;
+        but what is known about a row that kills is kept.
+        """
+        deaths = [failed for failed in self.writer.state.failures.get(shard, ()) if failed.died]
+        return deaths + self._failures.get(shard, [])
+
+    def _split(self, shard: str) -> None:
+        """A packed shard failed: from now on each of its files is a shard of its own."""
+        self.plan, parts = self.plan.with_split(shard, self.fingerprint)
+        why = self.writer.state.failures[shard][-1].message
+        self._save({"t": "split", "shard": shard, "why": why, "into": len(parts)})
+        self._flush()
+
+    def _back_off(self, attempts: list[Attempt]) -> None:
+        """Wait before trying again what failed, longer each time, jittered."""
+        tries = max(attempt.number for attempt in attempts)
+        if tries > 1 and all(attempt.number > 1 and not attempt.crumbs for attempt in attempts):
+            pause = min(_LONGEST_BACKOFF_S, self.spec.job.retry.backoff_s * 2 ** (tries - 2))
+            deadline = time.monotonic() + pause * random.uniform(0.5, 1.0)
+            while time.monotonic() < deadline:
+                self.writer.check()
+                time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
+
+    def _pass(self, table: pa.Table, attempts: list[Attempt]) -> None:
+        """One pass; charges what it started and did not bring home."""
+        self.passes += 1
+        running: dict[str, Started] = {}
+        crumbs: dict[str, Crumb] = {}
+        started = 0
+        ended = ""
+        events = engine.run_pass(self.spec, table, attempts)
+        try:
+            for batch in events:
+                for event in batch:
+                    started += isinstance(event, Started)
+                    self._take(event, running, crumbs)
+                self._flush_if_due()
+                self._check_budget()
+        except RunFailed as error:
+            if isinstance(error, ShardsFailed | QuarantineFull):
+                raise
+            ended = str(error)
+        finally:
+            events.close()
+            self._flush()
+        for shard, start in running.items():
+            self._save(encode(_death(start, crumbs.get(shard), ended)))
+        self._flush()
+        self._silent_passes = 0 if started else self._silent_passes + 1
+        if self._silent_passes >= self.spec.job.retry.attempts:
+            raise RunFailed(
+                f"{self._silent_passes} passes in a row started nothing. {ended or 'Is the cluster alive?'}"
+            )
+
+    def _take(self, event: Event, running: dict[str, Started], crumbs: dict[str, Crumb]) -> None:
+        if not self.first_event_at:
+            self.first_event_at = time.time()
+        match event:
+            case Started():
+                running[event.shard] = event
+            case Crumb():
+                crumbs[event.shard] = event
+            case Receipt():
+                running.pop(event.shard, None)
+                if event.shard not in self.writer.state.committed:
+                    self._receipts += 1
+                    self._save(encode(event))
+            case Failed():
+                running.pop(event.shard, None)
+                if event.cause == Fenced.__name__:
+                    self.writer.append([])  # the ledger knows by whom
+                self._failures.setdefault(event.shard, []).append(event)
+                self._save(encode(event))
+                self._check_alike()
+
+    def _check_alike(self) -> None:
+        if self._receipts or len(self._failures) < ALIKE:
+            return
+        firsts = [failures[0] for failures in self._failures.values()]
+        if len({(failed.cause, failed.terminal) for failed in firsts}) == 1:
+            raise ShardsFailed(
+                f"the first {len(firsts)} shards all failed alike, so the run stopped: "
+                f"{firsts[0].cause}: {firsts[0].message}",
+                len(firsts),
+                len(self.plan),
+            )
+
+    def _check_budget(self) -> None:
+        if self.progress.rows_quarantined > self.spec.budget:
+            raise QuarantineFull(
+                f"{self.progress.rows_quarantined} rows are quarantined, more than the {self.spec.budget} of "
+                f"{self.progress.rows} that retry.max_quarantined = {self.spec.job.retry.max_quarantined:g} allows; "
+                f"look at {self.spec.revision}/quarantine, mend the rows or the model, or raise the limit"
+            )
+
+    def _save(self, record: Record) -> None:
+        self._unsaved.append(record)
+
+    def _flush_if_due(self) -> None:
+        due = time.monotonic() - self._flushed_at > FLUSH_S
+        if (self._unsaved and due) or len(self._unsaved) >= FLUSH_RECORDS:
+            self._flush()
+        self.writer.check()
+
+    def _flush(self) -> None:
+        self._flushed_at = time.monotonic()
+        if not self._unsaved:
+            return
+        records, self._unsaved = self._unsaved, []
+        self.writer.append(records)
+        for record in records:
+            self.progress.fold(record)
+        self.listener(self.progress)
+
+    def _summary(self) -> str:
+        shard, first = next(iter(self.given_up.items()))
+        found = self.plan.shard(shard)
+        assert found is not None
+        return (
+            f"{len(self.given_up)} of {len(self.plan)} shards have no result; the first is {found.label} "
+            f"(shard {shard}): {first.why}"
+        )
+
+
+def _death(start: Started, crumb: Crumb | None, ended: str) -> Failed:
+    """What a lost process is charged with: the shard, and where its last crumb lay."""
+    message = ended or f"the worker {start.worker} was lost while it worked on this shard"
+    if crumb is None:
+        return Failed(start.shard, start.attempt, "ProcessDied", message, died=True, worker=start.worker)
+    where = f"row {crumb.row}" if crumb.rows == 1 else f"rows {crumb.row} to {crumb.row + crumb.rows - 1}"
+    return Failed(
+        start.shard,
+        start.attempt,
+        "ProcessDied",
+        f"{message}, at {where} of {crumb.uri}",
+        died=True,
+        uri=crumb.uri,
+        row=crumb.row,
+        rows=crumb.rows,
+        worker=start.worker,
+    )

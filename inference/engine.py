@@ -1,0 +1,301 @@
+"""The one owner of Ray in this package: preflight, passes over an actor pool, the audit as a pass.
+
+A pass is one Ray Data job: a dataset of shard descriptors, mapped over actors that read, score and write,
+yielding events that stream to the driver. No row enters the object store. The settings below make a pass
+finite and lose nothing but what died: with Ray's defaults, a row that kills its process is retried for ever.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import queue
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import ray
+import ray.data
+import ray.exceptions
+from nightjar.inference.audit import Audited, audit_block
+from nightjar.inference.errors import ClusterError, JobError, RunFailed
+from nightjar.inference.job import Job
+from nightjar.inference.plan import shard_of_line
+from nightjar.inference.scoring import BatchSize, score_table
+from nightjar.inference.shards import Event, clip, decode, encode
+from nightjar.inference.sources import parquet
+from nightjar.inference.storage import Storage
+from nightjar.inference.suspects import Attempt, Rows
+from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec, load
+from ray.data import ActorPoolStrategy, DataContext
+
+BLOCKS_PER_ACTOR = 64
+MAX_BLOCKS = 1024
+SAMPLE_ROWS = 32
+TICK_S = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What preflight learnt: the device the model is on, and why the sample could not be scored, if so."""
+
+    device: str
+    sample_error: str = ""
+
+
+def check_cluster(job: Job) -> None:
+    """Whether the cluster can place the smallest pool the job allows.
+
+    Raises:
+        ClusterError: names the key to change, with the numbers.
+    """
+    need = job.resources
+    alive = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes = [node["Resources"] for node in alive if node["Alive"]]
+    placeable = sum(_fits(node, need.cpus, need.gpus) for node in nodes)
+    if placeable < need.min_actors:
+        have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
+        raise ClusterError(
+            f"resources: {need.min_actors} actors of {need.cpus:g} CPUs and {need.gpus:g} GPUs each do not fit: "
+            f"this cluster has {len(nodes)} nodes ({have}), room for {placeable}. "
+            "Lower resources.actors, cpus or gpus, or choose another cluster with --ray"
+        )
+
+
+def _fits(node: dict[str, float], cpus: float, gpus: float) -> int:
+    room = [node.get(kind, 0.0) / each for kind, each in (("CPU", cpus), ("GPU", gpus)) if each > 0]
+    return int(min(room, default=1024))
+
+
+def preflight(spec: WorkerSpec, sample: str | None) -> Loaded:
+    """Load the model once, in one process without restarts, and score a few rows of the file `sample`.
+
+    Raises:
+        JobError: the model cannot be loaded, its process died, or no row of the sample could be scored.
+    """
+    need = spec.job.resources
+    trial = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, num_returns="streaming")(_try_model)
+    steps: Any = trial.options(name="nightjar preflight").remote(spec, sample)
+    key = "model.uses" if spec.job.model.uses != "torch" else "model.path"
+    loaded: Loaded | None = None
+    try:
+        for step in steps:
+            outcome = ray.get(step)
+            if isinstance(outcome, str):
+                raise JobError(f"{key}: {outcome}")
+            loaded = outcome
+    except ray.exceptions.RayTaskError as error:
+        raise JobError(f"{key}: {clip(str(error.cause))}") from error
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
+        if loaded is None:
+            raise JobError(
+                f"{key}: loading the model ended its process (exit, signal or out of memory) before it was ready; "
+                "load it once in a plain Python process to see why"
+            ) from error
+        # A row that kills its process is the passes' business: they find it and quarantine it.
+        return Loaded(loaded.device, "scoring the first rows ended the process")
+    assert loaded is not None
+    return loaded
+
+
+def _try_model(spec: WorkerSpec, sample: str | None) -> Iterator[Loaded | str]:
+    """Runs in a worker. Yields `Loaded` once the model is there and again once it scored, or what is wrong."""
+    try:
+        worker = ShardWorker(spec, load(spec))
+    except JobError as error:
+        yield clip(str(error).removeprefix("model.uses: ").removeprefix("model.path: "))
+        return
+    except Exception as error:  # noqa: BLE001 (the user's constructor may raise anything)
+        yield clip(f"loading {spec.job.model.uses} failed with {type(error).__name__}: {error}")
+        return
+    device = worker.scorer.device
+    yield Loaded(device)
+    if sample is None:
+        return
+    table = parquet.read_head(spec.storage, sample, worker.features(), SAMPLE_ROWS)
+    steps = score_table(table, worker.scorer, BatchSize(SAMPLE_ROWS), spec.job.model.output_types())
+    try:
+        while True:
+            next(steps)
+    except StopIteration as stop:
+        failures = stop.value.failures
+    if failures and len(failures) == table.num_rows:
+        first = failures[0]
+        yield f"none of the first {table.num_rows} rows of {sample} can be scored: {first.error}: {first.message}"
+    else:
+        yield Loaded(device)
+
+
+_ASSIGNED = pa.schema([("attempt", pa.int32()), ("how", pa.string())])
+
+
+class _Actor:
+    """A `ShardWorker` as Ray Data's map_batches wants it: one block of assignments in, events out."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._worker = ShardWorker(spec)
+
+    def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
+        for event in self._worker.process(_assignments(block)):
+            yield pa.table({"event": [json.dumps(encode(event))]})
+
+
+def _assignments(block: pa.Table) -> Iterator[Assignment]:
+    for line in block.to_pylist():
+        how = json.loads(line["how"]) if line["how"] else {}
+        attempt = Attempt(
+            number=line["attempt"],
+            crumbs=bool(how),
+            singly=Rows(**how["singly"]) if how.get("singly") else None,
+            skip=tuple(Rows(**rows) for rows in how.get("skip", ())),
+        )
+        yield Assignment(shard_of_line(line), attempt)
+
+
+def _how(attempt: Attempt) -> str:
+    """What an attempt has beyond its number; empty for all but suspects, so that a million shards stay small."""
+    if not attempt.crumbs:
+        return ""
+    return json.dumps(
+        {
+            "singly": asdict(attempt.singly) if attempt.singly else None,
+            "skip": [asdict(rows) for rows in attempt.skip],
+        }
+    )
+
+
+def _blocks(shards: pa.Table, attempts: Sequence[Attempt], actors: int) -> list[pa.Table]:
+    """Suspects alone, the others in a bounded number of blocks."""
+    how = pa.array([_how(attempt) for attempt in attempts], pa.string())
+    table = shards.append_column("attempt", pa.array([a.number for a in attempts], pa.int32())).append_column(
+        "how", how
+    )
+    alone = [index for index, attempt in enumerate(attempts) if attempt.crumbs]
+    others = table.filter(pa.compute.equal(how, ""))
+    blocks = [table.slice(index, 1) for index in alone]
+    count = min(others.num_rows, MAX_BLOCKS, BLOCKS_PER_ACTOR * actors)
+    edges = [others.num_rows * i // count for i in range(count + 1)] if count else []
+    blocks += [others.slice(low, high - low) for low, high in itertools.pairwise(edges)]
+    return blocks
+
+
+def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> Generator[list[Event], None, None]:
+    """Score the shards (lines of `plan.SHARDS`), one attempt each; yields events in batches, [] on a tick.
+
+    Ends when Ray has nothing more to say: what was started and has no receipt by then has died. Closing the
+    iterator ends the pass.
+
+    Raises:
+        RunFailed: Ray gave up on the pass itself.
+    """
+    need = spec.job.resources
+    blocks = _blocks(shards, attempts, need.max_actors)
+    _configure(errored_blocks=-1, stall_s=spec.job.retry.stall_s)
+    pool = ActorPoolStrategy(
+        min_size=min(need.min_actors, len(blocks)),
+        max_size=min(need.max_actors, len(blocks)),
+        max_tasks_in_flight_per_actor=2,
+    )
+    dataset = ray.data.from_arrow(blocks).map_batches(
+        _Actor,
+        fn_constructor_args=(spec,),
+        batch_size=None,
+        batch_format="pyarrow",
+        compute=pool,
+        num_cpus=need.cpus,
+        num_gpus=need.gpus,
+        max_restarts=-1,
+        max_task_retries=0,
+    )
+    for events in _stream(dataset):
+        yield [decode(json.loads(text)) for text in events]
+
+
+def _stream(dataset: Any) -> Generator[list[str], None, None]:
+    """The dataset's events, read in a thread so that the driver can tick while nothing happens."""
+    arrived: queue.Queue[list[str] | Exception | None] = queue.Queue(maxsize=256)
+    closed = threading.Event()
+
+    def consume() -> None:
+        try:
+            for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                arrived.put(batch["event"].to_pylist())
+                if closed.is_set():
+                    return
+            arrived.put(None)
+        except Exception as error:  # noqa: BLE001 (raised again where the events are wanted)
+            arrived.put(error)
+
+    thread = threading.Thread(target=consume, daemon=True, name="nightjar-events")
+    thread.start()
+    try:
+        while True:
+            try:
+                item = arrived.get(timeout=TICK_S)
+            except queue.Empty:
+                yield []
+                continue
+            if item is None:
+                return
+            if isinstance(item, Exception):
+                raise RunFailed(f"Ray ended the pass: {clip(str(item))}") from item
+            yield item
+    finally:
+        closed.set()
+        while not arrived.empty():
+            arrived.get_nowait()
+
+
+def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
+    """Audit committed shards on the cluster; yields None on a tick, and at last everything merged in order."""
+    _configure(errored_blocks=0, stall_s=job.retry.stall_s)
+    # A pure function of the number of shards: the order in which sums are merged must not vary.
+    count = max(1, min(outcomes.num_rows, 256))
+    edges = [outcomes.num_rows * index // count for index in range(count + 1)]
+    blocks = [
+        outcomes.slice(low, high - low).append_column("block", pa.array([index] * (high - low), pa.int32()))
+        for index, (low, high) in enumerate(itertools.pairwise(edges))
+    ]
+    audit_batch: Any = _audit_batch  # its further arguments are given as fn_args
+    dataset = ray.data.from_arrow(blocks).map_batches(
+        audit_batch,
+        fn_args=(storage, revision, job),
+        batch_size=None,
+        batch_format="pyarrow",
+        num_cpus=1,
+    )
+    found: dict[int, Audited] = {}
+    for events in _stream(dataset):
+        if not events:
+            yield None
+        for text in events:
+            record = json.loads(text)
+            block = record.pop("block")
+            found[block] = Audited(**{**record, "metrics": bytes.fromhex(record["metrics"])})
+    merged = Audited()
+    for index in sorted(found):
+        merged.merge(found[index])
+    yield merged
+
+
+def _audit_batch(block: pa.Table, storage: Storage, revision: str, job: Job) -> pa.Table:
+    audited = audit_block(storage, revision, job, block.drop_columns(["block"]).to_pylist())
+    record = {**asdict(audited), "metrics": audited.metrics.hex(), "block": block["block"][0].as_py()}
+    return pa.table({"event": [json.dumps(record)]})
+
+
+def _configure(*, errored_blocks: int, stall_s: float) -> None:
+    context = DataContext.get_current()
+    context.max_errored_blocks = errored_blocks
+    # Each event is handed over when it is yielded, not when a block is full.
+    context.target_max_block_size = 1
+    context.execution_no_progress_timeout_s = stall_s
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.enable_auto_log_stats = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)

@@ -1,0 +1,138 @@
+"""Every exception Nightjar raises on purpose.
+
+NightjarError
+├── JobError              the job file, its input or its model is wrong: change it, nothing was scored  (exit 2)
+├── RunFailed             the run could not be completed; committed work is kept                        (exit 1)
+│   ├── ShardsFailed      some shards have no result
+│   ├── QuarantineFull    more rows cannot be scored than the job allows
+│   ├── GateFailed        a check said no: nothing was published
+│   └── AuditFailed       the files written do not prove the cover
+├── Held                  another writer holds the revision                                             (exit 3)
+│   └── Fenced            another writer replaced this one
+├── ClusterError          the Ray cluster cannot do what the job asks                                   (exit 2)
+├── StorageError          object storage said no
+│   ├── AlreadyExists     create-if-absent found the object there
+│   ├── Missing           no such object
+│   ├── Denied            credentials or permissions
+│   └── Transient         worth trying again; the outcome may be unknown
+└── ShardError            one attempt at one shard failed; travels as a `Failed` event, never as a crash
+    ├── InputCorrupt      the file cannot be read
+    ├── InputChanged      the file changed while, or before, it was read
+    ├── SchemaMismatch    the file's columns are not the job's
+    ├── OverBudget        more rows of this shard were quarantined than the whole run may lose
+    └── OutputInvalid     the predictor's outputs are not what the job declares
+
+Whether to try again is decided by type alone: `terminal` on a `ShardError`, `Transient` on storage.
+Every class survives pickling, because these cross process boundaries.
+"""
+
+from __future__ import annotations
+
+
+class NightjarError(Exception):
+    """Base of every exception raised on purpose. `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class JobError(NightjarError):
+    """The job file, its input or its model is wrong. The message names the key, file or column."""
+
+    exit_code = 2
+
+
+class ClusterError(NightjarError):
+    """The Ray cluster cannot be reached, or cannot place what the job asks for."""
+
+    exit_code = 2
+
+
+class RunFailed(NightjarError):
+    """The run could not be completed. What was committed stays committed."""
+
+
+class ShardsFailed(RunFailed):
+    """Some shards have no result. `failed` of `total` shards are missing."""
+
+    def __init__(self, message: str, failed: int = 0, total: int = 0) -> None:
+        super().__init__(message, failed, total)
+        self.message, self.failed, self.total = message, failed, total
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class QuarantineFull(RunFailed):
+    """More rows are quarantined than `retry.max_quarantined` allows."""
+
+
+class GateFailed(RunFailed):
+    """A gate did not pass, so nothing was published."""
+
+
+class AuditFailed(RunFailed):
+    """The files written do not prove that every input row is covered exactly once."""
+
+
+class Held(NightjarError):
+    """Another writer holds the revision; the message says who, where and since when."""
+
+    exit_code = 3
+
+
+class Fenced(Held):
+    """Another writer replaced this one while it worked."""
+
+
+class StorageError(NightjarError):
+    """Object storage refused or failed. The message names the object."""
+
+
+class AlreadyExists(StorageError):
+    """Create-if-absent found an object at that name (perhaps one's own, its answer lost)."""
+
+
+class Missing(StorageError):
+    """There is no object at that name."""
+
+
+class Denied(StorageError):
+    """Credentials are missing, wrong or not allowed to do this."""
+
+
+class Transient(StorageError):
+    """A fault that may pass: time-outs, server errors, dropped connections."""
+
+
+class ShardError(NightjarError):
+    """One attempt at one shard failed. `terminal`: trying the same input again cannot help."""
+
+    terminal = False
+
+
+class InputCorrupt(ShardError):
+    """The file's bytes are not a readable file of its format."""
+
+    terminal = True
+
+
+class InputChanged(ShardError):
+    """The file is not the one that was planned: size or version differ."""
+
+    terminal = True
+
+
+class SchemaMismatch(ShardError):
+    """The file lacks a column of the job, or has it with another type."""
+
+    terminal = True
+
+
+class OverBudget(ShardError):
+    """This shard alone quarantined more rows than the run may lose."""
+
+    terminal = True
+
+
+class OutputInvalid(ShardError):
+    """Outputs are missing, of the wrong length, or do not fit their declared type."""

@@ -1,0 +1,147 @@
+"""A storage that fails on purpose, where and when a test says. For testing what is built on `Storage`.
+
+    storage = FaultyStorage(LakeStorage(), [lose_answer("create", "*/ledger/*", nth=2)])
+
+The second creation of a ledger segment then happens, and raises `Transient` all the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nightjar.inference.errors import Transient
+from nightjar.inference.storage import Entry, Names, Storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Buffer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong with which call.
+
+    operation: a method of `Storage`, or "*". pattern: glob on the URI ("*" crosses slashes).
+    nth: which matching call, from 1; None is every one. The rest is what happens, see the functions below.
+    """
+
+    operation: str
+    pattern: str = "*"
+    nth: int | None = 1
+    before: Callable[[str], None] | None = None
+    error: Exception | None = None
+    happens: bool = True
+    torn: bool = False
+
+
+def lose_answer(operation: str, pattern: str = "*", nth: int | None = 1) -> Fault:
+    """The call does its work, then raises `Transient`."""
+    return Fault(operation, pattern, nth, error=Transient(f"{operation}: the answer was lost on purpose"))
+
+
+def fail(operation: str, pattern: str = "*", nth: int | None = 1, error: Exception | None = None) -> Fault:
+    """The call does nothing but raise `error` (default: `Transient`)."""
+    error = error or Transient(f"{operation}: failed on purpose")
+    return Fault(operation, pattern, nth, error=error, happens=False)
+
+
+def pause(operation: str, pattern: str = "*", nth: int | None = 1, *, before: Callable[[str], None]) -> Fault:
+    """`before(uri)` runs first, for instance to wait for an event or to end the process."""
+    return Fault(operation, pattern, nth, before=before)
+
+
+def tear(operation: str = "write", pattern: str = "*", nth: int | None = 1) -> Fault:
+    """A write or create stores only the first half of its data, and says that all is well."""
+    return Fault(operation, pattern, nth, torn=True)
+
+
+class FaultyStorage:
+    """`inner`, with these faults. A pickled copy goes on from the counts so far, on its own."""
+
+    def __init__(self, inner: Storage, faults: Iterable[Fault]) -> None:
+        self.inner, self.faults = inner, tuple(faults)
+        self.calls = [0] * len(self.faults)
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"inner": self.inner, "faults": self.faults, "calls": self.calls}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+    def subfolders(self, folder: str) -> Names:
+        return self._call("subfolders", folder, lambda: self.inner.subfolders(folder))
+
+    def read(self, uri: str) -> bytes:
+        return self._call("read", uri, lambda: self.inner.read(uri))
+
+    def create(self, uri: str, data: bytes) -> None:
+        self._call(
+            "create",
+            uri,
+            lambda: self.inner.create(uri, data),
+            lambda: self.inner.create(uri, data[: len(data) // 2]),
+        )
+
+    def write(self, uri: str, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        self._call(
+            "write",
+            uri,
+            lambda: self.inner.write(uri, view),
+            lambda: self.inner.write(uri, view[: len(view) // 2]),
+        )
+
+    def list(self, folder: str, after: str = "") -> Iterator[Entry]:
+        """A lost answer is a listing that breaks off at its end."""
+        fault = self._next("list", folder)
+        if fault.before:
+            fault.before(folder)
+        if fault.happens:
+            yield from self.inner.list(folder, after)
+        if fault.error:
+            raise fault.error
+
+    def stat(self, uri: str) -> Entry:
+        return self._call("stat", uri, lambda: self.inner.stat(uri))
+
+    def open(self, uri: str) -> pa.NativeFile:
+        return self._call("open", uri, lambda: self.inner.open(uri))
+
+    def delete(self, uris: Iterable[str]) -> None:
+        """One call, matched by the first of the URIs."""
+        all_uris = tuple(uris)
+        self._call("delete", all_uris[0] if all_uris else "", lambda: self.inner.delete(all_uris))
+
+    def copy(self, source: str, target: str) -> None:
+        """Matched by the target."""
+        self._call("copy", target, lambda: self.inner.copy(source, target))
+
+    def _call(self, operation: str, uri: str, do: Callable[[], T], half: Callable[[], T] | None = None) -> T:
+        fault = self._next(operation, uri)
+        if fault.before:
+            fault.before(uri)
+        if not fault.happens and fault.error:
+            raise fault.error
+        answer = half() if fault.torn and half else do()
+        if fault.error:
+            raise fault.error
+        return answer
+
+    def _next(self, operation: str, uri: str) -> Fault:
+        """The first fault that is due for this call; counts the call for all that match."""
+        due = Fault(operation)
+        with self._lock:
+            for index, fault in reversed(tuple(enumerate(self.faults))):
+                if fault.operation in {operation, "*"} and fnmatchcase(uri, fault.pattern):
+                    self.calls[index] += 1
+                    if fault.nth in {None, self.calls[index]}:
+                        due = fault
+        return due

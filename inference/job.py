@@ -1,0 +1,428 @@
+"""The job file: everything a user can write, validated, each error naming its key and what to write."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import os.path
+import re
+import string
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import pyarrow as pa
+import yaml
+from nightjar.inference.errors import JobError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+LINEAGE = ("_file", "_row")
+"""Columns added to the output: the row's source file, and its index there."""
+
+_LATER = {
+    "models": "scoring several models in one read is not supported yet; write one job per model",
+    "schedule": "schedules are not supported yet; start `nightjar run` from your scheduler",
+    "audit": "the rescore audit is not supported yet; every run is already audited row by row",
+}
+_TEMPLATE_KEYS = ("input.uri", "output.uri", "model.path")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Input(_Model):
+    """Where tonight's rows are. `uri` is a file, a folder or a glob, local or s3://, gs://, az://."""
+
+    uri: str = Field(min_length=1)
+    format: Literal["parquet"] | None = None
+    shard_rows: int | None = Field(default=None, ge=1)
+
+
+class Model(_Model):
+    """What scores them. `features`: the columns the model sees, in order. `outputs`: name → Arrow type."""
+
+    uses: str = Field(min_length=1)
+    path: str | None = None
+    version: str | None = None
+    features: tuple[str, ...] | None = Field(default=None, min_length=1)
+    outputs: dict[str, str] = Field(min_length=1)
+    batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    options: dict[str, Any] = {}
+    allow_pickle: bool = False
+
+    @field_validator("features", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("uses")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value != "torch" and not re.fullmatch(r"[\w.]+:\w+", value):
+            raise ValueError(f'{value!r} is neither "torch" nor "module:Name" of a class or function')
+        return value
+
+    @field_validator("outputs")
+    @classmethod
+    def _types(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if name in LINEAGE:
+                raise ValueError(f"{name!r} is the name of a lineage column; choose another")
+            arrow_type(text)
+        return value
+
+    def output_types(self) -> dict[str, pa.DataType]:
+        """Declared outputs as Arrow types, in order."""
+        return {name: arrow_type(text) for name, text in self.outputs.items()}
+
+
+class Output(_Model):
+    """Where predictions go. `lineage` adds `_file` and `_row`, from which the audit proves the cover."""
+
+    uri: str = Field(min_length=1)
+    format: Literal["parquet"] = "parquet"
+    lineage: bool = True
+    single_writer: bool = False
+
+
+class ActorRange(_Model):
+    """An actor pool that grows and shrinks between two sizes."""
+
+    min: int = Field(ge=1)
+    max: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ActorRange:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}")
+        return self
+
+
+class Resources(_Model):
+    """The actor pool; `cpus` and `gpus` are per actor."""
+
+    actors: Annotated[int, Field(ge=1)] | ActorRange = 2
+    cpus: float = Field(default=1, ge=0, strict=False)
+    gpus: float = Field(default=0, ge=0, strict=False)
+
+    @property
+    def min_actors(self) -> int:
+        """Actors that must be placed for the pool to start."""
+        return self.actors.min if isinstance(self.actors, ActorRange) else self.actors
+
+    @property
+    def max_actors(self) -> int:
+        """The most actors the pool may grow to."""
+        return self.actors.max if isinstance(self.actors, ActorRange) else self.actors
+
+
+class Retry(_Model):
+    """How much is forgiven. `max_quarantined` is a share of the run's rows; times are in seconds."""
+
+    attempts: int = Field(default=3, ge=1, le=20)
+    backoff_s: float = Field(default=5, ge=0, strict=False)
+    max_quarantined: float = Field(default=0.001, ge=0, le=1, strict=False)
+    stall_s: float = Field(default=600, gt=0, strict=False)
+
+
+class Check(_Model):
+    """A gate on one output or carried column. `nulls` is the largest share of nulls allowed."""
+
+    column: str
+    min: float | None = Field(default=None, strict=False)
+    max: float | None = Field(default=None, strict=False)
+    nulls: float | None = Field(default=None, ge=0, le=1, strict=False)
+    finite: bool | None = None
+
+    @model_validator(mode="after")
+    def _asks(self) -> Check:
+        if self.min is None and self.max is None and self.nulls is None and self.finite is None:
+            raise ValueError("asks nothing: give at least one of min, max, nulls, finite")
+        return self
+
+
+class Job(_Model):
+    """One job file. Locations are absolute once loaded; `{date}` stands until `at`."""
+
+    name: str
+    input: Input
+    model: Model
+    preprocess: str | None = None
+    carry: tuple[str, ...] = ()
+    label: str | None = None
+    output: Output
+    resources: Resources = Resources()
+    retry: Retry = Retry()
+    checks: tuple[Check, ...] = ()
+    folder: str = Field(default="", exclude=True)
+
+    @field_validator("name")
+    @classmethod
+    def _slug(cls, value: str) -> str:
+        if not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", value):
+            raise ValueError(f"{value!r} must be lower case letters, digits and dashes: it names the artifacts")
+        return value
+
+    @field_validator("carry", "checks", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("preprocess")
+    @classmethod
+    def _callable(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[\w.]+:\w+", value):
+            raise ValueError(f'{value!r} must be "module:name" of a callable')
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Job:
+        carried = set(self.carry)
+        if len(carried) != len(self.carry):
+            raise ValueError("carry: a column is listed twice")
+        if clash := sorted(carried & set(self.model.outputs)):
+            raise ValueError(
+                f"model.outputs: {clash[0]!r} is also a carried column; rename the output or drop it from carry"
+            )
+        if clash := sorted(carried & set(LINEAGE)):
+            raise ValueError(f"carry: {clash[0]!r} is the name of a lineage column (output.lineage)")
+        features = self.model.features or ()
+        if len(set(features)) != len(features):
+            raise ValueError("model.features: a column is listed twice")
+        if self.model.uses == "torch" and self.model.path is None:
+            raise ValueError("model.path: the torch adapter needs the path of an exported program (.pt2)")
+        written = carried | set(self.model.outputs)
+        for index, check in enumerate(self.checks):
+            if check.column not in written:
+                raise ValueError(
+                    f"checks[{index}].column: {check.column!r} is neither an output nor a carried column"
+                    + _nearest(check.column, written)
+                )
+        return self
+
+    def at(self, date: dt.date) -> Job:
+        """This job for one logical date: `{date}` and `{date:%Y/%m/%d}` filled in."""
+        return self.model_copy(
+            update={
+                "input": self.input.model_copy(update={"uri": _fill(self.input.uri, date)}),
+                "output": self.output.model_copy(update={"uri": _fill(self.output.uri, date)}),
+                "model": self.model.model_copy(
+                    update={"path": _fill(self.model.path, date) if self.model.path else None}
+                ),
+            }
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """Everything here that can change an output, and nothing else: part of every shard's identity."""
+        model = self.model.model_dump(include={"uses", "version", "features", "outputs", "batch_size", "options"})
+        # Column order matters to readers, so outputs are a list of pairs.
+        model["outputs"] = list(self.model.outputs.items())
+        return {
+            "model": model,
+            "preprocess": self.preprocess,
+            "carry": self.carry,
+            "label": self.label,
+            "checked": sorted({check.column for check in self.checks}),
+            "lineage": self.output.lineage,
+            "format": self.output.format,
+            "gpu": self.resources.gpus > 0,
+        }
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that refuses a key written twice instead of keeping the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} must be text; write it in quotes", key_node.start_mark
+                )
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is written twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load_job(path: str | Path) -> Job:
+    """Read and validate a job file.
+
+    Raises:
+        JobError: one sentence per fault, naming the file and key.
+    """
+    path = Path(path).absolute()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise JobError(f"{path}: no such job file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(f"{path}: cannot be read: {error}") from error
+    try:
+        content = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise JobError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise JobError(f"{path}: a job file is a mapping of keys; start with `name:`")
+    return parse_job(content, path)
+
+
+def parse_job(content: dict[str, Any], path: Path) -> Job:
+    """A job from its parsed content; `path` is the job file it would lie in."""
+    if "folder" in content:
+        raise JobError(f"{path}: unknown key 'folder'")
+    for key, reason in _LATER.items():
+        if key in content:
+            raise JobError(f"{path}: {key}: {reason}")
+    try:
+        job = Job.model_validate(content)
+    except ValidationError as error:
+        raise JobError("\n".join(f"{path}: {_sentence(fault)}" for fault in _faults(error))) from None
+    folder = path.parent
+    job = job.model_copy(
+        update={
+            "folder": str(folder),
+            "input": job.input.model_copy(update={"uri": _absolute(job.input.uri, folder)}),
+            "output": job.output.model_copy(update={"uri": _absolute(job.output.uri, folder).rstrip("/")}),
+            "model": job.model.model_copy(
+                update={"path": _absolute(job.model.path, folder) if job.model.path else None}
+            ),
+        }
+    )
+    for key in _TEMPLATE_KEYS:
+        section, name = key.split(".")
+        value = getattr(getattr(job, section), name)
+        if value:
+            _check_template(value, f"{path}: {key}")
+    return job
+
+
+def arrow_type(text: str) -> pa.DataType:
+    """`float32`, `string`, `timestamp[us, UTC]`, `list<float32>`, `float32[384]` … as an Arrow type.
+
+    Raises:
+        ValueError: the text names no type.
+    """
+    text = text.strip()
+    if match := re.fullmatch(r"list<(.+)>", text):
+        return pa.list_(arrow_type(match[1]))
+    if match := re.fullmatch(r"timestamp\[(s|ms|us|ns),\s*(.+)\]", text):
+        return pa.timestamp(match[1], tz=match[2])
+    if match := re.fullmatch(r"(\w+)\[(\d+)\]", text):
+        return pa.list_(arrow_type(match[1]), int(match[2]))
+    try:
+        return pa.type_for_alias(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not an Arrow type; write float32, int64, string, bool, timestamp[us], "
+            "list<float32> or float32[384]"
+        ) from None
+
+
+def _absolute(uri: str, folder: Path) -> str:
+    if uri.startswith("file://"):
+        uri = uri.removeprefix("file://")
+    if "://" in uri:
+        return uri
+    # A trailing slash says "a folder", and is kept for the listing to see.
+    return os.path.normpath(folder / Path(uri).expanduser()) + ("/" if uri.endswith("/") else "")
+
+
+def _check_template(text: str, where: str) -> None:
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
+    except ValueError as error:
+        raise JobError(f"{where}: {error} in {text!r}; write a brace that is meant as {{{{ or }}}}") from None
+    for field in fields:
+        if field != "date":
+            raise JobError(f"{where}: {{{field}}} is unknown; write {{date}} or {{date:%Y/%m/%d}}")
+
+
+def _fill(text: str, date: dt.date) -> str:
+    return text.format(date=date)
+
+
+def _faults(error: ValidationError) -> list[Any]:
+    """Faults without the echo of each branch of a union that did not match."""
+    seen: dict[tuple[Any, ...], Any] = {}
+    for fault in error.errors():
+        where = tuple(part for part in fault["loc"] if not _is_branch(part))
+        if where not in seen:
+            seen[where] = {**fault, "loc": where}
+    return list(seen.values())
+
+
+def _is_branch(part: int | str) -> bool:
+    """Pydantic names the branch of a union in the location; a user did not write it."""
+    return isinstance(part, str) and (
+        part in {"ActorRange", "int", "str"} or part.startswith(("constrained-", "literal["))
+    )
+
+
+_PLAIN: dict[str, str] = {
+    "missing": "is required",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text",
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping of name: type",
+    "tuple_type": "must be a list",
+    "literal_error": "must be {expected}",
+}
+
+
+_UNIONS = {
+    "model.batch_size": "auto or a number of rows, 1 or more",
+    "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}",
+}
+
+
+class _Keys:
+    """The keys known under each section, for naming the nearest."""
+
+    sections: ClassVar[dict[str, type[BaseModel]]] = {
+        "": Job,
+        "input": Input,
+        "model": Model,
+        "output": Output,
+        "resources": Resources,
+        "resources.actors": ActorRange,
+        "retry": Retry,
+        "checks": Check,
+    }
+
+    @classmethod
+    def under(cls, section: str) -> set[str]:
+        model = cls.sections.get(re.sub(r"\[\d+\]", "", section))
+        return set(model.model_fields) - {"folder"} if model else set()
+
+
+def _sentence(fault: Any) -> str:
+    where = ""
+    for part in fault["loc"]:
+        where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)
+    kind = fault["type"]
+    if where in _UNIONS:
+        return f"{where}: must be {_UNIONS[where]}, not {fault['input']!r}"
+    if kind == "extra_forbidden":
+        section, _, key = where.rpartition(".")
+        known = _Keys.under(section)
+        return f"unknown key {where!r}" + (
+            _nearest(key, known, prefix=f"{section}." if section else "") or f"; known: {', '.join(sorted(known))}"
+        )
+    if kind == "value_error":
+        message = str(fault["ctx"]["error"])
+        return f"{where}: {message}" if where else message
+    text = _PLAIN.get(kind)
+    if text is None:
+        return f"{where}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
+    given = "" if kind == "missing" else f", not {fault['input']!r}"
+    return f"{where}: {text.format(**fault.get('ctx', {}))}{given}"
+
+
+def _nearest(word: str, known: set[str] | dict[str, Any], prefix: str = "") -> str:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {prefix + close[0]!r}?" if close else ""

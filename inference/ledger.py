@@ -1,0 +1,342 @@
+"""The append-only log of one revision: what is done, and who may write.
+
+Segments `ledger/00000001.jsonl` are created if absent and never rewritten, so whoever creates number n+1
+owns it. The first line of a segment names its epoch and writer; each further line is one record. A writer
+whose next number exists reads it back: its own nonce means that the answer to its create was lost and the
+append succeeded; another's means that it has been replaced, and it stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError
+from nightjar.inference.shards import Failed, Receipt, decode
+from nightjar.inference.storage import Storage, join
+
+LEASE_S = 10.0
+"""A writer from which no segment appears for this long, on the observer's own clock, may be replaced."""
+
+_READERS = 16
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who holds an epoch: enough to tell a person, and to see whether the process still lives."""
+
+    task: str
+    flow_run: str
+    host: str
+    pid: int
+    process_started: float
+    nonce: str
+    at: str
+
+    def __str__(self) -> str:
+        run = f"flow run {self.flow_run}, " if self.flow_run else ""
+        return f"{self.task} of {run}process {self.pid} on {self.host.split('/')[0]}, since {self.at}"
+
+
+def this_writer(task: str, flow_run: str = "") -> Writer:
+    """This process as a writer, with a nonce of its own."""
+    return Writer(
+        task=task,
+        flow_run=flow_run,
+        host=_host(),
+        pid=os.getpid(),
+        process_started=psutil.Process().create_time(),
+        nonce=uuid.uuid4().hex[:16],
+        at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _host() -> str:
+    """Host name and boot: a process id means something only within both."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()}/{boot.read_text()[:8] if boot.exists() else uuid.getnode()}"
+
+
+def is_dead(writer: Writer) -> bool:
+    """Whether the writer certainly no longer runs. False for other hosts: they can only be watched."""
+    if writer.host != _host():
+        return False
+    try:
+        process = psutil.Process(writer.pid)
+        return abs(process.create_time() - writer.process_started) > 1 or (process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One append, as read back."""
+
+    number: int
+    epoch: int
+    nonce: str
+    append: str
+    records: tuple[Record, ...]
+
+
+class Ledger:
+    """The readers' side: anybody may replay."""
+
+    def __init__(self, storage: Storage, revision_uri: str) -> None:
+        self.storage = storage
+        self.uri = join(revision_uri, "ledger")
+
+    def segment_uri(self, number: int) -> str:
+        """Where segment `number` lies."""
+        return join(self.uri, f"{number:08d}.jsonl")
+
+    def numbers(self, after: int = 0) -> list[int]:
+        """Segment numbers beyond `after`, ascending."""
+        entries = self.storage.list(self.uri, after=self.segment_uri(after))
+        return [int(entry.uri.rsplit("/", 1)[-1].removesuffix(".jsonl")) for entry in entries]
+
+    def read(self, number: int) -> Segment:
+        """One segment."""
+        lines = self.storage.read(self.segment_uri(number)).decode().splitlines()
+        header = json.loads(lines[0])
+        return Segment(
+            number,
+            header["epoch"],
+            header["writer"],
+            header["append"],
+            tuple(json.loads(line) for line in lines[1:]),
+        )
+
+    def segments(self, after: int = 0) -> Iterator[Segment]:
+        """Segments beyond `after` in order, a bounded number of them in memory."""
+        numbers = self.numbers(after)
+        with ThreadPoolExecutor(_READERS) as pool:
+            for start in range(0, len(numbers), _READERS * 2):
+                yield from pool.map(self.read, numbers[start : start + _READERS * 2])
+
+    def receipts(self) -> Iterator[Receipt]:
+        """The committed receipt of every shard: the first one wins."""
+        seen: set[str] = set()
+        for segment in self.segments():
+            for record in segment.records:
+                if record["t"] == "receipt" and record["shard"] not in seen:
+                    seen.add(record["shard"])
+                    receipt = decode(record)
+                    assert isinstance(receipt, Receipt)
+                    yield receipt
+
+    def newest_epoch(self, after: int) -> int | None:
+        """The epoch of the newest segment beyond `after`; None when there is none. For workers' checks."""
+        numbers = self.numbers(after)
+        return self.read(numbers[-1]).epoch if numbers else None
+
+
+@dataclass(slots=True)
+class State:
+    """What a replay knows. Grows by a shard's id per committed shard, and by failures."""
+
+    number: int = 0
+    epoch: int = 0
+    holder: Writer | None = None
+    openers: list[tuple[int, Writer]] = field(default_factory=list)
+    planned: Record | None = None
+    committed: set[str] = field(default_factory=set)
+    failures: dict[str, list[Failed]] = field(default_factory=dict)
+    splits: dict[str, str] = field(default_factory=dict)
+    intent: Record | None = None
+    published: Record | None = None
+
+    def apply(self, segment: Segment) -> None:
+        """Fold one segment in, in order."""
+        self.number, self.epoch = segment.number, segment.epoch
+        for record in segment.records:
+            self.fold(record)
+
+    def fold(self, record: Record) -> None:
+        """Fold one record in. Records of a type from a newer version are left alone."""
+        match record["t"]:
+            case "receipt":
+                self.committed.add(record["shard"])
+            case "failed":
+                failed = decode(record)
+                assert isinstance(failed, Failed)
+                self.failures.setdefault(failed.shard, []).append(failed)
+            case "split":
+                self.splits[record["shard"]] = record["why"]
+            case "planned":
+                self.planned = record
+            case "opened":
+                self.holder = Writer(**record["writer"])
+                self.openers.append((self.epoch, self.holder))
+            case "closed":
+                self.holder = None
+            case "intent":
+                self.intent = record
+            case "published":
+                self.published = record
+            case _:
+                pass
+
+
+def replay(ledger: Ledger, state: State | None = None) -> State:
+    """The state after every segment; continues a state already read."""
+    state = state or State()
+    for segment in ledger.segments(state.number):
+        state.apply(segment)
+    return state
+
+
+class LedgerWriter:
+    """One epoch. Appends from any thread; keeps the lease alive between appends."""
+
+    def __init__(self, ledger: Ledger, writer: Writer, state: State, lease_s: float = LEASE_S) -> None:
+        self.ledger = ledger
+        self.writer = writer
+        self.state = state
+        self.epoch = state.epoch
+        self._lease_s = lease_s
+        self._lock = threading.Lock()
+        self._stopped: NightjarError | None = None
+        self._last = time.monotonic()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._keep_alive, daemon=True, name="nightjar-lease")
+
+    @property
+    def number(self) -> int:
+        """The newest segment this writer knows."""
+        return self.state.number
+
+    def append(self, records: list[Record]) -> None:
+        """Make the records durable, then fold them into the state.
+
+        Raises:
+            Fenced: another writer replaced this one; nothing of `records` was committed.
+        """
+        with self._lock:
+            if self._stopped is not None:
+                raise self._stopped
+            try:
+                segment = _create(self.ledger, self.state.number + 1, self.epoch, self.writer, records)
+            except NightjarError as error:
+                # Whether this append was seen is unknown or refused: this epoch must not write again.
+                self._stopped = error
+                raise
+            self.state.apply(segment)
+            self._last = time.monotonic()
+
+    def check(self) -> None:
+        """Raise what stopped this writer, if anything did."""
+        if self._stopped is not None:
+            raise self._stopped
+
+    def start(self) -> LedgerWriter:
+        """Begin keeping the lease alive."""
+        self._thread.start()
+        return self
+
+    def stop(self, *, release: bool) -> None:
+        """End the tenure. `release` lets the next writer in at once; else the same flow run's next task follows."""
+        self._done.set()
+        self._thread.join()
+        if release and self._stopped is None:
+            # Whoever replaced this writer while it was leaving needs no release any more.
+            with contextlib.suppress(Fenced):
+                self.append([{"t": "closed"}])
+
+    def _keep_alive(self) -> None:
+        while not self._done.wait(self._lease_s / 20):
+            if time.monotonic() - self._last < self._lease_s / 4:
+                continue
+            try:
+                self.append([])
+            except NightjarError:
+                return  # kept in `_stopped`: the next append or check raises it where the work is
+
+
+def _create(ledger: Ledger, number: int, epoch: int, writer: Writer, records: list[Record]) -> Segment:
+    """Create a segment, or find that it was created for us, or that somebody else has it."""
+    append = uuid.uuid4().hex[:12]
+    header = {"epoch": epoch, "writer": writer.nonce, "append": append}
+    lines = [json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in (header, *records)]
+    try:
+        ledger.storage.create(ledger.segment_uri(number), "\n".join(lines).encode())
+    except AlreadyExists:
+        found = ledger.read(number)
+        if (found.nonce, found.append) != (writer.nonce, append):
+            raise Fenced(_replaced(found)) from None
+        return found
+    return Segment(number, epoch, writer.nonce, append, tuple(records))
+
+
+def _replaced(found: Segment) -> str:
+    who = next((str(Writer(**r["writer"])) for r in found.records if r["t"] == "opened"), f"writer {found.nonce}")
+    return f"this writer was replaced at ledger segment {found.number} by {who}; it stops and changes nothing more"
+
+
+def open_epoch(
+    storage: Storage,
+    revision_uri: str,
+    writer: Writer,
+    *,
+    lease_s: float = LEASE_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> LedgerWriter:
+    """Become the revision's writer, succeeding one that closed, died, or let its lease lapse.
+
+    Raises:
+        Held: another writer lives; the message says who.
+    """
+    ledger = Ledger(storage, revision_uri)
+    state = replay(ledger)
+    if state.holder is not None and not _may_succeed(state.holder, writer):
+        _watch(ledger, state, lease_s, clock, sleep)
+    try:
+        segment = _create(
+            ledger, state.number + 1, state.epoch + 1, writer, [{"t": "opened", "writer": asdict(writer)}]
+        )
+    except Fenced:
+        # Somebody opened, or went on, between our look and our create.
+        state = replay(ledger, state)
+        raise Held(_held(state)) from None
+    state.apply(segment)
+    return LedgerWriter(ledger, writer, state, lease_s).start()
+
+
+def _may_succeed(holder: Writer, me: Writer) -> bool:
+    return is_dead(holder) or (bool(me.flow_run) and holder.flow_run == me.flow_run)
+
+
+def _watch(
+    ledger: Ledger, state: State, lease_s: float, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> None:
+    """Return once the holder is known to be gone; raise Held when it shows a sign of life."""
+    deadline = clock() + lease_s
+    seen = state.number
+    while clock() < deadline and state.holder is not None and not is_dead(state.holder):
+        sleep(min(0.2, lease_s / 20))
+        replay(ledger, state)
+        if state.number != seen and state.holder is not None:
+            raise Held(_held(state))
+
+
+def _held(state: State) -> str:
+    return (
+        f"this run is being written by {state.holder or 'another writer'}. "
+        "Wait for it, or end that process and repeat the command: it continues where the other stopped."
+    )

@@ -1,0 +1,244 @@
+"""Local files as objects: whole, durable, never half-written. Behind `storage`, which dispatches here.
+
+A new object is a temporary file in its own folder, synced, then given its name in one step: `link`, which
+refuses a name that exists, or `rename`, which replaces it. File and folder are both synced, for ledger and
+parts alike: the ledger's word that a part is durable must not outlive the part in a power cut. It costs
+about 4 ms per object and 5 ms per 10 MB here, against seconds of scoring.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
+from nightjar.inference.storage import Entry, Names
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Buffer
+
+_PREFIX, _SUFFIX = ".nightjar-", ".tmp"
+
+_PASSING = {
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.EIO,
+    errno.ENETDOWN,
+    errno.ENETRESET,
+    errno.ENETUNREACH,
+    errno.ENOTCONN,
+    errno.ESTALE,
+}
+"""Errnos of a disk or a mounted file system that may be well again soon."""
+
+_SENTENCES = {
+    errno.ENOSPC: "no space left on its file system; free some, or choose another output.uri",
+    errno.EDQUOT: "the disk quota is used up; raise it, or choose another output.uri",
+    errno.EROFS: "its file system is read-only; choose another output.uri",
+}
+
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}
+_NOT_BY_LINK = {*_NO_LINKS, errno.EXDEV, errno.EMLINK}
+
+
+def storage_error(error: OSError, uri: str) -> StorageError:
+    """The fault of a local file as one of ours, by its type and errno."""
+    if error.errno in _SENTENCES:
+        return StorageError(f"{uri}: {_SENTENCES[error.errno]}")
+    reason = error.strerror or str(error) or type(error).__name__
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return Missing(f"{uri}: no such file")
+    if isinstance(error, FileExistsError):
+        return AlreadyExists(f"{uri}: exists already")
+    if isinstance(error, PermissionError):
+        return Denied(f"{uri}: {reason}; allow it to the user this process runs as")
+    if isinstance(error, TimeoutError | ConnectionError | InterruptedError) or error.errno in _PASSING:
+        return Transient(f"{uri}: {reason}")
+    return StorageError(f"{uri}: {reason}")
+
+
+class LocalStorage:
+    """`Storage` over absolute paths."""
+
+    def subfolders(self, folder: str) -> Names:
+        with _as_ours(folder), suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
+            return sorted(item.name for item in found if item.is_dir())
+        return []
+
+    def read(self, uri: str) -> bytes:
+        with _as_ours(uri):
+            return Path(uri).read_bytes()
+
+    def create(self, uri: str, data: bytes) -> None:
+        with _as_ours(uri):
+            with _temporary(uri) as temporary:
+                _fill(temporary, data)
+                _link(temporary, Path(uri))
+            _sync_folder(Path(uri).parent)
+
+    def write(self, uri: str, data: Buffer) -> None:
+        with _as_ours(uri):
+            with _temporary(uri) as temporary:
+                _fill(temporary, data)
+                temporary.replace(uri)
+            _sync_folder(Path(uri).parent)
+
+    def list(self, folder: str, after: str = "") -> Iterator[Entry]:
+        with _as_ours(folder):
+            yield from _walk(folder.rstrip("/") + "/", after, ())
+
+    def stat(self, uri: str) -> Entry:
+        with _as_ours(uri):
+            entry = _entry(uri)
+        if entry is None:
+            raise Missing(f"{uri}: no such file")
+        return entry
+
+    def open(self, uri: str) -> pa.NativeFile:
+        # OSFile, not a memory map: the ten row groups of a cached 93 MB Parquet file took 97 ms through
+        # OSFile and 96 ms mapped, its batches 101 and 90 ms (medians of 25, on 2 busy cores), and a
+        # mapped file that shrinks under its reader kills the process with SIGBUS.
+        import pyarrow as pa
+
+        with _as_ours(uri):
+            if Path(uri).is_dir():
+                raise Missing(f"{uri}: not a file")
+            return pa.OSFile(uri, "rb")
+
+    def delete(self, uris: Iterable[str]) -> None:
+        for uri in uris:
+            with _as_ours(uri), suppress(FileNotFoundError, NotADirectoryError):
+                Path(uri).unlink()
+
+    def copy(self, source: str, target: str) -> None:
+        with _as_ours(source):
+            with _temporary(target) as temporary:
+                try:
+                    temporary.hardlink_to(Path(source).resolve(strict=True))
+                except OSError as error:
+                    if error.errno not in _NOT_BY_LINK:
+                        raise
+                    shutil.copyfile(source, temporary)
+                    _sync(temporary)
+                temporary.replace(target)
+            _sync_folder(Path(target).parent)
+
+
+@contextmanager
+def _as_ours(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, uri) from error
+
+
+@contextmanager
+def _temporary(uri: str) -> Iterator[Path]:
+    """A name no one else uses, beside `uri`, in a folder that exists; gone afterwards.
+
+    Short, whatever the name of the object, so that it fits wherever that does.
+    """
+    folder = Path(uri).parent
+    _make_folder(folder)
+    temporary = folder / f"{_PREFIX}{uuid.uuid4().hex}{_SUFFIX}"
+    try:
+        yield temporary
+    finally:
+        # Also after a rename: between two links to one file rename does nothing and leaves both.
+        temporary.unlink(missing_ok=True)
+
+
+def _fill(path: Path, data: Buffer) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _link(temporary: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(temporary)
+    except FileExistsError:
+        # NFS may lose the answer to a link and then find it done: the second name is the proof.
+        if temporary.stat().st_nlink < 2:
+            raise
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            raise StorageError(
+                f"{target}: its file system has no hard links, which create-if-absent needs; choose another output.uri"
+            ) from error
+        raise
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder and its parents, durably."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        _sync(folder)
+    except OSError as error:
+        # Some network file systems cannot sync a folder, and need not.
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+            raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _walk(folder: str, after: str, above: tuple[tuple[int, int], ...]) -> Iterator[Entry]:
+    """Files under `folder` (which ends with a slash) in the order of their URIs, one folder in memory.
+
+    `above`: the folders being walked, by device and inode, so that a link to one of them ends here.
+    """
+    try:
+        found = Path(folder).stat()
+        with os.scandir(folder) as items:
+            # A folder sorts by its name and slash, as all names under it do.
+            names = sorted(item.name + "/" if item.is_dir() else item.name for item in items)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    here = (found.st_dev, found.st_ino)
+    if here in above:
+        return
+    for name in names:
+        uri = folder + name
+        if uri <= after and not after.startswith(uri):
+            continue
+        if name.endswith("/"):
+            yield from _walk(uri, after, (*above, here))
+        elif uri > after and not (name.startswith(_PREFIX) and name.endswith(_SUFFIX)):
+            entry = _entry(uri)
+            if entry:
+                yield entry
+
+
+def _entry(uri: str) -> Entry | None:
+    """The entry of a file; None if it has gone meanwhile, or is a link to nothing, a pipe or a socket."""
+    try:
+        found = Path(uri).stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return Entry(uri, found.st_size, str(found.st_mtime_ns))

@@ -1,0 +1,98 @@
+"""Plan ⨝ receipts: what became of every shard, as one Arrow table.
+
+The audit reads it, `shards-<epoch>.parquet` is it, and a manifest points to it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from nightjar.inference.ledger import Ledger, State
+from nightjar.inference.plan import SHARDS, Plan
+from nightjar.inference.shards import Receipt
+
+_PART = pa.struct([("name", pa.string()), ("rows", pa.int64()), ("size", pa.int64()), ("checksum", pa.string())])
+_RECEIPT = pa.schema(
+    [
+        ("shard", pa.string()),
+        ("attempt", pa.int32()),
+        ("epoch", pa.int32()),
+        ("worker", pa.string()),
+        ("rows_in", pa.int64()),
+        ("rows_out", pa.int64()),
+        ("rows_quarantined", pa.int64()),
+        ("data", _PART),
+        ("quarantine", _PART),
+        ("seconds", pa.float32()),
+        ("started_at", pa.float64()),
+        ("retries", pa.int32()),
+        ("batch_rows", pa.int32()),
+        ("adopted_from", pa.string()),
+    ]
+)
+OUTCOMES = pa.schema([*SHARDS, pa.field("status", pa.string()), *list(_RECEIPT)[1:]])
+"""One line per shard of the plan; `status` is committed or missing."""
+
+
+def outcomes(plan: Plan, ledger: Ledger) -> pa.Table:
+    """Every shard of the plan with its committed receipt, in plan order."""
+    receipts = _table(ledger.receipts(), set(plan.ids()))
+    at = pc.index_in(plan.table["shard"], value_set=receipts["shard"].combine_chunks())
+    status = pc.if_else(pc.is_valid(at), "committed", "missing")
+    joined = receipts.take(at)
+    columns = [*plan.table.columns, status, *joined.drop_columns(["shard"]).columns]
+    return pa.Table.from_arrays(columns, schema=OUTCOMES)
+
+
+def _table(receipts: Iterator[Receipt], wanted: set[str]) -> pa.Table:
+    batches, lines = [], []
+    for receipt in receipts:
+        if receipt.shard in wanted:
+            lines.append(asdict(receipt))
+        if len(lines) == 8192:
+            batches.append(pa.RecordBatch.from_pylist(lines, schema=_RECEIPT))
+            lines = []
+    batches.append(pa.RecordBatch.from_pylist(lines, schema=_RECEIPT))
+    return pa.Table.from_batches(batches, schema=_RECEIPT)
+
+
+def missing(table: pa.Table) -> int:
+    """Shards without a receipt."""
+    return int(pc.sum(pc.equal(table["status"], "missing")).as_py() or 0)
+
+
+def total(table: pa.Table, column: str) -> int:
+    """Sum of a column over all shards."""
+    return int(pc.sum(table[column]).as_py() or 0)
+
+
+def part_names(table: pa.Table, kind: str) -> list[str]:
+    """Names of the parts (`data` or `quarantine`), in plan order."""
+    names: list[str | None] = pc.struct_field(table[kind].combine_chunks(), "name").to_pylist()
+    return [name for name in names if name]
+
+
+def to_parquet(table: pa.Table, state: State) -> bytes:
+    """`shards-<epoch>.parquet`: every shard's outcome and how often it failed before."""
+    failures = [len(state.failures.get(shard, ())) for shard in table["shard"].to_pylist()]
+    table = table.append_column("failed_attempts", pa.array(failures, pa.int32()))
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def read(data: bytes) -> pa.Table:
+    """The inverse of `to_parquet`."""
+    return pq.read_table(io.BytesIO(data))
+
+
+def lines(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Lines in order, a bounded number in memory."""
+    for batch in table.to_batches(max_chunksize=4096):
+        yield from batch.to_pylist()

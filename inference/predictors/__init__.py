@@ -1,0 +1,107 @@
+"""Predictors: a model loaded once per actor, and the scorer that wraps it from Arrow to Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+from nightjar.inference.errors import JobError
+from nightjar.inference.job import Job, _nearest
+from nightjar.inference.predictors import batches, outputs, user
+
+__all__ = ["Scorer", "input_columns", "load_scorer"]
+
+
+class Scorer(Protocol):
+    """A loaded model: features in, declared outputs out.
+
+    device: 'cpu', 'cuda:0' …: where the model really is.
+    """
+
+    device: str
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        """Score the columns named by `input_columns`.
+
+        Returns exactly the declared outputs, each of exactly `table.num_rows` values and its declared type.
+        What the user's own code raises passes through unchanged.
+
+        Raises:
+            OutputInvalid: an output is missing, of the wrong length, or does not fit its type.
+        """
+
+
+def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
+    """The columns the model side must be given.
+
+    Without preprocess the features, by default all columns but carried ones and the label, in the schema's
+    order. With preprocess all columns but carried ones and the label, and whatever features name.
+
+    Raises:
+        JobError: a feature is not in the schema, or no column is left.
+    """
+    features = job.model.features or ()
+    if features and job.preprocess is None:
+        for name in features:
+            if name not in schema.names:
+                raise JobError(
+                    f"model.features: {name!r} is not a column of the input"
+                    + (_nearest(name, set(schema.names)) or f"; it has {', '.join(schema.names)}")
+                )
+        return features
+    aside = {*job.carry, job.label} - set(features)
+    if names := tuple(name for name in schema.names if name not in aside):
+        return names
+    raise JobError("model.features: every column of the input is carried or the label; list the model's own")
+
+
+def load_scorer(job: Job, model_path: str | None) -> Scorer:
+    """Load the job's model from a local file or folder. Runs in the worker, once per actor.
+
+    Imports the user's modules with the job's folder (or the working directory) first on the path.
+
+    Raises:
+        JobError: the model, the user's code or the options are wrong; the message names the key.
+    """
+    form = batches.batch_format(job.model.options)
+    preprocess = user.load_preprocess(job)
+    if job.model.uses == "torch":
+        from nightjar.inference.predictors import torch  # a second's import, not paid by other predictors
+
+        program = torch.load_program(job, model_path)
+        return _Scorer(job, form, preprocess, program, program.device, takes_table=True)
+    predictor = user.load_predictor(job, model_path)
+    return _Scorer(job, form, preprocess, predictor, user.device_of(predictor))
+
+
+class _Scorer:
+    """Arrow → batch → preprocess → features → predictor → Arrow."""
+
+    def __init__(
+        self,
+        job: Job,
+        form: str,
+        preprocess: user.BatchFunction | None,
+        predictor: Callable[[Any], Any],
+        device: str,
+        takes_table: bool = False,
+    ) -> None:
+        self.device = device
+        self._form = form
+        self._features = job.model.features
+        self._types = job.model.output_types()
+        self._preprocess = preprocess
+        self._predictor = predictor
+        self._takes_table = takes_table
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        return outputs.normalise(self._predictor(self._batch(table)), self._types, table.num_rows)
+
+    def _batch(self, table: pa.Table) -> Any:
+        if self._preprocess is None:
+            table = table if self._features is None else table.select(list(self._features))
+            return table if self._takes_table else batches.to_batch(table, self._form)
+        batch = self._preprocess(batches.to_batch(table, self._form))
+        batches.check_rows(batch, table.num_rows)
+        return batch if self._features is None else batches.select(batch, self._features)

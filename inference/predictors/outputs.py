@@ -1,0 +1,188 @@
+"""Whatever a predictor returns, as exactly the declared outputs: right names, right types, one value a row.
+
+Floats narrow freely; integers must fit; a float becomes an integer only when it is one; text is never made
+from numbers, nor numbers from text. None is null; NaN stays NaN in a float output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import GeneratorType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from nightjar.inference.errors import OutputInvalid
+from nightjar.inference.predictors.batches import Array, columns, is_series, is_tensor
+
+
+def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str, pa.Array]:
+    """The declared outputs of `raw`: a batch, a bare array, or a generator of either.
+
+    Raises:
+        OutputInvalid: an output is missing, does not have `rows` values, or does not fit its type.
+    """
+    if isinstance(raw, GeneratorType):
+        pieces = [_outputs(piece, types, None) for piece in raw]
+        if not pieces and rows:
+            raise OutputInvalid(f"output {next(iter(types))!r} is missing: the predictor yielded nothing")
+        outputs = {
+            name: _joined(pa.chunked_array([piece[name] for piece in pieces], type=declared))
+            for name, declared in types.items()
+        }
+    else:
+        outputs = _outputs(raw, types, rows)
+    for name, values in outputs.items():
+        if len(values) != rows:
+            raise OutputInvalid(f"output {name!r} has {len(values)} values for {rows} rows")
+    return outputs
+
+
+def _outputs(raw: Any, types: Mapping[str, pa.DataType], rows: int | None) -> dict[str, pa.Array]:
+    held = columns(raw)
+    if held is None:
+        held = {_only(raw, types): raw}
+    for name in types:
+        if name not in held:
+            returned = ", ".join(map(str, held)) or "nothing"
+            raise OutputInvalid(f"output {name!r} is missing; the predictor returned {returned}")
+    return {name: to_arrow(name, held[name], declared, rows) for name, declared in types.items()}
+
+
+def _only(raw: Any, types: Mapping[str, pa.DataType]) -> str:
+    """The name of a bare result: there must be one output for it to be."""
+    name, *others = types
+    if raw is None:
+        raise OutputInvalid(f"output {name!r} is missing: the predictor returned None")
+    if others:
+        raise OutputInvalid(
+            f"the predictor returned a bare {type(raw).__name__}, but model.outputs declares "
+            f"{', '.join(map(repr, types))}: return a dict with one array for each"
+        )
+    return name
+
+
+def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = None) -> pa.Array:
+    """One output's values as an array of exactly the declared type. `rows`: how many there should be.
+
+    Raises:
+        OutputInvalid: the values do not fit the type.
+    """
+    try:
+        array = _array(value, declared, rows)
+        fits = _fits(array.type, declared)
+        cast = _cast(array, declared) if fits else None
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise OutputInvalid(f"output {name!r} does not fit {declared}: {error}") from error
+    if cast is None:
+        raise OutputInvalid(f"output {name!r} is declared {declared}, but the predictor returned {array.type}")
+    return cast
+
+
+def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
+    """The values as an Arrow array of whatever type they have."""
+    if isinstance(value, pa.ChunkedArray):
+        return _joined(value)
+    if isinstance(value, pa.Array):
+        return value.storage if isinstance(value, pa.ExtensionArray) else value
+    if is_series(value):
+        # A numpy-backed float Series keeps its NaN, as an array does; pandas' own types know nulls.
+        numpy_backed = isinstance(value.dtype, np.dtype)
+        return _array(value.to_numpy() if numpy_backed else pa.array(value), declared, rows)
+    if is_tensor(value):
+        return _from_numpy(_from_tensor(value), declared, rows)
+    if isinstance(value, list | tuple):
+        return _from_list(list(value), declared, rows)
+    return _from_numpy(np.asarray(value), declared, rows)
+
+
+def _joined(values: pa.ChunkedArray) -> pa.Array:
+    joined = values.combine_chunks()
+    if isinstance(joined, pa.ChunkedArray):  # pyarrow before 22 kept the chunks of some types
+        joined = joined.chunk(0) if joined.num_chunks else pa.array([], values.type)
+    return joined
+
+
+def _from_tensor(value: Any) -> Array:
+    value = value.detach().cpu().resolve_conj().resolve_neg()
+    if str(value.dtype).startswith(("torch.bfloat16", "torch.float8")):  # numpy has no such type
+        value = value.float()
+    values: Array = value.numpy()
+    return values
+
+
+def _from_list(values: list[Any], declared: pa.DataType, rows: int | None) -> pa.Array:
+    values = [_from_tensor(item) if is_tensor(item) else item for item in values]
+    if values and all(isinstance(item, np.ndarray) for item in values) and not _nested(declared):
+        return _from_numpy(np.stack(values), declared, rows)
+    return pa.array(values, from_pandas=_nan_is_null(declared))
+
+
+def _from_numpy(values: Array, declared: pa.DataType, rows: int | None) -> pa.Array:
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    if values.ndim == 0:
+        values = values.reshape(1)  # one row, squeezed too far: common, and only seen on batches of one
+    elif rows == 1 and _nested(declared) and values.ndim == 1 and values.dtype != object:
+        values = values.reshape(1, -1)  # the same for a list
+    if values.ndim > 1 and not _nested(declared):
+        if values.size != len(values):
+            raise ValueError(f"it has shape {values.shape}, and {declared} holds one value a row")
+        values = values.reshape(len(values))
+    return _flat_or_lists(values, declared)
+
+
+def _flat_or_lists(values: Array, declared: pa.DataType) -> pa.Array:
+    if values.ndim == 1:
+        return pa.array(values, from_pandas=_nan_is_null(declared))
+    if values.shape[1] == 0:
+        return pa.array(values.tolist())
+    inner = _flat_or_lists(values.reshape(-1, *values.shape[2:]), declared)
+    return pa.FixedSizeListArray.from_arrays(inner, values.shape[1])
+
+
+def _nan_is_null(declared: pa.DataType) -> bool:
+    """NaN among texts or dates is how pandas writes a missing value; among numbers it is a number, and loud."""
+    return not _nested(declared) and not _number(declared)
+
+
+def _nested(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def _number(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(type_)
+        or pa.types.is_floating(type_)
+        or pa.types.is_decimal(type_)
+        or pa.types.is_boolean(type_)
+    )
+
+
+def _text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
+
+
+def _fits(source: pa.DataType, declared: pa.DataType) -> bool:
+    """May values of one type stand for the other at all? Whether each value fits is for the cast to say."""
+    if source == declared or pa.types.is_null(source):
+        return True
+    if pa.types.is_dictionary(source):
+        return _fits(source.value_type, declared)
+    if _nested(source) and _nested(declared):
+        return _fits(source.value_type, declared.value_type)
+    binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    kinds = (_number, _text, pa.types.is_temporal, lambda type_: any(is_kind(type_) for is_kind in binary))
+    return any(kind(source) and kind(declared) for kind in kinds)
+
+
+def _cast(array: pa.Array, declared: pa.DataType) -> pa.Array:
+    if array.type == declared:
+        return array
+    cast = array.cast(declared)
+    # Arrow calls any number but 0 true; here only 1 is.
+    if pa.types.is_boolean(declared) and not pa.types.is_null(array.type):
+        back = cast.cast(array.type)
+        if pc.all(pc.equal(back, array), min_count=0).as_py() is False:
+            raise ValueError("it holds numbers other than 0 and 1")
+    return cast

@@ -1,0 +1,169 @@
+"""The user's own code, as it stands: `uses: "module:Name"` and `preprocess: "module:name"`.
+
+A class with `__init__(**options)` and `__call__(batch)`, as written for Ray Data's `map_batches`, is built
+once per actor; a plain function is given the options as keywords. What either raises passes through
+unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job import Job, _nearest
+
+BatchFunction = Callable[[Any], Any]
+
+
+def load_predictor(job: Job, model_path: str | None) -> BatchFunction:
+    """The predictor of `model.uses`, ready to be called with batches.
+
+    Raises:
+        JobError: it cannot be found, does not take its options or the model's path, or is async.
+    """
+    options = {key: value for key, value in job.model.options.items() if key != "batch_format"}
+    if model_path is not None and "path" in options:
+        raise JobError("model.options.path: the predictor is given model.path as `path`; remove one of them")
+    target = find("model.uses", job.model.uses, folder_of(job))
+    return _ready("model.uses", job.model.uses, target, options, model_path)
+
+
+def load_preprocess(job: Job) -> BatchFunction | None:
+    """The callable of `preprocess`, a class built once, or None when the job has none.
+
+    Raises:
+        JobError: it cannot be found, needs arguments, or is async.
+    """
+    if job.preprocess is None:
+        return None
+    target = find("preprocess", job.preprocess, folder_of(job))
+    return _ready("preprocess", job.preprocess, target, {}, None)
+
+
+def folder_of(job: Job) -> Path:
+    """Where the user's own modules lie: beside the job file."""
+    return Path(job.folder or Path.cwd()).absolute()
+
+
+def device_of(predictor: Any) -> str:
+    """Where the user's model says it is, or its torch modules are: 'cpu' when nothing tells otherwise."""
+    if (device := getattr(predictor, "device", None)) is not None and not callable(device):
+        return str(device)
+    torch: Any = sys.modules.get("torch")
+    held = getattr(predictor, "__dict__", {}).values() if torch is not None else ()
+    modules = (value for value in held if isinstance(value, torch.nn.Module))
+    return next((str(parameter.device) for module in modules for parameter in module.parameters()), "cpu")
+
+
+def find(key: str, spec: str, folder: Path) -> Any:
+    """The object a "module:Name" names. The folder is searched first and stays on the path.
+
+    Raises:
+        JobError: there is no such module or name; or the module raised (its traceback is the cause).
+    """
+    name, _, attribute = spec.partition(":")
+    module = _import(key, name, folder)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        known = {word for word in vars(module) if not word.startswith("_")}
+        raise JobError(
+            f"{key}: module {name!r} ({getattr(module, '__file__', 'built in')}) has no {attribute!r}"
+            + _nearest(attribute, known)
+        ) from None
+
+
+def _import(key: str, name: str, folder: Path) -> ModuleType:
+    _put_first(folder)
+    _forget_namesakes(folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise JobError(_while_importing(key, name, folder, error)) from error
+        raise JobError(f"{key}: there is no module {name!r} in {folder} or among the installed packages") from None
+    except Exception as error:
+        raise JobError(_while_importing(key, name, folder, error)) from error
+
+
+def _while_importing(key: str, name: str, folder: Path, error: Exception) -> str:
+    return f"{key}: importing module {name!r} (folder {folder}) failed with {type(error).__name__}: {error}"
+
+
+def _put_first(folder: Path) -> None:
+    path = str(folder)
+    if not sys.path or sys.path[0] != path:
+        sys.path[:] = [path, *(entry for entry in sys.path if entry != path)]
+    importlib.invalidate_caches()
+
+
+def _forget_namesakes(folder: Path) -> None:
+    """Modules of another job, still loaded in this process, must not stand in for this folder's of the same name."""
+    ours = {path.stem: path for path in folder.glob("*.py")}
+    ours |= {path.parent.name: path for path in folder.glob("*/__init__.py")}
+    for top, path in ours.items():
+        file = getattr(sys.modules.get(top), "__file__", None)
+        if file is None or top == "__main__" or top in sys.stdlib_module_names or Path(file).absolute() == path:
+            continue
+        for name in [name for name in sys.modules if f"{name}.".startswith(f"{top}.")]:
+            del sys.modules[name]
+
+
+def _ready(key: str, spec: str, target: Any, options: dict[str, Any], path: str | None) -> BatchFunction:
+    if not callable(target):
+        raise JobError(f"{key}: {spec} is a {type(target).__name__}, not a class or function")
+    is_class = inspect.isclass(target)
+    called = getattr(target, "__call__", None) if is_class else target  # noqa: B004 (the unbound method)
+    if is_class and "__call__" not in dir(target):
+        raise JobError(f"{key}: class {spec} has no __call__(batch); give it one")
+    if _is_async(called) or _is_async(getattr(target, "__call__", None)):  # noqa: B004 (its function, not whether)
+        raise JobError(f"{key}: {spec} is async; write __call__ or the function as a plain `def`")
+    signature = _signature(target)
+    keywords = dict(options)
+    if path is not None:
+        if signature is not None and not _takes(signature, "path"):
+            raise JobError(
+                f"model.path: {spec} takes no keyword `path`; add it to "
+                f"{'__init__' if is_class else 'the function'}, or remove model.path"
+            )
+        keywords["path"] = path
+    _check_arguments(key, spec, signature, keywords, positional=0 if is_class else 1)
+    made: BatchFunction = target(**keywords) if is_class else functools.partial(target, **keywords)
+    return made
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _signature(target: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(target)
+    except (TypeError, ValueError):  # written in C: only the call itself can tell
+        return None
+
+
+def _takes(signature: inspect.Signature, keyword: str) -> bool:
+    parameter = signature.parameters.get(keyword)
+    named = parameter is not None and parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
+    return named or any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+
+
+def _check_arguments(
+    key: str, spec: str, signature: inspect.Signature | None, keywords: Mapping[str, Any], positional: int
+) -> None:
+    """Say before the call which option is unknown or missing, so that no TypeError has to be read."""
+    if signature is None:
+        return
+    try:
+        signature.bind(*[None] * positional, **keywords)
+    except TypeError as error:
+        where = "model.options" if key == "model.uses" else key
+        raise JobError(f"{where}: {spec} cannot be called: {error}; it takes {signature}") from None

@@ -1,0 +1,79 @@
+"""How far a run is, folded from ledger records: the same figures for the display, the artifacts and the API."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass
+class Progress:
+    """Totals of a run. Rows of shards whose footer could not be read are not in `rows`."""
+
+    shards: int = 0
+    rows: int = 0
+    done_shards: int = 0
+    rows_out: int = 0
+    rows_quarantined: int = 0
+    reused_shards: int = 0
+    reused_rows: int = 0
+    retries: int = 0
+    failed_attempts: int = 0
+    deaths: int = 0
+    first_start: float = 0.0
+    last_end: float = 0.0
+
+    def fold(self, record: dict[str, Any]) -> None:
+        """Count one ledger record."""
+        kind = record["t"]
+        if kind == "planned":
+            self._plan(record)
+        elif kind == "receipt":
+            self._receipt(record)
+        elif kind == "failed":
+            self.failed_attempts += 1
+            self.deaths += bool(record["died"])
+        elif kind == "split":
+            self.shards += record["into"] - 1
+
+    def _plan(self, record: dict[str, Any]) -> None:
+        totals = {name: record[name] for name in ("shards", "rows", "done_shards", "rows_out", "rows_quarantined")}
+        self.__dict__.update(asdict(Progress()) | totals)
+        self.reused_shards = self.done_shards
+        self.reused_rows = self.rows_out + self.rows_quarantined
+
+    def _receipt(self, record: dict[str, Any]) -> None:
+        self.done_shards += 1
+        self.rows_out += record["rows_out"]
+        self.rows_quarantined += record["rows_quarantined"]
+        if record["adopted_from"]:
+            self.reused_shards += 1
+            self.reused_rows += record["rows_in"]
+            return
+        self.retries += record["retries"]
+        started = record["started_at"]
+        self.first_start = min(self.first_start or started, started)
+        self.last_end = max(self.last_end, started + record["seconds"])
+
+    @property
+    def scored_rows(self) -> int:
+        """Rows scored now, without those taken over."""
+        return self.rows_out + self.rows_quarantined - self.reused_rows
+
+    @property
+    def steady_s(self) -> float:
+        """Seconds from the first shard's start to the last one's end."""
+        return max(0.0, self.last_end - self.first_start)
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows scored per second in steady state; 0 before there is a figure."""
+        return self.scored_rows / self.steady_s if self.steady_s > 0 else 0.0
+
+    def remaining_s(self, now: float | None = None) -> float | None:
+        """Seconds until every row is scored at the present speed; None while unknown."""
+        if not self.rows_per_s:
+            return None
+        left = (self.rows - self.rows_out - self.rows_quarantined) / self.rows_per_s
+        return max(0.0, left - max(0.0, (now or time.time()) - self.last_end))

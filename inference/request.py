@@ -1,0 +1,196 @@
+"""What a run is asked to do, and everything about it that can be refused before anything starts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from nightjar.inference import publish
+from nightjar.inference.discovery import first_schema
+from nightjar.inference.errors import AlreadyExists, JobError, Missing
+from nightjar.inference.job import Job, load_job
+from nightjar.inference.models import code_fingerprint, fetch_model, model_fingerprint
+from nightjar.inference.predictors import input_columns
+from nightjar.inference.sink import output_schema
+from nightjar.inference.storage import LakeStorage, Storage, is_local, join
+
+MODEL_CACHE = Path("~/.cache/nightjar/models").expanduser()
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run of one job for one logical date; sent whole to whoever carries out its steps.
+
+    job: with its dates filled in. code: hash of the user's modules, taken where they lie. invocation: the
+    Prefect flow run, or any id unique to this command; the steps of one invocation succeed each other.
+    """
+
+    job: Job
+    job_path: str
+    run_id: str
+    date: str
+    code: str
+    storage: Storage
+    invocation: str
+    limit: int | None = None
+    fresh: bool = False
+    publish: bool = True
+    model_cache: str = str(MODEL_CACHE)
+
+    @property
+    def output(self) -> str:
+        """Where the job's output lies."""
+        return self.job.output.uri
+
+    @property
+    def run_uri(self) -> str:
+        """Where this run's revisions lie."""
+        return join(self.output, "runs", self.run_id)
+
+
+def make_request(
+    job_path: str | Path,
+    *,
+    date: str | None = None,
+    run_id: str | None = None,
+    limit: int | None = None,
+    fresh: bool = False,
+    publish: bool = True,
+    invocation: str | None = None,
+    storage: Storage | None = None,
+) -> RunRequest:
+    """Read the job file and settle which run of it is meant.
+
+    date: the logical date, default today (UTC). limit: score only the first shards that hold so many rows;
+    such a run has an id of its own and is never published.
+
+    Raises:
+        JobError: the job file, date or run id is wrong.
+    """
+    path = Path(job_path).absolute()
+    job = load_job(path)
+    storage = storage or LakeStorage.from_environment(job.input.uri, job.output.uri, job.model.path or "")
+    if run_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", run_id):
+        raise JobError(f"--run-id {run_id!r}: use letters, digits, dots, dashes and underscores")
+    if limit is not None and limit < 1:
+        raise JobError(f"--limit {limit}: must be at least 1 row")
+    day = (
+        _date(date) or _date(run_id, strict=False) or _recorded(storage, job, run_id) or dt.datetime.now(dt.UTC).date()
+    )
+    if run_id is None:
+        run_id = day.isoformat() + (f"-limit-{limit}" if limit else "")
+    return RunRequest(
+        job=job.at(day),
+        job_path=str(path),
+        run_id=run_id,
+        date=day.isoformat(),
+        code=code_fingerprint(job),
+        storage=storage,
+        invocation=invocation or uuid.uuid4().hex,
+        limit=limit,
+        fresh=fresh,
+        publish=publish and not limit,
+    )
+
+
+def _date(text: str | None, strict: bool = True) -> dt.date | None:
+    try:
+        return dt.date.fromisoformat(text) if text else None
+    except ValueError:
+        if strict:
+            raise JobError(f"--date {text!r}: write a date as 2026-11-19") from None
+        return None
+
+
+def _recorded(storage: Storage, job: Job, run_id: str | None) -> dt.date | None:
+    """The logical date a named run began with: continuing it after midnight must not move it."""
+    if run_id is None or "{" in job.output.uri:
+        return None
+    try:
+        record = json.loads(storage.read(join(job.output.uri, "runs", run_id, "run.json")))
+    except Missing:
+        return None
+    return dt.date.fromisoformat(record["date"])
+
+
+def record_run(request: RunRequest) -> None:
+    """Note the run's logical date beside its revisions.
+
+    Raises:
+        JobError: the run exists with another date.
+    """
+    uri = join(request.run_uri, "run.json")
+    try:
+        request.storage.create(uri, json.dumps({"run_id": request.run_id, "date": request.date}).encode())
+    except AlreadyExists:
+        before = json.loads(request.storage.read(uri))["date"]
+        if before != request.date:
+            raise JobError(
+                f"--date {request.date}: the run {request.run_id!r} is of {before}; choose another --run-id"
+            ) from None
+
+
+def check_request(request: RunRequest) -> pa.Schema:
+    """Refuse what can be refused without scoring; returns the input's columns.
+
+    Raises:
+        JobError: the output is another job's or inside the input, the input is empty, a column is missing
+            or clashes, or the model cannot be read or would run code when loaded.
+    """
+    job = request.job
+    _check_places(job)
+    publish.check_owner(request.storage, request.output, job.name)
+    check_model(request)
+    schema = first_schema(request.storage, job)
+    check_columns(job, schema)
+    return schema
+
+
+def check_columns(job: Job, schema: pa.Schema) -> None:
+    """Whether the input has every column the job names."""
+    input_columns(job, schema)
+    for key, names in (("carry", job.carry), ("label", (job.label,) if job.label else ())):
+        for name in names:
+            if name not in schema.names:
+                known = ", ".join(schema.names[:30])
+                raise JobError(f"{key}: the input has no column {name!r}; it has {known}")
+    if job.label and not _is_label(schema.field(job.label).type):
+        raise JobError(f"label: {job.label!r} is {schema.field(job.label).type}; a label is bool, or 0 and 1")
+    output_schema(job, schema)
+
+
+def _is_label(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def check_model(request: RunRequest) -> str:
+    """The model's content hash, after a look at its file.
+
+    Raises:
+        JobError: it cannot be read, or loading it would run code and the job does not allow that.
+    """
+    model = request.job.model
+    digest = model_fingerprint(request.storage, model.path)
+    if model.uses == "torch" and not model.allow_pickle:
+        from nightjar.inference.predictors.torch import inspect_program
+
+        local = fetch_model(request.storage, model.path, digest, Path(request.model_cache))
+        assert local is not None
+        inspect_program(local)
+    return digest
+
+
+def _check_places(job: Job) -> None:
+    source, target = job.input.uri.rstrip("/"), job.output.uri
+    folder = source if is_local(source) else source.split("*")[0].rstrip("/")
+    if (target + "/").startswith(folder + "/"):
+        raise JobError(
+            f"output.uri: {target} lies inside input.uri {source}: the next run would score its own predictions"
+        )
+    if (folder + "/").startswith(target + "/"):
+        raise JobError(f"input.uri: {source} lies inside output.uri {target}; keep them apart")

@@ -1,0 +1,131 @@
+"""Which revision of a run to continue, and what a new one takes over from the last."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from nightjar.inference.errors import Missing
+from nightjar.inference.ledger import Ledger, LedgerWriter, State, replay
+from nightjar.inference.outcomes import outcomes, part_names
+from nightjar.inference.plan import Plan
+from nightjar.inference.shards import Part, Receipt, encode
+from nightjar.inference.sink import part_name
+from nightjar.inference.storage import Storage, join
+
+_COPIES = 16
+_WINDOW = 512
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One revision as it lies in storage. `success` is the content of `_SUCCESS`, None until it is finished."""
+
+    number: int
+    uri: str
+    state: State
+    success: dict[str, Any] | None
+
+    @property
+    def sealed(self) -> bool:
+        """Whether its publication has begun: from then on nothing in it may change."""
+        return self.state.intent is not None
+
+
+def revision_uri(run_uri: str, number: int) -> str:
+    """Where a revision lies."""
+    return join(run_uri, f"r{number}")
+
+
+def newest_revision(storage: Storage, run_uri: str) -> Revision | None:
+    """The run's highest revision, if it has any."""
+    names = [name for name in storage.subfolders(run_uri) if re.fullmatch(r"r\d+", name)]
+    if not names:
+        return None
+    number = max(int(name[1:]) for name in names)
+    uri = revision_uri(run_uri, number)
+    try:
+        success = json.loads(storage.read(join(uri, "_SUCCESS")))
+    except Missing:
+        success = None
+    return Revision(number, uri, replay(Ledger(storage, uri)), success)
+
+
+def read_plan(storage: Storage, uri: str, state: State, fingerprint: str) -> Plan | None:
+    """The revision's newest plan, with its packed shards split as the ledger says."""
+    if state.planned is None:
+        return None
+    plan = Plan.from_bytes(storage.read(join(uri, state.planned["file"])))
+    for shard in state.splits:
+        if plan.shard(shard) is not None:
+            plan, _ = plan.with_split(shard, fingerprint)
+    return plan
+
+
+def adopt(writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_plan: Plan) -> None:
+    """Take over the results of shards that are the same in an earlier, published revision.
+
+    Parts are copied inside the storage (hard links on a local disk), so that each revision is complete in
+    itself and earlier ones may be deleted.
+    """
+    storage = writer.ledger.storage
+    wanted = set(plan.ids()) - writer.state.committed
+    lines = _committed(storage, source, source_plan, wanted)
+
+    def copy(receipt: Receipt) -> Receipt:
+        return replace(
+            receipt,
+            epoch=writer.epoch,
+            data=_copy(storage, source.uri, uri, receipt.shard, receipt.data, "data", writer.epoch),
+            quarantine=_copy(storage, source.uri, uri, receipt.shard, receipt.quarantine, "quarantine", writer.epoch),
+            adopted_from=f"r{source.number}",
+        )
+
+    with ThreadPoolExecutor(_COPIES) as pool:
+        while window := list(islice(lines, _WINDOW)):
+            writer.append([encode(receipt) for receipt in pool.map(copy, window)])
+
+
+def _committed(storage: Storage, source: Revision, plan: Plan, wanted: set[str]) -> Iterator[Receipt]:
+    known = set(plan.ids()) & wanted
+    return (receipt for receipt in Ledger(storage, source.uri).receipts() if receipt.shard in known)
+
+
+def _copy(
+    storage: Storage, source: str, target: str, shard: str, part: Part | None, kind: str, epoch: int
+) -> Part | None:
+    if part is None:
+        return None
+    name = part_name(kind, shard, epoch)
+    storage.copy(join(source, part.name), join(target, name))
+    return replace(part, name=name)
+
+
+def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
+    """Delete the parts no committed receipt of the plan names, of this epoch and older; returns how many.
+
+    A newer epoch's parts are left alone: their receipts may be on their way.
+    """
+    storage = writer.ledger.storage
+    table = outcomes(plan, writer.ledger)
+    writer.check()
+    named = {name for kind in ("data", "quarantine") for name in part_names(table, kind)}
+    dead = [
+        entry.uri
+        for kind in ("data", "quarantine")
+        for entry in storage.list(join(uri, kind))
+        if f"{kind}/{entry.uri.rsplit('/', 1)[-1]}" not in named and _epoch(entry.uri) <= writer.epoch
+    ]
+    storage.delete(dead)
+    return len(dead)
+
+
+def _epoch(uri: str) -> int:
+    found = re.search(r"-(\d{6,})-[0-9a-f]{8}\.parquet$", uri)
+    # A file nobody here wrote is nobody's to delete.
+    return int(found[1]) if found else 1 << 62

@@ -1,0 +1,476 @@
+"""The four steps of a run: discover, score, validate, publish. Each opens an epoch, does its part, and stops.
+
+The flow's tasks call these, and so may a plain script. They pass each other small frozen records; whatever
+matters is in the ledger, so that any step may be repeated, by anybody, at any time.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import pyarrow as pa
+from nightjar.inference import engine, gates, outcomes, publish
+from nightjar.inference import revisions as revs
+from nightjar.inference.audit import Audited, check_plan_covers
+from nightjar.inference.campaign import Campaign, Listener
+from nightjar.inference.discovery import Discovery
+from nightjar.inference.discovery import discover as discover_input
+from nightjar.inference.errors import AlreadyExists, AuditFailed, GateFailed, Held, JobError, Missing, ShardsFailed
+from nightjar.inference.gates import GateResult, budget_rows
+from nightjar.inference.ledger import LedgerWriter, State, open_epoch, this_writer
+from nightjar.inference.metrics import Metrics
+from nightjar.inference.models import scoring_fingerprint
+from nightjar.inference.plan import Plan, make_plan
+from nightjar.inference.progress import Progress
+from nightjar.inference.request import RunRequest, check_columns, check_model, check_request, record_run
+from nightjar.inference.sink import checksum
+from nightjar.inference.storage import Storage, join, probe_conditional_writes
+from nightjar.inference.worker import WorkerSpec, read_schema
+
+LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "torch", "numpy", "pandas", "prefect")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What the score step leaves to the next one. `finished`: this very revision was published before."""
+
+    revision: int
+    epoch: int
+    fingerprint: str
+    finished: bool
+    progress: Progress
+    device: str = ""
+    startup_s: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the validate step found. `manifest` names the file written when every gate passed."""
+
+    revision: int
+    epoch: int
+    gates: tuple[GateResult, ...]
+    metrics: dict[str, Any]
+    manifest: str
+    checksum: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The end of a run. `number` is the snapshot's; 0 when the job was told not to publish."""
+
+    revision: int
+    number: int
+    manifest: str
+    swept: int = 0
+    seconds: float = 0.0
+
+
+def discover(request: RunRequest) -> Discovery:
+    """Find tonight's input and check it against the job. Writes nothing.
+
+    Raises:
+        JobError: nothing to score, or job, input, output and model do not fit together.
+    """
+    check_request(request)
+    discovery = discover_input(request.storage, request.job)
+    check_columns(request.job, discovery.schema)
+    return discovery
+
+
+def plan(request: RunRequest, discovery: Discovery) -> tuple[Plan, State | None]:
+    """What would be scored, and what the ledger already has. Writes nothing."""
+    fingerprint = scoring_fingerprint(request.job, check_model(request), request.code)
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    previous = revs.read_plan(request.storage, newest.uri, newest.state, fingerprint) if newest else None
+    made = _limited(make_plan(discovery, request.job, fingerprint, None if request.fresh else previous), request)
+    return made, newest.state if newest and not request.fresh else None
+
+
+def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scored:
+    """Score every shard the ledger does not have.
+
+    Raises:
+        Held: another writer holds the run.
+        JobError, ClusterError: preflight found what must be changed first.
+        RunFailed: some shards have no result; the others are committed.
+    """
+    began = time.time()
+    model_hash = check_model(request)
+    fingerprint = scoring_fingerprint(request.job, model_hash, request.code)
+    _claim(request)
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    if newest and newest.sealed:
+        _settle(request, newest)
+        done = _finished(request, discovery, newest, fingerprint)
+        if done:
+            return replace(done, seconds=time.time() - began)
+    number = _number(newest, request)
+    uri = revs.revision_uri(request.run_uri, number)
+    with _epoch(request, uri, "score", keep=True) as writer:
+        made = _plan_in(request, writer, uri, discovery, fingerprint, newest)
+        spec = _spec(request, discovery, writer, uri, model_hash, made)
+        progress = _progress(writer, made)
+        campaign = Campaign(made, spec, writer, fingerprint, progress, listener)
+        listener(progress)
+        device = _preflight(spec, made, writer)
+        campaign.run()
+        started = (campaign.first_event_at or time.time()) - began
+        return Scored(number, writer.epoch, fingerprint, False, progress, device, started, time.time() - began)
+
+
+def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener: Listener) -> Verdict:
+    """Prove the cover from the files written, hold them against the gates, and write the manifest.
+
+    Raises:
+        AuditFailed: the files do not prove that every row is there once.
+        GateFailed: a check said no.
+    """
+    began = time.time()
+    uri = revs.revision_uri(request.run_uri, scored.revision)
+    if scored.finished:
+        return replace(_published_verdict(request, scored), seconds=time.time() - began)
+    with _epoch(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer:
+        made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
+        assert made is not None
+        made = _limited(made, request)
+        table = outcomes.outcomes(made, writer.ledger)
+        if absent := outcomes.missing(table):
+            raise ShardsFailed(f"{absent} of {len(made)} shards have no result", absent, len(made))
+        audited = _audit(request, uri, table, writer, listener, scored.progress)
+        _check_cover(request, made, discovery, audited)
+        metrics = Metrics.from_bytes(audited.metrics).results()
+        results = gates.evaluate(
+            request.job,
+            shards=len(made),
+            missing=0,
+            rows_in=audited.rows_in,
+            rows_quarantined=audited.rows_quarantined,
+            metrics=metrics,
+        )
+        if failed := [gate for gate in results if not gate.passed]:
+            raise GateFailed("; ".join(gate.sentence for gate in failed))
+        name, digest = _write_manifest(request, scored, writer, uri, table, audited, metrics, results)
+        return Verdict(scored.revision, writer.epoch, results, metrics, name, digest, time.time() - began)
+
+
+def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
+    """Make the revision visible, in one atomic act.
+
+    Raises:
+        Held: another writer has taken the run over since it was validated.
+    """
+    began = time.time()
+    if scored.finished:
+        current = publish.newest(request.storage, request.output)
+        return Publication(scored.revision, _visible(request, current, verdict), verdict.manifest)
+    if not request.publish:
+        return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
+    uri = revs.revision_uri(request.run_uri, scored.revision)
+    with _epoch(request, uri, "publish", keep=False, after=verdict.epoch) as writer:
+        made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
+        assert made is not None
+        swept = revs.sweep(writer, uri, made)
+        entry = publish.Published(scored.revision, verdict.manifest, verdict.checksum, request.date)
+        number = publish.publish(writer, request.output, request.run_id, entry)
+        _succeed(request.storage, uri, number, verdict.manifest)
+        return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began)
+
+
+@contextmanager
+def _epoch(request: RunRequest, uri: str, task: str, *, keep: bool, after: int | None = None) -> Iterator[LedgerWriter]:
+    """This step's tenure. `keep`: the same invocation's next step follows, so do not let others in between.
+
+    after: the epoch of this invocation's previous step; nobody else may have written since.
+    """
+    writer = open_epoch(request.storage, uri, this_writer(task, request.invocation))
+    released = True
+    try:
+        if after is not None:
+            _check_succession(request, writer, after)
+        yield writer
+        released = not keep
+    finally:
+        writer.stop(release=released)
+
+
+def _check_succession(request: RunRequest, writer: LedgerWriter, after: int) -> None:
+    between = [w for epoch, w in writer.state.openers if after < epoch < writer.epoch]
+    for other in between:
+        if other.flow_run != request.invocation:
+            raise Held(f"this run was taken over by {other} while this command stood still; it changes nothing more")
+
+
+def _claim(request: RunRequest) -> None:
+    """Make the output ours, and see that the storage keeps the promise everything here rests on."""
+    publish.claim_output(request.storage, request.output, request.job.name)
+    record_run(request)
+    if not request.job.output.single_writer and not probe_conditional_writes(request.storage, request.output):
+        raise JobError(
+            f"output.uri: the storage behind {request.output} ignores create-if-absent (If-None-Match), so two runs "
+            "could overwrite each other; use another one, or set output.single_writer: true if nothing else ever "
+            "runs this job"
+        )
+
+
+def _number(newest: revs.Revision | None, request: RunRequest) -> int:
+    if newest is None:
+        return 1
+    return newest.number + (newest.sealed or request.fresh)
+
+
+def _limited(made: Plan, request: RunRequest) -> Plan:
+    return made.limited(request.limit) if request.limit else made
+
+
+def _settle(request: RunRequest, newest: revs.Revision) -> None:
+    """Finish a publication that was begun: until then nobody may know what readers will see."""
+    if newest.success is not None:
+        return
+    with _epoch(request, newest.uri, "publish", keep=False) as writer:
+        intent = writer.state.intent
+        assert intent is not None
+        entry = publish.Published(**intent["published"])
+        number = (
+            writer.state.published["number"]
+            if writer.state.published
+            else publish.publish(writer, request.output, request.run_id, entry)
+        )
+        manifest = publish.read_manifest(request.storage, request.output, entry)
+        made = revs.read_plan(request.storage, newest.uri, writer.state, manifest["fingerprint"])
+        assert made is not None
+        revs.sweep(writer, newest.uri, made)
+        _succeed(request.storage, newest.uri, number, entry.manifest)
+
+
+def _succeed(storage: Storage, uri: str, number: int, manifest: str) -> None:
+    try:
+        storage.create(join(uri, "_SUCCESS"), json.dumps({"publication": number, "manifest": manifest}).encode())
+    except AlreadyExists:
+        return  # whoever continued after a crash wrote the same
+
+
+def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> Scored | None:
+    """Whether the newest, published revision is exactly what this run would make."""
+    if request.fresh:
+        return None
+    previous = revs.read_plan(request.storage, newest.uri, newest.state, fingerprint)
+    wanted = _limited(make_plan(discovery, request.job, fingerprint, previous), request)
+    if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
+        return None
+    if set(previous.ids()) != set(wanted.ids()):
+        return None
+    assert newest.state.intent is not None
+    manifest = publish.read_manifest(
+        request.storage, request.output, publish.Published(**newest.state.intent["published"])
+    )
+    totals = manifest["totals"]
+    progress = Progress(
+        shards=totals["shards"],
+        rows=totals["rows_in"],
+        done_shards=totals["shards"],
+        rows_out=totals["rows_out"],
+        rows_quarantined=totals["rows_quarantined"],
+        reused_shards=totals["shards"],
+        reused_rows=totals["rows_in"],
+    )
+    return Scored(newest.number, newest.state.epoch, fingerprint, True, progress)
+
+
+def _plan_in(
+    request: RunRequest,
+    writer: LedgerWriter,
+    uri: str,
+    discovery: Discovery,
+    fingerprint: str,
+    newest: revs.Revision | None,
+) -> Plan:
+    """Plan under this epoch, take over what an earlier revision has, and make both durable."""
+    storage = request.storage
+    previous = revs.read_plan(storage, uri, writer.state, fingerprint)
+    source = newest if newest and newest.sealed and not request.fresh else None
+    source_plan = None
+    if source is not None:
+        assert source.state.planned is not None
+        source_plan = revs.read_plan(storage, source.uri, source.state, source.state.planned["fingerprint"])
+    made = make_plan(discovery, request.job, fingerprint, previous or source_plan)
+    if previous is None or previous.ids() != made.ids():
+        name = f"plan-{writer.epoch:06d}.parquet"
+        storage.create(join(uri, name), made.to_bytes())
+        limited = _limited(made, request)
+        totals = _totals(writer, limited)
+        record = {"t": "planned", "file": name, "fingerprint": fingerprint, "date": request.date, **totals}
+        writer.append([record])
+    if source is not None and source_plan is not None:
+        revs.adopt(writer, uri, made, source, source_plan)
+    return _limited(made, request)
+
+
+def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:
+    """The plan's size, and what of it the ledger already has."""
+    done, rows_out, rows_quarantined = 0, 0, 0
+    wanted = set(made.ids()) & writer.state.committed
+    if wanted:
+        for receipt in writer.ledger.receipts():
+            if receipt.shard in wanted:
+                done += 1
+                rows_out += receipt.rows_out
+                rows_quarantined += receipt.rows_quarantined
+    return {
+        "shards": len(made),
+        "rows": made.rows,
+        "done_shards": done,
+        "rows_out": rows_out,
+        "rows_quarantined": rows_quarantined,
+    }
+
+
+def _progress(writer: LedgerWriter, made: Plan) -> Progress:
+    progress = Progress()
+    progress.fold({"t": "planned", **_totals(writer, made)})
+    return progress
+
+
+def _spec(
+    request: RunRequest, discovery: Discovery, writer: LedgerWriter, uri: str, model_hash: str, made: Plan
+) -> WorkerSpec:
+    return WorkerSpec(
+        job=request.job,
+        job_path=request.job_path,
+        run_id=request.run_id,
+        revision=uri,
+        storage=request.storage,
+        schema=read_schema(request.job, discovery.schema),
+        epoch=writer.epoch,
+        segment=writer.number,
+        budget=budget_rows(request.job.retry.max_quarantined, made.rows),
+        model_hash=model_hash,
+        model_cache=request.model_cache,
+    )
+
+
+def _preflight(spec: WorkerSpec, made: Plan, writer: LedgerWriter) -> str:
+    """Try the model, unless nothing is left to score."""
+    left = next((shard for shard in made.shards() if shard.id not in writer.state.committed), None)
+    if left is None:
+        return ""
+    engine.check_cluster(spec.job)
+    readable = next((s.pieces[0].uri for s in made.shards() if s.rows > 0), None)
+    return engine.preflight(spec, readable).device
+
+
+def _audit(
+    request: RunRequest, uri: str, table: pa.Table, writer: LedgerWriter, listener: Listener, progress: Progress
+) -> Audited:
+    audited: Audited | None = None
+    for step in engine.audit(request.storage, uri, request.job, table):
+        writer.check()
+        listener(progress)
+        audited = step or audited
+    assert audited is not None
+    return audited
+
+
+def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited: Audited) -> None:
+    """The audit's verdict, shard by shard and over the whole plan."""
+    findings, problems = list(audited.findings), audited.problems
+    if not request.limit:
+        files = dict(
+            zip(discovery.files["uri"].to_pylist(), map(sum, discovery.files["rows"].to_pylist()), strict=True)
+        )
+        wrong = check_plan_covers(outcomes.lines(made.table), files)
+        findings, problems = findings + wrong, problems + len(wrong)
+    if audited.rows_in != audited.rows_out + audited.rows_quarantined:
+        problems += 1
+        findings.append(f"{audited.rows_in} rows in, {audited.rows_out} out, {audited.rows_quarantined} quarantined")
+    if audited.shards != len(made) and not problems:
+        problems, findings = 1, [f"{audited.shards} of {len(made)} shards were audited"]
+    if problems:
+        raise AuditFailed(f"the files written do not prove the cover, {problems} findings: " + "; ".join(findings))
+
+
+def _write_manifest(
+    request: RunRequest,
+    scored: Scored,
+    writer: LedgerWriter,
+    uri: str,
+    table: pa.Table,
+    audited: Audited,
+    metrics: dict[str, Any],
+    results: tuple[GateResult, ...],
+) -> tuple[str, str]:
+    """Write `shards-<epoch>.parquet` and `manifest-<epoch>.json`; returns the manifest's name and checksum."""
+    storage, epoch = request.storage, writer.epoch
+    shards = outcomes.to_parquet(table, writer.state)
+    shards_name = f"shards-{epoch:06d}.parquet"
+    storage.create(join(uri, shards_name), shards)
+    manifest = {
+        "job": request.job.name,
+        "run_id": request.run_id,
+        "date": request.date,
+        "revision": scored.revision,
+        "fingerprint": scored.fingerprint,
+        "input": request.job.input.uri,
+        "identity": request.job.identity(),
+        "libraries": _versions(),
+        "totals": {
+            "shards": len(table),
+            "rows_in": audited.rows_in,
+            "rows_out": audited.rows_out,
+            "rows_quarantined": audited.rows_quarantined,
+            "bytes": audited.size,
+        },
+        "shards": {"file": shards_name, "checksum": checksum(shards), "size": len(shards)},
+        "audit": {
+            "cover": "every row index" if request.job.output.lineage else "row counts (output.lineage is false)",
+            "shards": audited.shards,
+            "checksums": "xxh3-128",
+        },
+        "gates": [asdict(gate) for gate in results],
+        "metrics": metrics,
+        "failed_attempts": sum(len(failures) for failures in writer.state.failures.values()),
+        "validated_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    }
+    raw = json.dumps(manifest, indent=1).encode()
+    name = f"manifest-{epoch:06d}.json"
+    storage.create(join(uri, name), raw)
+    return f"runs/{request.run_id}/r{scored.revision}/{name}", checksum(raw)
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
+
+
+def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:
+    """The verdict of a revision that was published before, from its manifest."""
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    assert newest is not None
+    assert newest.state.intent is not None
+    entry = publish.Published(**newest.state.intent["published"])
+    manifest = publish.read_manifest(request.storage, request.output, entry)
+    results = tuple(GateResult(**gate) for gate in manifest["gates"])
+    return Verdict(scored.revision, scored.epoch, results, manifest["metrics"], entry.manifest, entry.checksum)
+
+
+def _visible(request: RunRequest, current: publish.Snapshot, verdict: Verdict) -> int:
+    """The newest snapshot if it shows this revision; 0 if readers were rolled back from it."""
+    shown = current.runs.get(request.run_id)
+    return current.number if shown is not None and shown.checksum == verdict.checksum else 0
+
+
+def read_outcomes(request: RunRequest, uri: str, manifest: dict[str, Any]) -> pa.Table:
+    """The outcomes of a validated revision, as its manifest names them."""
+    try:
+        return outcomes.read(request.storage.read(join(uri, manifest["shards"]["file"])))
+    except Missing as error:
+        raise AuditFailed(f"{error}: the manifest names it") from error

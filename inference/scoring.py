@@ -1,0 +1,301 @@
+"""A table and a scorer → outputs for the rows that can be scored, and a failure for each that cannot.
+
+Pure: no Ray, no storage, no torch. Rows go to the scorer in micro-batches. One that raises is cut in two,
+again and again, down to the rows that fail alone; one that runs out of memory is cut in two and its size
+remembered. Every row ends exactly once, in `Scored.outputs` or in `Scored.failures`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from nightjar.inference.errors import NightjarError, OutputInvalid, OverBudget
+from nightjar.inference.shards import clip
+
+Scorer = Callable[[pa.Table], dict[str, pa.Array]]
+"""n rows → exactly n values of each declared output, or it raises."""
+
+TRACEBACK_CHARS = 2048
+"""Longest traceback of a failed row; its last lines say what happened."""
+
+_FRAMES = 12
+_NO_ROWS = range(0)
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """A row that no attempt could score.
+
+    row: index in the table. error: name of the exception's class. message: clipped to an event's length.
+    traceback: its last lines, for the quarantine file only.
+    """
+
+    row: int
+    error: str
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Yielded before any of rows [first, first + rows) go to the scorer, on each try."""
+
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What became of a table.
+
+    outputs: the declared outputs of the kept rows, in input order. kept: their int64 indices in the table,
+    None when all were kept. failures: one for each other row, in input order.
+    """
+
+    outputs: pa.Table
+    kept: np.ndarray | None
+    failures: tuple[RowFailure, ...]
+
+
+class BatchSize:
+    """Rows per micro-batch, kept from table to table so that memory's lesson is learnt once.
+
+    rows: the size in use. forced: the same when memory forced it down, else 0.
+    """
+
+    def __init__(self, rows: int) -> None:
+        if rows < 1:
+            raise ValueError(f"a micro-batch has at least one row, not {rows}")
+        self.rows = rows
+        self.forced = 0
+
+    def force(self, rows: int) -> None:
+        """Memory did not suffice for more than `rows`."""
+        self.rows = self.forced = rows
+
+
+def auto_batch_rows(schema: pa.Schema, gpu: bool) -> int:
+    """Rows per micro-batch for `batch_size: auto`: a pure function of the features and the device.
+
+    The largest power of two whose features take at most 4 MiB (64 MiB on a GPU), from 32 to 16,384
+    (65,536) rows. Text counts as 256 bytes, a list of unknown length as 64 items.
+    """
+    target, most = (64 << 20, 65536) if gpu else (4 << 20, 16384)
+    width = max(1, sum(_width(column.type) for column in schema))
+    return min(most, max(32, 1 << (max(1, target // width).bit_length() - 1)))
+
+
+def _width(type_: pa.DataType) -> int:
+    """Bytes of one value as the model will see it."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _width(type_.storage_type)
+    if pa.types.is_dictionary(type_):
+        return _width(type_.value_type)
+    if pa.types.is_struct(type_):
+        return sum(_width(member.type) for member in type_)
+    if pa.types.is_fixed_size_list(type_):
+        return int(type_.list_size) * _width(type_.value_type)
+    if pa.types.is_map(type_):
+        return 64 * (_width(type_.key_type) + _width(type_.item_type))
+    if pa.types.is_nested(type_) and hasattr(type_, "value_type"):
+        return 64 * _width(type_.value_type)
+    try:
+        return max(1, int(type_.bit_width) // 8)
+    except ValueError:  # no fixed width: text, binary
+        return 256
+
+
+def score_table(
+    table: pa.Table,
+    scorer: Scorer,
+    size: BatchSize,
+    types: dict[str, pa.DataType],
+    *,
+    skip: Mapping[int, RowFailure] = {},
+    singly: range = _NO_ROWS,
+    budget: int | None = None,
+    origin: int = 0,
+) -> Generator[Ahead, None, Scored]:
+    """Score a table, yielding `Ahead` before each call of the scorer and returning `Scored`.
+
+    Micro-batches start at multiples of their size from the table's first row, so that results do not depend
+    on how the table was read. Rows in `skip` are never given to the scorer and become the failures given,
+    their key being their row; rows in `singly` are each scored alone. `origin` is the number of the table's
+    first row, for messages.
+
+    Raises:
+        OverBudget: more than `budget` rows failed, as soon as they did.
+        NightjarError: the scorer raised one other than `OutputInvalid`; it is not about a row.
+    """
+    tally = _Tally(types, budget, origin)
+    for row in sorted(skip):
+        if not 0 <= row < table.num_rows:
+            raise ValueError(f"skip names row {row} of a table of {table.num_rows} rows")
+        tally.fail(row, replace(skip[row], row=row))
+    for span in _micro_batches(table.num_rows, size, singly):
+        piece = _without(_Piece(table.slice(span.start, len(span)), span), skip)
+        if piece.rows:
+            yield from _score_piece(piece, scorer, size, tally)
+    return tally.scored(table.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows that go to the scorer together; `rows` are their indices in the whole table, ascending."""
+
+    table: pa.Table
+    rows: Sequence[int]
+
+    def part(self, low: int, high: int) -> _Piece:
+        return _Piece(self.table.slice(low, high - low), self.rows[low:high])
+
+    def ahead(self) -> Ahead:
+        return Ahead(self.rows[0], self.rows[-1] - self.rows[0] + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What a scorer raised, as text: holding the exception would hold its frames and their memory."""
+
+    memory: bool
+    error: str
+    message: str
+    traceback: str
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What became of the rows so far."""
+
+    types: dict[str, pa.DataType]
+    budget: int | None
+    origin: int
+    chunks: list[list[pa.Array]] = field(default_factory=list)
+    failures: dict[int, RowFailure] = field(default_factory=dict)
+
+    def fail(self, row: int, failure: RowFailure) -> None:
+        self.failures[row] = failure
+        if self.budget is not None and len(self.failures) > self.budget:
+            first = min(self.failures)
+            cause = self.failures[first]
+            rows = "1 row" if len(self.failures) == 1 else f"{len(self.failures)} rows"
+            raise OverBudget(
+                f"{rows} failed where at most {self.budget} may; "
+                f"the first is row {self.origin + first}: {cause.error}: {cause.message}"
+            )
+
+    def scored(self, rows: int) -> Scored:
+        schema = pa.schema(list(self.types.items()))
+        columns = [
+            pa.chunked_array([chunk[index] for chunk in self.chunks], type=column.type)
+            for index, column in enumerate(schema)
+        ]
+        outputs = pa.Table.from_arrays(columns, schema=schema).combine_chunks()
+        failed = sorted(self.failures)
+        kept = np.delete(np.arange(rows, dtype=np.int64), failed) if failed else None
+        if outputs.num_rows + len(failed) != rows:
+            raise AssertionError(f"{rows} rows in, {outputs.num_rows} scored and {len(failed)} failed")
+        return Scored(outputs, kept, tuple(self.failures[row] for row in failed))
+
+
+def _micro_batches(rows: int, size: BatchSize, singly: range) -> Iterator[range]:
+    """Consecutive spans that cover the table. Lazy, because `size` may shrink between two of them."""
+    first = 0
+    while first < rows:
+        if first in singly:
+            stop = first + 1
+        else:
+            stop = min(rows, (first // size.rows + 1) * size.rows)
+            if first < singly.start < stop and len(singly):
+                stop = singly.start
+        yield range(first, stop)
+        first = stop
+
+
+def _without(piece: _Piece, skip: Mapping[int, RowFailure]) -> _Piece:
+    """The piece less the rows to skip, as slices of it."""
+    gaps = sorted(row for row in skip if row in piece.rows)
+    if not gaps:
+        return piece
+    base = piece.rows[0]
+    edges = [-1, *(row - base for row in gaps), len(piece.rows)]
+    slices = [piece.table.slice(low + 1, high - low - 1) for low, high in itertools.pairwise(edges)]
+    return _Piece(pa.concat_tables(slices), [row for row in piece.rows if row not in skip])
+
+
+def _score_piece(piece: _Piece, scorer: Scorer, size: BatchSize, tally: _Tally) -> Generator[Ahead, None, None]:
+    """Score one micro-batch, in halves where the whole of it raises."""
+    before = size.rows, size.forced
+    todo = [piece]  # a stack, its top the earliest rows, so that outputs come in input order
+    while todo:
+        now = todo.pop()
+        if len(now.rows) > size.rows:
+            todo.append(now.part(size.rows, len(now.rows)))
+            now = now.part(0, size.rows)
+        yield now.ahead()
+        outcome = _attempt(scorer, now.table, tally.types)
+        if not isinstance(outcome, _Raised):
+            tally.chunks.append(outcome)
+        elif len(now.rows) > 1:
+            half = (len(now.rows) + 1) // 2
+            if outcome.memory:
+                size.force(half)
+            todo += now.part(half, len(now.rows)), now.part(0, half)
+        else:
+            if outcome.memory:
+                # One row too large for memory says nothing of the others: they keep their batches.
+                size.rows, size.forced = before
+            row = now.rows[0]
+            tally.fail(row, RowFailure(row, outcome.error, outcome.message, outcome.traceback))
+
+
+def _attempt(scorer: Scorer, table: pa.Table, types: dict[str, pa.DataType]) -> list[pa.Array] | _Raised:
+    try:
+        return _checked(scorer(table), table.num_rows, types)
+    except Exception as error:
+        # Anything the user's code raises is about these rows; what Nightjar raises is about the shard.
+        if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
+            raise
+        return _raised(error)
+
+
+def _checked(outputs: dict[str, pa.Array], rows: int, types: dict[str, pa.DataType]) -> list[pa.Array]:
+    """The declared outputs in order: a scorer that breaks its promise must not shift rows."""
+    for name, type_ in types.items():
+        if name not in outputs:
+            raise OutputInvalid(f"output {name!r} is missing")
+        if len(outputs[name]) != rows:
+            raise OutputInvalid(f"output {name!r} has {len(outputs[name])} values for {rows} rows")
+        if outputs[name].type != type_:
+            raise OutputInvalid(f"output {name!r} is {outputs[name].type}, not {type_}")
+    return [outputs[name] for name in types]
+
+
+def _raised(error: Exception) -> _Raised:
+    frames = error.__traceback__.tb_next if error.__traceback__ else None  # without `_attempt` itself
+    lines = traceback.format_exception(type(error), error, frames, limit=-_FRAMES)
+    said = traceback.format_exception_only(type(error), error)[-1]  # survives a `__str__` that raises
+    with contextlib.suppress(Exception):
+        said = str(error)
+    return _Raised(_is_memory(error), type(error).__name__, clip(said), _tail("".join(lines)))
+
+
+def _is_memory(error: Exception) -> bool:
+    """Out of memory by type, never by message. torch's type exists only where torch was imported."""
+    theirs = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
+    return isinstance(error, (MemoryError, theirs))
+
+
+def _tail(text: str) -> str:
+    """The last whole lines that fit."""
+    if len(text) <= TRACEBACK_CHARS:
+        return text
+    text = text[-TRACEBACK_CHARS:]
+    return text[text.find("\n") + 1 :]

@@ -1,0 +1,175 @@
+"""What crosses process boundaries: frozen records, and their one JSON form.
+
+A `Piece` is whole row groups of one file; a `Shard` is the pieces scored, committed, retried and
+reported together. The events (`Started`, `Crumb`, `Receipt`, `Failed`) are what a worker says while it
+works on one. The same JSON form travels from the worker and lies in the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+UNKNOWN = -1
+"""Row count of a piece whose footer could not be read."""
+
+MESSAGE_CHARS = 600
+"""Longest error text an event carries, so that no event outgrows 2 KB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Whole row groups of one file, consecutive, in order.
+
+    uri: absolute. size: bytes. version: etag, or mtime in ns. first_row: index in the file of the first
+    row. rows: how many, or `UNKNOWN`. row_groups: (first, past the last); (0, 0) when unknown.
+    """
+
+    uri: str
+    size: int
+    version: str
+    first_row: int
+    rows: int
+    row_groups: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The unit of work, commit, retry and report. `id` is its content × what scores it."""
+
+    id: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def rows(self) -> int:
+        """Input rows; `UNKNOWN` when any piece's footer could not be read."""
+        if any(piece.rows == UNKNOWN for piece in self.pieces):
+            return UNKNOWN
+        return sum(piece.rows for piece in self.pieces)
+
+    @property
+    def label(self) -> str:
+        """For people: the file's name and row groups."""
+        first = self.pieces[0]
+        name = first.uri.rsplit("/", 1)[-1]
+        if len(self.pieces) > 1:
+            return f"{name} and {len(self.pieces) - 1} more"
+        low, high = first.row_groups
+        return f"{name}[{low}:{high}]" if high else name
+
+
+def shard_of(pieces: tuple[Piece, ...], fingerprint: str) -> Shard:
+    """The shard of these pieces under a scoring fingerprint. The id is 80 bits of SHA-256."""
+    content = json.dumps([fingerprint, [asdict(piece) for piece in pieces]], sort_keys=True)
+    return Shard(hashlib.sha256(content.encode()).hexdigest()[:20], pieces)
+
+
+def split(shard: Shard, fingerprint: str) -> tuple[Shard, ...]:
+    """One shard per file of a packed shard, so that a bad file costs only itself."""
+    return tuple(shard_of((piece,), fingerprint) for piece in shard.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One output file, written once. `name` is relative to the revision; `checksum` is xxh3-128 of its bytes."""
+
+    name: str
+    rows: int
+    size: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker began an attempt: from here on a death is charged to this shard."""
+
+    shard: str
+    attempt: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Crumb:
+    """Left by a suspect before rows [row, row + rows) of `uri` go to the predictor."""
+
+    shard: str
+    uri: str
+    row: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """An attempt's output is durable. rows_in = rows_out + rows_quarantined.
+
+    seconds: wall time of the attempt. retries: faults overcome in place. batch_rows: micro-batch size
+    used when memory forced it below the job's, else 0.
+    """
+
+    shard: str
+    attempt: int
+    epoch: int
+    worker: str
+    rows_in: int
+    rows_out: int
+    rows_quarantined: int
+    data: Part | None
+    quarantine: Part | None
+    seconds: float
+    started_at: float
+    retries: int = 0
+    batch_rows: int = 0
+    adopted_from: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An attempt failed. `cause` is a word for counting, `message` a sentence for reading.
+
+    terminal: trying again cannot help. uri, row: where, if known (row -1: not known).
+    died: the process was lost, so the attempt's own words are missing.
+    """
+
+    shard: str
+    attempt: int
+    cause: str
+    message: str
+    terminal: bool = False
+    died: bool = False
+    uri: str = ""
+    row: int = -1
+    rows: int = 0
+    worker: str = ""
+
+
+Event = Started | Crumb | Receipt | Failed
+
+_TYPES: dict[str, type[Any]] = {cls.__name__.lower(): cls for cls in (Started, Crumb, Receipt, Failed)}
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """The event as a JSON object, its type under `t`."""
+    return {"t": type(event).__name__.lower(), **asdict(event)}
+
+
+def decode(record: dict[str, Any]) -> Event:
+    """The inverse of `encode`. Unknown keys of a newer version are ignored."""
+    cls = _TYPES[record["t"]]
+    names = cls.__dataclass_fields__
+    fields = {key: value for key, value in record.items() if key in names}
+    for key in ("data", "quarantine"):
+        if fields.get(key) is not None:
+            fields[key] = Part(**fields[key])
+    event: Event = cls(**fields)
+    return event
+
+
+def clip(text: str) -> str:
+    """Error text short enough for an event, its middle left out."""
+    text = text.strip()
+    if len(text) <= MESSAGE_CHARS:
+        return text
+    half = MESSAGE_CHARS // 2 - 3
+    return f"{text[:half]} … {text[-half:]}"

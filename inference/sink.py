@@ -1,0 +1,130 @@
+"""Scored tables → parts. A part is encoded in memory and appears whole under its final name, or not at all."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+from nightjar.inference.job import LINEAGE, Job
+from nightjar.inference.metrics import Metrics
+from nightjar.inference.scoring import RowFailure
+from nightjar.inference.shards import Part
+from nightjar.inference.storage import Storage, join
+
+METRICS_KEY = b"nightjar.metrics"
+SHARD_KEY = b"nightjar.shard"
+_ARROW_SCHEMA = b"ARROW:schema"
+_SAMPLE = 8192
+_LOW_CARDINALITY = 0.05
+
+
+def part_name(kind: str, shard: str, epoch: int) -> str:
+    """`data/<shard>-<epoch>-<nonce>.parquet`: unique, so that no two attempts ever share a name."""
+    return f"{kind}/{shard}-{epoch:06d}-{uuid.uuid4().hex[:8]}.parquet"
+
+
+def output_schema(job: Job, schema: pa.Schema) -> pa.Schema:
+    """Columns of a part: carried (fields untouched, metadata included), outputs, lineage."""
+    fields = [schema.field(name) for name in job.carry]
+    fields += [pa.field(name, kind) for name, kind in job.model.output_types().items()]
+    if job.output.lineage:
+        file, row = LINEAGE
+        fields += [
+            pa.field(file, pa.dictionary(pa.int32(), pa.string())),
+            pa.field(row, pa.int64(), nullable=False),
+        ]
+    return pa.schema(fields)
+
+
+def lineage(uri: str, rows: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The lineage columns for rows of one file."""
+    zeros = pa.repeat(pa.scalar(0, pa.int32()), len(rows))
+    return pa.DictionaryArray.from_arrays(zeros, pa.array([uri], pa.string())), rows
+
+
+def write_data(storage: Storage, revision: str, name: str, table: pa.Table, shard: str, metrics: Metrics) -> Part:
+    """Write a shard's predictions, its metric states in the footer."""
+    footer = {SHARD_KEY: shard.encode(), METRICS_KEY: metrics.to_bytes()}
+    return _write(storage, revision, name, table, footer)
+
+
+def write_quarantine(
+    storage: Storage,
+    revision: str,
+    name: str,
+    shard: str,
+    rows: Sequence[tuple[str, int, RowFailure, str]],
+    inputs: pa.Table,
+) -> Part:
+    """Write the rows no attempt could score: (file, row in file, failure, replay command) and the input row."""
+    files, numbers, failures, replays = zip(*rows, strict=True)
+    columns = {
+        LINEAGE[0]: pa.array(files, pa.string()),
+        LINEAGE[1]: pa.array(numbers, pa.int64()),
+        "error": pa.array([failure.error for failure in failures], pa.string()),
+        "message": pa.array([failure.message for failure in failures], pa.string()),
+        "traceback": pa.array([failure.traceback for failure in failures], pa.string()),
+        "replay": pa.array(replays, pa.string()),
+        "input": pa.StructArray.from_arrays(
+            [column.combine_chunks() for column in inputs.columns], fields=list(inputs.schema)
+        ),
+    }
+    return _write(storage, revision, name, pa.table(columns), {SHARD_KEY: shard.encode()})
+
+
+def checksum(data: pa.Buffer | bytes) -> str:
+    """xxh3-128 of a part's bytes, in hex: integrity, not secrecy, at memory speed."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def _write(storage: Storage, revision: str, name: str, table: pa.Table, footer: dict[bytes, bytes]) -> Part:
+    sink = pa.BufferOutputStream()
+    row_column = LINEAGE[1]
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="zstd",
+        use_dictionary=_dictionaries(table),
+        column_encoding={row_column: "DELTA_BINARY_PACKED"} if row_column in table.column_names else None,
+        store_schema=False,
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({**footer, _ARROW_SCHEMA: _readers_schema(table.schema)})
+    data = sink.getvalue()
+    storage.write(join(revision, name), data)
+    return Part(name, table.num_rows, data.size, checksum(data))
+
+
+def _readers_schema(schema: pa.Schema) -> bytes:
+    """The Arrow schema kept in the footer, with lineage as plain strings.
+
+    The file column is handed to the writer as a dictionary because that spares it hashing one long path per
+    row; readers should not find a dictionary type for it.
+    """
+    index = schema.get_field_index(LINEAGE[0])
+    if index >= 0 and pa.types.is_dictionary(schema.field(index).type):
+        schema = schema.set(index, pa.field(LINEAGE[0], pa.string(), nullable=False))
+    return base64.b64encode(schema.serialize().to_pybytes())
+
+
+def _dictionaries(table: pa.Table) -> list[str]:
+    """Columns worth a dictionary: few distinct values. Elsewhere plain pages are smaller and faster to write."""
+    chosen = []
+    for field in table.schema:
+        if pa.types.is_dictionary(field.type):
+            chosen.append(field.name)
+        elif pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            sample = table[field.name].slice(0, _SAMPLE)
+            if len(sample) and pc.count_distinct(sample).as_py() <= max(1, len(sample) * _LOW_CARDINALITY):
+                chosen.append(field.name)
+    return chosen
+
+
+def read_metrics(metadata: dict[bytes, bytes] | None) -> Metrics:
+    """The metric states in a part's footer."""
+    return Metrics.from_bytes((metadata or {})[METRICS_KEY])

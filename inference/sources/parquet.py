@@ -1,0 +1,109 @@
+"""Parquet files: footers for discovery, whole row groups for scoring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
+from nightjar.inference.shards import Piece
+from nightjar.inference.storage import Storage
+
+SUFFIXES = (".parquet", ".pq")
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What a file says of itself: schema, and per row group its rows and decoded bytes."""
+
+    schema: pa.Schema
+    rows: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+def read_footer(storage: Storage, uri: str) -> Footer:
+    """A file's footer.
+
+    Raises:
+        InputCorrupt: the file is no readable Parquet file.
+    """
+    with _opened(storage, uri) as file:
+        groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+        return Footer(
+            file.schema_arrow,
+            tuple(group.num_rows for group in groups),
+            tuple(group.total_byte_size for group in groups),
+        )
+
+
+def read_piece(storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
+    """The columns of `schema`, in its order, for the piece's rows in file order.
+
+    Raises:
+        InputChanged: the file is not the planned one, or changed while it was read.
+        InputCorrupt: its bytes cannot be decoded, or hold another number of rows.
+        SchemaMismatch: a column is missing or has another type.
+    """
+    _check_unchanged(storage, piece)
+    with _opened(storage, piece.uri) as file:
+        _check_columns(piece.uri, file.schema_arrow, schema)
+        groups = list(range(*piece.row_groups))
+        table: pa.Table = file.read_row_groups(groups, columns=schema.names, use_threads=True)
+    _check_unchanged(storage, piece)
+    if table.num_rows != piece.rows:
+        raise InputCorrupt(f"{piece.uri}: the footer promised {piece.rows} rows, {table.num_rows} could be read")
+    # A file may hold a column twice under one name only by mistake; select() keeps the job's order.
+    return table.select(schema.names).cast(schema) if table.schema != schema else table
+
+
+@contextmanager
+def _opened(storage: Storage, uri: str) -> Iterator[pq.ParquetFile]:
+    try:
+        with storage.open(uri) as source, pq.ParquetFile(source, pre_buffer=True) as file:
+            yield file
+    except pa.ArrowInvalid as error:
+        raise InputCorrupt(f"{uri}: not a readable Parquet file: {error}") from error
+    except OSError as error:
+        # Arrow reports undecodable bytes as OSError without an errno; a real I/O error has one.
+        if error.errno is not None:
+            raise
+        raise InputCorrupt(f"{uri}: not a readable Parquet file: {error}") from error
+
+
+def _check_unchanged(storage: Storage, piece: Piece) -> None:
+    try:
+        now = storage.stat(piece.uri)
+    except Missing:
+        raise InputChanged(f"{piece.uri}: deleted since it was planned; run again to plan without it") from None
+    if (now.size, now.version) != (piece.size, piece.version):
+        raise InputChanged(
+            f"{piece.uri}: changed since it was planned (size {piece.size} → {now.size}); "
+            "run again to score what it holds now"
+        )
+
+
+def _check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
+    for name, count in _counts(found.names, wanted.names).items():
+        if count != 1:
+            raise SchemaMismatch(f"{uri}: column {name!r} is {'missing' if not count else 'there twice'}")
+        if found.field(name).type != wanted.field(name).type:
+            raise SchemaMismatch(
+                f"{uri}: column {name!r} is {found.field(name).type}, "
+                f"in the other files it is {wanted.field(name).type}"
+            )
+
+
+def _counts(found: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
+    return {name: found.count(name) for name in wanted}
+
+
+def read_head(storage: Storage, uri: str, schema: pa.Schema, rows: int) -> pa.Table:
+    """The first rows of a file, at most `rows`, for trying a model out."""
+    with _opened(storage, uri) as file:
+        _check_columns(uri, file.schema_arrow, schema)
+        batch = next(file.iter_batches(batch_size=rows, columns=schema.names), None)
+    table = pa.Table.from_batches([batch] if batch is not None else [], schema=batch.schema if batch else schema)
+    return table.select(schema.names).slice(0, rows)

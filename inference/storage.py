@@ -1,0 +1,297 @@
+"""The one owner of object storage and of its credentials.
+
+`Storage` is the interface, `LakeStorage` the real one: local files (`localstore`), S3, GCS and Azure
+(`objectstore`). `RetryingStorage` adds patience. An absolute URI names an object: `/a/b` on this machine,
+`s3://bucket/key`, `gs://bucket/key`, `az://container/key`. A local path starts with a slash and may hold
+any other character. Everything raised is from `errors`, by type, and names the URI.
+
+SDKs are imported where they are first needed: a run over local files never loads one.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nightjar.inference.errors import AlreadyExists, Denied, StorageError, Transient
+from nightjar.inference.retrying import RetryingStorage as RetryingStorage
+
+if TYPE_CHECKING:
+    import boto3
+    import pyarrow as pa
+    from obstore.store import S3CredentialProvider
+    from typing_extensions import Buffer
+
+Names = list[str]  # inside the classes `list` is the method
+
+_BULK = 1000
+"""Objects deleted by one request: the limit of S3's bulk delete."""
+
+_HOW_TO_SIGN_IN = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, where the run starts, "
+    "or give the workers' machines a role"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object. size: bytes. version: its etag, or mtime in ns for a local file."""
+
+    uri: str
+    size: int
+    version: str
+
+
+class Storage(Protocol):
+    """What Nightjar asks of storage. Every method may raise `Denied`, `Transient` and `StorageError`."""
+
+    def subfolders(self, folder: str) -> Names:
+        """Names of the folders right under this one, sorted."""
+
+    def read(self, uri: str) -> bytes:
+        """The whole object. Raises: Missing."""
+
+    def create(self, uri: str, data: bytes) -> None:
+        """Create the object, whole and durable, if there is none. Raises: AlreadyExists.
+
+        `Transient` and `AlreadyExists` leave open whether this call created it (an answer may be lost,
+        or a request sent twice): read back to know.
+        """
+
+    def write(self, uri: str, data: Buffer) -> None:
+        """Write the whole object, durable, under a name that nobody else writes; replaces what is there."""
+
+    def list(self, folder: str, after: str = "") -> Iterator[Entry]:
+        """Every object under the folder, at any depth, sorted by URI; only those with a URI > `after`.
+
+        A folder without objects gives nothing; a bucket that does not exist raises Missing.
+        """
+
+    def stat(self, uri: str) -> Entry:
+        """Size and version. Raises: Missing, also for a folder."""
+
+    def open(self, uri: str) -> pa.NativeFile:
+        """The object for random access; close it. Parquet: open with `pre_buffer=True`. Raises: Missing.
+
+        Reading a local file raises OSError: `localstore.storage_error` gives its type.
+        """
+
+    def delete(self, uris: Iterable[str]) -> None:
+        """Delete these objects; one that is gone already is fine."""
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy inside one bucket or file system without reading; replaces the target. Raises: Missing.
+
+        A local copy is a hard link: both names see a later change in place. `write` makes none.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """How to reach S3 and as whom; travels from the driver to the workers.
+
+    What is None is found where it is used, by boto3's own chain (environment, profile, role).
+    retry_s: how long one request is tried again before it counts as `Transient`.
+    GCS and Azure find their credentials in each machine's own environment.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    retry_s: float = 60.0
+
+    @classmethod
+    def from_environment(cls) -> StorageSettings:
+        """What boto3 finds on this machine, credentials that expire left out: each worker finds its own.
+
+        Raises:
+            Denied: the environment or profile is contradictory; the message says what to set.
+        """
+        import boto3
+        from botocore.credentials import RefreshableCredentials
+
+        with _signing_in("s3://"):
+            session = boto3.Session()
+            endpoint = _configured_endpoint(session)
+            found = session.get_credentials()
+            # What expires would be dead before the night is over, so each worker gets its own. The
+            # environment's credentials are the exception: a worker has no other way to find those.
+            static = found and (found.method == "env" or not isinstance(found, RefreshableCredentials))
+            captured = found.get_frozen_credentials() if found and static else None
+        return cls(
+            endpoint=endpoint,
+            # boto3 itself does not look at AWS_REGION; every other AWS SDK does.
+            region=session.region_name or os.environ.get("AWS_REGION"),
+            profile=os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE"),
+            access_key=captured.access_key if captured else None,
+            secret_key=captured.secret_key if captured else None,
+            session_token=captured.token if captured else None,
+        )
+
+
+@dataclass(frozen=True)
+class LakeStorage:
+    """Local files, S3, GCS and Azure by the scheme of each URI. Cheap to make, to pickle and to share.
+
+    With default settings S3 is reached as boto3 would reach it from this machine.
+    """
+
+    settings: StorageSettings = field(default_factory=StorageSettings)
+    _backends: dict[str, Storage] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def from_environment(cls, *uris: str) -> LakeStorage:
+        """For the driver: settings captured for the workers, if any of these URIs is on S3."""
+        remote = any(uri.startswith("s3://") for uri in uris)
+        return cls(StorageSettings.from_environment() if remote else StorageSettings())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Connections stay behind: the copy opens its own.
+        return LakeStorage, (self.settings,)
+
+    def subfolders(self, folder: str) -> Names:
+        return self._backend(folder).subfolders(folder)
+
+    def read(self, uri: str) -> bytes:
+        return self._backend(uri).read(uri)
+
+    def create(self, uri: str, data: bytes) -> None:
+        self._backend(uri).create(uri, data)
+
+    def write(self, uri: str, data: Buffer) -> None:
+        self._backend(uri).write(uri, data)
+
+    def list(self, folder: str, after: str = "") -> Iterator[Entry]:
+        return self._backend(folder).list(folder, after)
+
+    def stat(self, uri: str) -> Entry:
+        return self._backend(uri).stat(uri)
+
+    def open(self, uri: str) -> pa.NativeFile:
+        return self._backend(uri).open(uri)
+
+    def delete(self, uris: Iterable[str]) -> None:
+        rest = iter(uris)
+        while batch := tuple(islice(rest, _BULK)):
+            groups: dict[str, Names] = {}
+            for uri in batch:
+                groups.setdefault(_root(uri), []).append(uri)
+            for group in groups.values():
+                self._backend(group[0]).delete(group)
+
+    def copy(self, source: str, target: str) -> None:
+        if _root(source) != _root(target):
+            raise StorageError(f"{source} cannot be copied to {target}: they are in different places")
+        self._backend(source).copy(source, target)
+
+    def _backend(self, uri: str) -> Storage:
+        root = _root(uri)
+        backend = self._backends.get(root)
+        if backend is None:
+            # Two threads may both build one; either serves.
+            backend = self._backends.setdefault(root, self._connect(root))
+        return backend
+
+    def _connect(self, root: str) -> Storage:
+        if not root:
+            from nightjar.inference.localstore import LocalStorage
+
+            return LocalStorage()
+        from nightjar.inference.objectstore import BucketStorage
+
+        if not root.startswith("s3://"):
+            return BucketStorage(root, self.settings)
+        settings = self.settings
+        if settings == StorageSettings(retry_s=settings.retry_s):
+            settings = replace(StorageSettings.from_environment(), retry_s=settings.retry_s)
+        return BucketStorage(root, settings, _aws_credentials(settings, root))
+
+
+def probe_conditional_writes(storage: Storage, folder: str) -> bool:
+    """Whether create-if-absent is honoured there: of two creations of one name the second must fail."""
+    uri = join(folder, f".nightjar-probe-{uuid.uuid4().hex}")
+    with suppress(AlreadyExists):  # a request sent twice; nobody else knows the name
+        storage.create(uri, b"first")
+    try:
+        storage.create(uri, b"second")
+    except AlreadyExists:
+        return storage.read(uri) == b"first"
+    else:
+        return False
+    finally:
+        storage.delete([uri])
+
+
+def is_local(uri: str) -> bool:
+    """Whether an absolute URI names a file of this machine (or a mounted file system)."""
+    return uri.startswith("/")
+
+
+def join(base: str, *names: str) -> str:
+    """`names` under the folder `base`, which may end with a slash."""
+    return "/".join((base.rstrip("/"), *names))
+
+
+def _root(uri: str) -> str:
+    """What one connection serves: `s3://bucket`, or "" for all local files."""
+    if is_local(uri):
+        return ""
+    scheme, separator, rest = uri.partition("://")
+    bucket = rest.partition("/")[0]
+    if not separator or scheme not in {"s3", "gs", "az"} or not bucket:
+        raise StorageError(f"{uri!r} is neither an absolute path nor s3://, gs:// or az:// with a bucket")
+    return f"{scheme}://{bucket}"
+
+
+def _configured_endpoint(session: boto3.Session) -> str | None:
+    """The S3 endpoint that environment or profile name, else None: AWS's own needs no naming."""
+    from botocore.config import Config
+
+    stock = Config(ignore_configured_endpoint_urls=True)  # type: ignore[call-arg] # stubs lack it
+    endpoint = session.client("s3").meta.endpoint_url
+    return None if endpoint == session.client("s3", config=stock).meta.endpoint_url else endpoint
+
+
+def _aws_credentials(settings: StorageSettings, root: str) -> S3CredentialProvider:
+    """Keys for S3 requests, refreshed while they are used."""
+    import boto3
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    with _signing_in(root):
+        if settings.access_key:
+            session = boto3.Session(
+                aws_access_key_id=settings.access_key,
+                aws_secret_access_key=settings.secret_key,
+                aws_session_token=settings.session_token,
+                region_name=settings.region,
+            )
+        else:
+            session = boto3.Session(profile_name=settings.profile, region_name=settings.region)
+        if session.get_credentials() is None:
+            raise Denied(f"{root}: no AWS credentials found; {_HOW_TO_SIGN_IN}")
+        # botocore refreshes ten minutes before the end; keys kept for longer than that could be dead.
+        return Boto3CredentialProvider(session, ttl=timedelta(minutes=5))
+
+
+@contextmanager
+def _signing_in(root: str) -> Iterator[None]:
+    """Faults of finding credentials, as ours."""
+    from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
+
+    try:
+        yield
+    except (ConnectionError, HTTPClientError) as error:
+        raise Transient(f"{root}: AWS credentials: {error}") from error
+    except (BotoCoreError, ClientError) as error:
+        raise Denied(f"{root}: AWS credentials: {error}; {_HOW_TO_SIGN_IN}") from error
+    except ValueError as error:
+        raise StorageError(f"{root}: AWS settings: {error}") from error

@@ -1,0 +1,320 @@
+"""One shard from start to receipt, in one process. No Ray here: the engine runs this in its actors.
+
+Reading runs ahead by one piece and writing behind by one shard, so that storage and model overlap. What can
+be caught becomes a `Failed` event and the worker goes on to the next shard.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from nightjar.inference import sink
+from nightjar.inference.errors import Fenced, ShardError
+from nightjar.inference.job import Job
+from nightjar.inference.ledger import Ledger
+from nightjar.inference.metrics import Metrics
+from nightjar.inference.models import fetch_model
+from nightjar.inference.predictors import Scorer, input_columns, load_scorer
+from nightjar.inference.retrying import RetryingStorage
+from nightjar.inference.scoring import Ahead, BatchSize, RowFailure, Scored, auto_batch_rows, score_table
+from nightjar.inference.shards import Crumb, Event, Failed, Part, Piece, Receipt, Shard, Started, clip
+from nightjar.inference.sources import parquet
+from nightjar.inference.storage import Storage
+from nightjar.inference.suspects import Attempt, Rows
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """Everything a worker needs, sent once.
+
+    schema: the columns to read, in order, as the first readable file has them. epoch, segment: the writer's
+    tenure, and the newest ledger segment it knew. budget: rows the whole run may lose.
+    """
+
+    job: Job
+    job_path: str
+    run_id: str
+    revision: str
+    storage: Storage
+    schema: pa.Schema
+    epoch: int
+    segment: int
+    budget: int
+    model_hash: str
+    model_cache: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One attempt at one shard."""
+
+    shard: Shard
+    attempt: Attempt = field(default_factory=Attempt)
+
+
+def read_schema(job: Job, schema: pa.Schema) -> pa.Schema:
+    """The columns a worker reads: what the model sees, what is carried, the label; in file order."""
+    wanted = {*input_columns(job, schema), *job.carry, *([job.label] if job.label else [])}
+    return pa.schema([item for item in schema if item.name in wanted])
+
+
+def load(spec: WorkerSpec) -> Scorer:
+    """Fetch the model to this node if it is remote, and load it."""
+    path = fetch_model(spec.storage, spec.job.model.path, spec.model_hash, Path(spec.model_cache))
+    return load_scorer(spec.job, path)
+
+
+def batch_rows(spec: WorkerSpec) -> int:
+    """Rows per micro-batch, a pure function of job and schema."""
+    size = spec.job.model.batch_size
+    if isinstance(size, int):
+        return size
+    columns = input_columns(spec.job, spec.schema)
+    features = pa.schema([spec.schema.field(name) for name in columns])
+    return auto_batch_rows(features, spec.job.resources.gpus > 0)
+
+
+class ShardWorker:
+    """Scores shards with a model loaded once."""
+
+    def __init__(self, spec: WorkerSpec, scorer: Scorer | None = None) -> None:
+        pa.set_cpu_count(max(1, int(spec.job.resources.cpus)))
+        self.spec = spec
+        self.scorer = scorer or load(spec)
+        self.size = BatchSize(batch_rows(spec))
+        self.storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self._features = list(input_columns(spec.job, spec.schema))
+        self._ledger = Ledger(self.storage, spec.revision)
+        self._reader = ThreadPoolExecutor(1, "nightjar-read")
+        self._writer = ThreadPoolExecutor(1, "nightjar-write")
+
+    def features(self) -> pa.Schema:
+        """The columns the model side is given."""
+        return pa.schema([self.spec.schema.field(name) for name in self._features])
+
+    def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
+        """Score the assignments in order, yielding events as they happen."""
+        writing: Future[Event] | None = None
+        ahead = iter(assignments)
+        following = self._begin(next(ahead, None))
+        while following is not None:
+            running = following
+            yield running.started
+            upcoming = next(ahead, None)
+            # A suspect rides alone: nothing else is read while it may take the process with it.
+            alone = running.alone or (upcoming is not None and upcoming.attempt.crumbs)
+            following = None if alone else self._begin(upcoming)
+            if following is not None:
+                yield following.started
+            result = yield from self._score(running)
+            if writing is not None:
+                yield writing.result()
+            writing = result
+            if running.alone and writing is not None:
+                yield writing.result()
+                writing = None
+            if alone:
+                following = self._begin(upcoming)
+        if writing is not None:
+            yield writing.result()
+
+    def _begin(self, assignment: Assignment | None) -> _Running | None:
+        if assignment is None:
+            return None
+        first = self._reader.submit(self._read, assignment.shard.pieces[0])
+        started = Started(assignment.shard.id, assignment.attempt.number, self.name)
+        return _Running(assignment, started, first, time.time(), self.storage.retries)
+
+    def _read(self, piece: Piece) -> pa.Table:
+        return parquet.read_piece(self.storage, piece, self.spec.schema)
+
+    def _score(self, running: _Running) -> Generator[Event, None, Future[Event] | None]:
+        """Score one shard, leaving crumbs if it is suspected; returns its write, still going on."""
+        began = time.monotonic()
+        shard, attempt = running.assignment.shard, running.assignment.attempt
+        output = _Output(self.spec, shard)
+        try:
+            reading = running.first
+            for index, piece in enumerate(shard.pieces):
+                table = reading.result()
+                if index + 1 < len(shard.pieces):
+                    reading = self._reader.submit(self._read, shard.pieces[index + 1])
+                scored = yield from self._score_piece(shard, piece, table, attempt, output.failed)
+                output.add(piece, table, scored)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+            yield self._failed(running, error)
+            return None
+        return self._writer.submit(self._write, running, output, began)
+
+    def _score_piece(
+        self, shard: Shard, piece: Piece, table: pa.Table, attempt: Attempt, failed: int
+    ) -> Generator[Crumb, None, Scored]:
+        steps = score_table(
+            table.select(self._features),
+            self.scorer,
+            self.size,
+            self.spec.job.model.output_types(),
+            skip={rows.row - piece.first_row: _killer(rows) for rows in attempt.skip if _within(rows, piece)},
+            singly=_singly(attempt, piece),
+            budget=self.spec.budget - failed,
+            origin=piece.first_row,
+        )
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as stop:
+                return stop.value
+            if attempt.crumbs and isinstance(step, Ahead):
+                yield Crumb(shard.id, piece.uri, piece.first_row + step.first, step.rows)
+
+    def _write(self, running: _Running, output: _Output, began: float) -> Event:
+        try:
+            table, metrics = output.table(), output.metrics()
+            self._check_epoch()
+            quarantine = output.write_quarantine(self.storage)
+            data = sink.write_data(
+                self.storage, self.spec.revision, output.name("data"), table, running.started.shard, metrics
+            )
+        except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+            return self._failed(running, error)
+        return Receipt(
+            shard=running.started.shard,
+            attempt=running.started.attempt,
+            epoch=self.spec.epoch,
+            worker=self.name,
+            rows_in=output.rows_in,
+            rows_out=table.num_rows,
+            rows_quarantined=output.failed,
+            data=data,
+            quarantine=quarantine,
+            seconds=round(time.monotonic() - began, 3),
+            started_at=round(running.at, 3),
+            retries=self.storage.retries - running.retries,
+            batch_rows=self.size.forced,
+        )
+
+    def _check_epoch(self) -> None:
+        """Before a part appears: a replaced writer's workers must leave nothing behind."""
+        epoch = self._ledger.newest_epoch(self.spec.segment)
+        if epoch is not None and epoch > self.spec.epoch:
+            raise Fenced(f"epoch {self.spec.epoch} was replaced by epoch {epoch}")
+
+    def _failed(self, running: _Running, error: Exception) -> Failed:
+        return Failed(
+            shard=running.started.shard,
+            attempt=running.started.attempt,
+            cause=type(error).__name__,
+            message=clip(str(error) or type(error).__name__),
+            terminal=isinstance(error, Fenced) or (isinstance(error, ShardError) and error.terminal),
+            uri=running.assignment.shard.pieces[0].uri,
+            worker=self.name,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    assignment: Assignment
+    started: Started
+    first: Future[pa.Table]
+    at: float
+    retries: int
+
+    @property
+    def alone(self) -> bool:
+        return self.assignment.attempt.crumbs
+
+
+class _Output:
+    """What one attempt has scored so far, piece by piece."""
+
+    def __init__(self, spec: WorkerSpec, shard: Shard) -> None:
+        self.spec = spec
+        self.shard = shard
+        self.rows_in = 0
+        self.failed = 0
+        self._tables: list[pa.Table] = []
+        self._labels: list[pa.ChunkedArray] = []
+        self._bad: list[tuple[str, int, RowFailure, str]] = []
+        self._bad_inputs: list[pa.Table] = []
+        self._schema = sink.output_schema(spec.job, spec.schema)
+
+    def name(self, kind: str) -> str:
+        return sink.part_name(kind, self.shard.id, self.spec.epoch)
+
+    def add(self, piece: Piece, table: pa.Table, scored: Scored) -> None:
+        job = self.spec.job
+        self.rows_in += table.num_rows
+        kept = table if scored.kept is None else table.take(pa.array(scored.kept))
+        columns: list[Any] = [kept[name] for name in job.carry] + list(scored.outputs.columns)
+        if job.output.lineage:
+            rows = pa.arange(piece.first_row, piece.first_row + table.num_rows)
+            columns += sink.lineage(piece.uri, rows if scored.kept is None else rows.take(pa.array(scored.kept)))
+        self._tables.append(pa.Table.from_arrays(columns, schema=self._schema))
+        if job.label:
+            self._labels.append(kept[job.label])
+        if scored.failures:
+            self._add_failures(piece, table, scored.failures)
+
+    def _add_failures(self, piece: Piece, table: pa.Table, failures: tuple[RowFailure, ...]) -> None:
+        self.failed += len(failures)
+        self._bad_inputs.append(table.take(pa.array([failure.row for failure in failures], pa.int64())))
+        for failure in failures:
+            row = piece.first_row + failure.row
+            self._bad.append((piece.uri, row, failure, self._replay(piece, row)))
+
+    def _replay(self, piece: Piece, row: int) -> str:
+        which = f" --file {piece.uri}" if len(self.shard.pieces) > 1 else ""
+        return f"nightjar replay {self.spec.job_path} {self.spec.run_id} --shard {self.shard.id} --row {row}{which}"
+
+    def table(self) -> pa.Table:
+        """The shard's output, in input order, one chunk per column and file."""
+        table = pa.concat_tables(self._tables) if self._tables else self._schema.empty_table()
+        return table.unify_dictionaries()
+
+    def metrics(self) -> Metrics:
+        # Over the whole shard at once, so that the sums do not depend on micro-batches.
+        metrics = Metrics.for_job(self.spec.job)
+        for index, table in enumerate(self._tables):
+            metrics.update(table, self._labels[index] if self._labels else None)
+        return metrics
+
+    def write_quarantine(self, storage: Storage) -> Part | None:
+        if not self._bad:
+            return None
+        return sink.write_quarantine(
+            storage,
+            self.spec.revision,
+            self.name("quarantine"),
+            self.shard.id,
+            self._bad,
+            pa.concat_tables(self._bad_inputs),
+        )
+
+
+def _within(rows: Rows, piece: Piece) -> bool:
+    return rows.uri == piece.uri and piece.first_row <= rows.row < piece.first_row + piece.rows
+
+
+def _singly(attempt: Attempt, piece: Piece) -> range:
+    if attempt.singly is None or not _within(attempt.singly, piece):
+        return range(0)
+    first = attempt.singly.row - piece.first_row
+    return range(first, first + attempt.singly.rows)
+
+
+def _killer(rows: Rows) -> RowFailure:
+    return RowFailure(
+        rows.row,
+        "ProcessDied",
+        "scoring this row ended its process without an exception (exit, signal or out of memory)",
+        "",
+    )

@@ -1,0 +1,363 @@
+"""Metrics promises: merging is exact whatever the grouping, AUC is right within its bound, log loss is right."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import functools
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nightjar.inference.errors import JobError, SchemaMismatch
+from nightjar.inference.job import Job, parse_job
+from nightjar.inference.metrics import _BINS, Metrics, _bins
+from sklearn.metrics import log_loss, roc_auc_score
+
+
+def job_of(outputs: dict[str, str], label: str | None = "late", checks: tuple[str, ...] = ()) -> Job:
+    content = {
+        "name": "delays",
+        "input": {"uri": "in/"},
+        "model": {"uses": "mine:Model", "outputs": outputs},
+        "output": {"uri": "out/"},
+        "checks": [{"column": column, "nulls": 0} for column in checks],
+        "carry": [column for column in checks if column not in outputs],
+        **({"label": label} if label else {}),
+    }
+    return parse_job(content, Path("/jobs/job.yaml"))
+
+
+SCORED = job_of({"score": "float32"}, checks=("score",))
+
+
+def measured(scores: Any, labels: Any, job: Job = SCORED) -> Metrics:
+    metrics = Metrics.for_job(job)
+    metrics.update(pa.table({"score": scores}), labels if labels is None else pa.array(labels))
+    return metrics
+
+
+def evaluation(scores: Any, labels: Any) -> dict[str, Any]:
+    result: dict[str, Any] = measured(scores, labels).results()["evaluation"]
+    return result
+
+
+def column(values: pa.Array | pa.ChunkedArray) -> dict[str, Any]:
+    metrics = Metrics.for_job(job_of({"score": "float32"}, None, ("value",)))
+    metrics.update(pa.table({"value": values}), None)
+    again = Metrics.from_bytes(metrics.to_bytes())
+    assert again.results() == metrics.results()
+    json.dumps(again.results(), allow_nan=False)
+    result: dict[str, Any] = again.results()["columns"]["value"]
+    return result
+
+
+ANY_SCORE = st.none() | st.floats(width=32)
+PROBABILITY = st.floats(0, 1, width=32)
+ANY_LABEL = st.none() | st.booleans()
+
+
+def pairs(scores: st.SearchStrategy[Any], labels: Any = ANY_LABEL, most: int = 60) -> Any:
+    return st.lists(st.tuples(scores, labels), max_size=most)
+
+
+def table(rows: list[tuple[Any, Any]]) -> tuple[pa.Array, pa.Array]:
+    scores, labels = zip(*rows, strict=True) if rows else ((), ())
+    return pa.array(scores, pa.float32()), pa.array(labels, pa.bool_())
+
+
+@given(pairs(ANY_SCORE | PROBABILITY), st.lists(st.integers(0, 60), max_size=6), st.data())
+def test_any_split_in_any_order_merges_to_the_whole_to_the_last_bit(
+    rows: list[tuple[Any, Any]], cuts: list[int], data: st.DataObject
+) -> None:
+    edges = [0, *sorted(cuts), len(rows)]
+    parts = [measured(*table(rows[low:high])).to_bytes() for low, high in itertools.pairwise(edges)]
+    merged = Metrics.for_job(SCORED)
+    for part in data.draw(st.permutations(parts)):
+        merged.merge(Metrics.from_bytes(part))
+    whole = measured(*table(rows))
+    assert merged.to_bytes() == whole.to_bytes()
+    assert merged.results() == whole.results()
+
+
+@given(st.lists(st.lists(PROBABILITY, max_size=20), min_size=1, max_size=5))
+def test_batches_of_one_shard_may_be_cut_anywhere(batches: list[list[float]]) -> None:
+    pieces = Metrics.for_job(SCORED)
+    for batch in batches:
+        pieces.update(pa.table({"score": pa.array(batch, pa.float32())}), pa.array([True] * len(batch)))
+    scores = [score for batch in batches for score in batch]
+    assert pieces.to_bytes() == measured(*table([(score, True) for score in scores])).to_bytes()
+
+
+@settings(max_examples=60)
+@given(pairs(st.floats(-1e6, 1e6, width=32) | PROBABILITY | st.sampled_from([0.0, 0.5, 1.0]), st.booleans()))
+def test_auc_is_within_its_bound_of_the_exact_one(rows: list[tuple[float, bool]]) -> None:
+    scores, labels = table(rows)
+    found = evaluation(scores, labels)
+    if len(set(labels.to_pylist())) < 2:
+        assert found["auc_roc"] is None
+        assert "no row has label" in found["auc_reason"]
+        return
+    exact = roc_auc_score(labels.to_pylist(), scores.to_pylist())
+    assert abs(found["auc_roc"] - exact) <= found["auc_bound"] + 1e-12
+
+
+@pytest.mark.parametrize("scale", ["probability", "logit"])
+def test_the_bound_is_small_on_real_shapes_of_scores(scale: str) -> None:
+    random = np.random.default_rng(7)
+    labels = random.random(50_000) < 0.2
+    logits = random.normal(size=50_000) + labels
+    scores = (logits if scale == "logit" else 1 / (1 + np.exp(-logits))).astype(np.float32)
+    found = evaluation(scores, labels)
+    assert found["auc_bound"] < 0.001
+    assert abs(found["auc_roc"] - roc_auc_score(labels, scores)) <= found["auc_bound"]
+
+
+def test_auc_is_exact_where_no_bin_mixes_labels_and_ties_count_half() -> None:
+    found = evaluation(pa.array([0.1, 0.4, 0.35, 0.8], pa.float32()), [0, 0, 1, 1])
+    assert (found["auc_roc"], found["auc_bound"]) == (0.75, 0.0)
+    found = evaluation(pa.array([0.5] * 4, pa.float32()), [0, 1, 0, 1])
+    assert (found["auc_roc"], found["auc_bound"]) == (0.5, 0.5)
+
+
+@given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=50))
+def test_bins_are_in_the_order_of_the_scores(scores: list[float]) -> None:
+    bins = _bins(np.sort(np.array(scores)))
+    assert (np.diff(bins) >= 0).all()
+    assert bins.min() >= 0
+    assert bins.max() < _BINS
+
+
+@given(st.lists(st.floats(width=16, allow_nan=False), min_size=1), st.lists(st.floats(width=16), max_size=5))
+def test_a_scores_bin_depends_neither_on_its_float_type_nor_on_its_neighbours(
+    scores: list[float], others: list[float]
+) -> None:
+    alone = [int(_bins(np.array([score]))[0]) for score in scores]
+    together = np.array(scores + [other for other in others if not math.isnan(other)])
+    for type_ in (np.float32, np.float64):
+        assert _bins(together.astype(type_))[: len(scores)].tolist() == alone
+
+
+@given(pairs(PROBABILITY, st.booleans()))
+def test_log_loss_is_the_textbook_one(rows: list[tuple[float, bool]]) -> None:
+    scores, labels = table(rows)
+    found = evaluation(scores, labels)
+    if not rows:
+        assert found["log_loss"] is None
+        assert "no row" in found["log_loss_reason"]
+        return
+    clipped = np.clip(np.array(scores, np.float64), 1e-7, 1 - 1e-7)
+    assert found["log_loss"] == pytest.approx(log_loss(labels.to_pylist(), clipped, labels=[0, 1]), abs=1e-9)
+    assert "log_loss_reason" not in found
+
+
+def test_log_loss_of_scores_that_are_no_probabilities_is_null_with_its_reason() -> None:
+    found = evaluation(pa.array([0.2, 1.5, -3.0], pa.float32()), [0, 1, 0])
+    assert found["log_loss"] is None
+    assert found["log_loss_reason"] == "2 scores lie outside [0, 1]"
+    assert found["auc_roc"] == 1.0
+
+
+def test_rows_without_label_or_score_are_left_out_and_counted_once() -> None:
+    scores = pa.array([0.1, None, float("nan"), 0.9, None], pa.float32())
+    found = evaluation(scores, pa.array([0, 1, 1, None, None]))
+    counts = {key: found[key] for key in ("rows", "excluded_null_labels", "excluded_scores", "positives")}
+    assert counts == {"rows": 1, "excluded_null_labels": 2, "excluded_scores": 2, "positives": 0}
+    assert (found["label"], found["score"]) == ("late", "score")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pa.array([False, True, None]),
+        pa.array([0, 1, None], pa.int8()),
+        pa.array([0, 1, None], pa.uint64()),
+        pa.array([0.0, 1.0, None], pa.float64()),
+        pa.array([0.0, 1.0, None], pa.float16()),
+        pa.array([0, 1, None]).dictionary_encode(),
+        pa.chunked_array([pa.array([0]), pa.array([1, None])]),
+    ],
+    ids=lambda labels: str(labels.type),
+)
+def test_labels_may_be_bools_or_zeros_and_ones_of_any_number_type(labels: pa.Array) -> None:
+    metrics = Metrics.for_job(SCORED)
+    metrics.update(pa.table({"score": pa.array([0.1, 0.9, 0.5], pa.float32())}), labels)
+    found = metrics.results()["evaluation"]
+    assert (found["rows"], found["positives"], found["auc_roc"]) == (2, 1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (pa.array([0, 2]), "holds 2"),
+        (pa.array([0.5, 1.0]), "holds 0.5"),
+        (pa.array([0.0, float("nan")]), "holds nan"),
+        (pa.array(["0", "1"]), "is string"),
+    ],
+)
+def test_any_other_label_is_an_error_that_names_the_value(labels: pa.Array, said: str) -> None:
+    with pytest.raises(SchemaMismatch, match=f"label column 'late' {said}"):
+        measured(pa.array([0.1, 0.2], pa.float32()), labels)
+
+
+def test_a_column_of_null_labels_is_all_excluded() -> None:
+    found = evaluation(pa.array([0.1, 0.2], pa.float32()), pa.nulls(2))
+    assert (found["rows"], found["excluded_null_labels"], found["auc_roc"]) == (0, 2, None)
+
+
+@pytest.mark.parametrize("type_", [pa.float16(), pa.float32(), pa.float64()])
+def test_scores_of_any_float_type_are_evaluated(type_: pa.DataType) -> None:
+    scores = pa.array([0.25, None, 0.75], pa.float32()).cast(type_)
+    found = evaluation(scores, [0, 0, 1])
+    assert (found["rows"], found["excluded_scores"], found["auc_roc"]) == (2, 1, 1.0)
+
+
+def test_the_score_is_the_first_float_output_and_a_label_without_one_is_an_error() -> None:
+    assert Metrics.for_job(job_of({"word": "string", "p": "float64", "q": "float32"})).evaluation is not None
+    metrics = Metrics.for_job(job_of({"word": "string", "p": "float64", "q": "float32"}))
+    assert metrics.results()["evaluation"]["score"] == "p"
+    with pytest.raises(JobError, match=r"label: 'late' needs a score .* model\.outputs"):
+        Metrics.for_job(job_of({"word": "string", "embedding": "float32[8]"}))
+
+
+def test_a_forgotten_or_misaligned_label_is_an_error() -> None:
+    scores = pa.array([0.5], pa.float32())
+    with pytest.raises(ValueError, match="was not given"):
+        measured(scores, None)
+    with pytest.raises(ValueError, match="2 labels for 1 scores"):
+        measured(scores, [0, 1])
+
+
+UTC = dt.UTC
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high", "kind"),
+    [
+        (pa.array([3, None, -1], pa.int64()), -1, 3, "number"),
+        (pa.array([2**64 - 1], pa.uint64()), 2**64 - 1, 2**64 - 1, "number"),
+        (pa.array([True, None]), 1, 1, "number"),
+        (pa.array([0.1, None, -0.0], pa.float32()), 0.0, 0.1, "number"),
+        (pa.array([0.1, 0.2], pa.float64()), 0.1, 0.2, "number"),
+        (pa.array([0.1, 0.2], pa.float16()), 0.1, 0.2, "number"),
+        (pa.array([decimal.Decimal("0.10"), None], pa.decimal128(5, 2)), 0.1, 0.1, "number"),
+        (pa.array([5, 7, None]).dictionary_encode(), 5, 7, "number"),
+        (pa.array([dt.date(2026, 3, 1), dt.date(1969, 1, 2)]), "1969-01-02", "2026-03-01", "date"),
+        (pa.array([dt.date(2026, 3, 1)], pa.date64()), "2026-03-01", "2026-03-01", "date"),
+        (pa.array([1_500], pa.timestamp("ms")), "1970-01-01T00:00:01.5", "1970-01-01T00:00:01.5", "timestamp"),
+        (
+            pa.array([dt.datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("ns", "Europe/Paris")),
+            "2026-01-01T00:00:00+00:00",
+            "2026-01-01T00:00:00+00:00",
+            "timestamp_utc",
+        ),
+        (pa.array([dt.time(1, 2, 3, 40)]), "01:02:03.00004", "01:02:03.00004", "time"),
+        (pa.array([-1_500, 90_000], pa.duration("ms")), "-PT1.5S", "PT90S", "duration"),
+        (pa.array(["a", None]), None, None, "other"),
+        (pa.nulls(2), None, None, ""),
+        (pa.array([], pa.float32()), None, None, "number"),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
+)
+def test_each_type_has_its_least_and_greatest(values: pa.Array, low: Any, high: Any, kind: str) -> None:
+    found = column(values)
+    assert (found["min"], found["max"], found["kind"]) == (low, high, kind)
+    assert (found["rows"], found["nulls"], found["nonfinite"]) == (len(values), values.null_count, 0)
+
+
+@pytest.mark.parametrize("type_", [pa.float16(), pa.float32(), pa.float64()])
+def test_what_is_not_finite_is_counted_and_left_out_of_min_and_max(type_: pa.DataType) -> None:
+    values = pa.array([1.0, float("nan"), float("inf"), None, -float("inf"), 0.5], pa.float32()).cast(type_)
+    assert column(values) == {
+        "rows": 6,
+        "nulls": 1,
+        "nonfinite": 3,
+        "min": 0.5,
+        "max": 1.0,
+        "kind": "number",
+    }
+
+
+@pytest.mark.parametrize("type_", [pa.list_(pa.float32()), pa.list_(pa.float32(), 2), pa.list_(pa.float64())])
+def test_items_of_lists_that_are_not_finite_are_counted(type_: pa.DataType) -> None:
+    found = column(pa.array([[1.0, float("nan")], None, [float("inf"), 2.0]], type_))
+    assert (found["nonfinite"], found["nulls"], found["min"], found["kind"]) == (2, 1, None, "list")
+
+
+def test_items_of_nested_lists_and_tensors_are_counted_too() -> None:
+    nested = pa.array([[[1.0], [float("nan")]], []], pa.list_(pa.list_(pa.float32())))
+    assert column(nested)["nonfinite"] == 1
+    storage = pa.array([[1.0, float("nan")]], pa.list_(pa.float32(), 2))
+    tensor = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), [1, 2]), storage)
+    assert column(tensor)["nonfinite"] == 1
+
+
+def merged(*values: pa.Array) -> dict[str, Any]:
+    states = []
+    for one in values:
+        metrics = Metrics.for_job(job_of({"score": "float32"}, None, ("value",)))
+        metrics.update(pa.table({"value": one}), None)
+        states.append(metrics)
+    functools.reduce(lambda left, right: left.merge(right) or left, states)
+    result: dict[str, Any] = states[0].results()["columns"]["value"]
+    return result
+
+
+def test_times_of_different_units_merge_exactly() -> None:
+    found = merged(pa.array([1], pa.timestamp("s")), pa.array([1_000_000_001], pa.timestamp("ns")), pa.nulls(1))
+    assert found["min"] == "1970-01-01T00:00:01"
+    assert found["max"] == "1970-01-01T00:00:01.000000001"
+
+
+def test_files_that_disagree_on_a_columns_type_are_said_to_be_mixed() -> None:
+    found = merged(pa.array([1]), pa.array(["a"]), pa.array([2]))
+    assert (found["kind"], found["min"], found["max"], found["rows"]) == ("mixed", None, None, 3)
+
+
+def test_metrics_of_different_jobs_do_not_merge() -> None:
+    with pytest.raises(ValueError, match="different jobs"):
+        Metrics.for_job(SCORED).merge(Metrics.for_job(job_of({"score": "float32"}, None, ("score",))))
+
+
+@pytest.mark.parametrize("spread", ["probability", "logit", "every magnitude"])
+def test_the_state_of_a_shard_of_20000_rows_stays_under_40_kb_of_ascii(spread: str) -> None:
+    random = np.random.default_rng(3)
+    scores = {
+        "probability": random.random(20_000),
+        "logit": random.normal(size=20_000) * 5,
+        "every magnitude": np.exp2(random.uniform(-16, 64, 20_000)) * random.choice([-1, 1], 20_000),
+    }[spread]
+    state = measured(scores, random.random(20_000) < 0.5).to_bytes()
+    assert len(state) < 40_000
+    assert state.isascii()
+
+
+def test_the_state_survives_a_parquet_footer(tmp_path: Path) -> None:
+    metrics = measured(pa.array([0.1, 0.9], pa.float32()), [0, 1])
+    with pq.ParquetWriter(tmp_path / "part.parquet", pa.schema([("x", pa.int8())])) as writer:
+        writer.write_table(pa.table({"x": pa.array([1], pa.int8())}))
+        writer.add_key_value_metadata({"nightjar.metrics": metrics.to_bytes()})
+    footer = pq.read_metadata(tmp_path / "part.parquet").metadata
+    assert Metrics.from_bytes(footer[b"nightjar.metrics"]).results() == metrics.results()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"nonsense", b"[]", b"{}", b'{"v":0}', b'{"v":1,"columns":{"x":[1,2,3,4,5,6,7]}}']
+)
+def test_what_is_not_a_state_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        Metrics.from_bytes(data)
+
+
+def test_without_label_and_checks_there_is_nothing_to_say() -> None:
+    metrics = Metrics.for_job(job_of({"score": "float32"}, None))
+    metrics.update(pa.table({"score": pa.array([0.5], pa.float32())}), None)
+    assert Metrics.from_bytes(metrics.to_bytes()).results() == {"columns": {}, "evaluation": None}

@@ -1,0 +1,472 @@
+"""What `Storage` promises, on real local files, and what its wrappers add."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.inference import faults
+from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
+from nightjar.inference.faults import FaultyStorage
+from nightjar.inference.localstore import storage_error
+from nightjar.inference.storage import (
+    Entry,
+    LakeStorage,
+    RetryingStorage,
+    Storage,
+    StorageSettings,
+    is_local,
+    join,
+    probe_conditional_writes,
+)
+
+ODD = ["a b", "ünïcode 日本", "day=1", "50%", "a%20b", "#1", "a+b&c", "who?", "a:b", "[x]{y}*", 'it\'s "so"', "a\\b"]
+
+
+@pytest.fixture
+def storage() -> LakeStorage:
+    return LakeStorage()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+def listed(storage: Storage, folder: str, after: str = "") -> list[str]:
+    return [entry.uri.removeprefix(folder + "/") for entry in storage.list(folder, after)]
+
+
+def test_what_was_written_is_read(storage: LakeStorage, folder: str) -> None:
+    """Both ways of writing make the folders they need and take any buffer."""
+    storage.create(join(folder, "a/b/ledger"), b"one")
+    storage.write(join(folder, "c/part"), pa.py_buffer(b"two"))
+    assert storage.read(join(folder, "a/b/ledger")) == b"one"
+    assert storage.read(join(folder, "c/part")) == b"two"
+
+
+def test_write_replaces_and_create_does_not(storage: LakeStorage, folder: str) -> None:
+    uri = join(folder, "x")
+    storage.write(uri, b"first")
+    storage.write(uri, memoryview(b"second"))
+    with pytest.raises(AlreadyExists, match="x: exists"):
+        storage.create(uri, b"third")
+    assert storage.read(uri) == b"second"
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_any_name_works(storage: LakeStorage, folder: str, name: str) -> None:
+    """A local path is a path: nothing in it is decoded, escaped or globbed."""
+    uri = join(folder, name, name)
+    storage.create(uri, b"1")
+    assert listed(storage, folder) == [f"{name}/{name}"]
+    assert storage.subfolders(folder) == [name]
+    assert storage.stat(uri).uri == uri
+    with storage.open(uri) as file:
+        assert file.read() == b"1"
+    storage.copy(uri, uri + "2")
+    storage.delete([uri])
+    assert listed(storage, folder) == [f"{name}/{name}2"]
+
+
+def test_the_longest_name_works(storage: LakeStorage, folder: str) -> None:
+    """Temporary names do not grow with the object's."""
+    uri = join(folder, "n" * 255)
+    storage.create(uri, b"1")
+    assert storage.read(uri) == b"1"
+
+
+def test_one_of_16_creations_wins(storage: LakeStorage, folder: str) -> None:
+    """And the object is the winner's, whole; nothing else is left behind."""
+    uri = join(folder, "race")
+    start = threading.Barrier(16)
+
+    def contend(number: int) -> int | None:
+        start.wait()
+        try:
+            storage.create(uri, bytes([number]) * 10_000)
+        except AlreadyExists:
+            return None
+        return number
+
+    with ThreadPoolExecutor(16) as pool:
+        winners = [number for number in pool.map(contend, range(16)) if number is not None]
+    assert len(winners) == 1
+    assert storage.read(uri) == bytes(winners) * 10_000
+    assert os.listdir(folder) == ["race"]  # noqa: PTH208 (hidden files too)
+
+
+def test_a_reader_never_sees_a_half_written_object(storage: LakeStorage, folder: str) -> None:
+    uri = join(folder, "part")
+    storage.write(uri, b"a" * 1_000_000)
+    done = threading.Event()
+    seen = set()
+
+    def watch() -> None:
+        while not done.is_set():
+            seen.add(storage.read(uri))
+
+    reader = threading.Thread(target=watch)
+    reader.start()
+    for letter in b"bcdefgh":
+        storage.write(uri, bytes([letter]) * 1_000_000)
+    done.set()
+    reader.join()
+    assert all(len(data) == 1_000_000 and len(set(data)) == 1 for data in seen)
+
+
+def test_listing_is_sorted_by_whole_uri_at_any_depth(storage: LakeStorage, folder: str) -> None:
+    """'a-1/x' < 'a.b' < 'a/x' < 'a0': not the order in which folders would be walked."""
+    names = ["a0", "a/x", "a.b", "a-1/x", "a/y/z", "b/c", "é"]
+    for name in names:
+        storage.write(join(folder, name), b"1")
+    assert listed(storage, folder) == sorted(names)
+    assert listed(storage, folder + "/") == sorted(names)
+    for after in [*names, "a", "a/", "a/y", "", "zz", "a/y/zz"]:
+        assert listed(storage, folder, join(folder, after)) == sorted(n for n in names if n > after), after
+
+
+def test_entries_tell_size_and_version(storage: LakeStorage, folder: str) -> None:
+    """The version changes when the file does, even if its size does not."""
+    uri = join(folder, "x")
+    storage.write(uri, b"123")
+    os.utime(uri, ns=(1, 1_700_000_000_123_456_789))
+    before = storage.stat(uri)
+    assert before == Entry(uri, 3, "1700000000123456789")
+    assert list(storage.list(folder)) == [before]
+    storage.write(uri, b"456")
+    assert storage.stat(uri) != before
+
+
+def test_our_temporary_files_are_not_objects(storage: LakeStorage, folder: str) -> None:
+    """What a killed writer leaves is never listed; a user's hidden file is."""
+    storage.write(join(folder, ".hidden"), b"1")
+    Path(folder, f".nightjar-{'0' * 32}.tmp").write_bytes(b"half")
+    assert listed(storage, folder) == [".hidden"]
+
+
+def test_a_folder_without_objects_lists_nothing(storage: LakeStorage, folder: str) -> None:
+    storage.write(join(folder, "file"), b"")
+    for name in ["none", "file"]:
+        assert listed(storage, join(folder, name)) == []
+        assert storage.subfolders(join(folder, name)) == []
+
+
+def test_links_are_followed_once(storage: LakeStorage, folder: str, tmp_path: Path) -> None:
+    """A linked folder is listed under the link; a link back up ends there; a link to nothing is no object."""
+    storage.write(join(folder, "a/x"), b"1")
+    Path(folder, "a/up").symlink_to(folder)
+    Path(folder, "b").symlink_to(Path(folder, "a"))
+    Path(folder, "gone").symlink_to(tmp_path / "nowhere")
+    assert listed(storage, folder) == ["a/x", "b/x"]
+
+
+def test_what_is_not_there_is_missing(storage: LakeStorage, folder: str) -> None:
+    """Also a folder, and a file used as one: they are no objects."""
+    storage.write(join(folder, "a/file"), b"1")
+    for name in ["none", "a", "a/file/x"]:
+        uri = join(folder, name)
+        with pytest.raises(Missing, match=name):
+            storage.stat(uri)
+        with pytest.raises(Missing, match=name):
+            storage.open(uri)
+    with pytest.raises(Missing, match="none"):
+        storage.read(join(folder, "none"))
+    with pytest.raises(Missing, match="none"):
+        storage.copy(join(folder, "none"), join(folder, "target"))
+    assert listed(storage, folder) == ["a/file"]
+
+
+def test_deleting_what_is_gone_is_fine(storage: LakeStorage, folder: str) -> None:
+    storage.write(join(folder, "x"), b"1")
+    storage.delete(join(folder, name) for name in ["x", "x", "never/there"])
+    storage.delete([])
+    assert listed(storage, folder) == []
+
+
+def test_copy_replaces_its_target_and_outlives_its_source(storage: LakeStorage, folder: str) -> None:
+    source, target = join(folder, "source"), join(folder, "deep/target")
+    storage.write(source, b"1")
+    storage.write(target, b"old")
+    storage.copy(source, target)
+    storage.copy(source, target)
+    storage.write(source, b"2")
+    assert storage.read(target) == b"1"
+    storage.delete([source])
+    assert storage.read(target) == b"1"
+    assert os.listdir(Path(target).parent) == ["target"]  # noqa: PTH208 (hidden files too)
+
+
+def test_parquet_is_read_through_open(storage: LakeStorage, folder: str) -> None:
+    table = pa.table({"x": range(1000)})
+    out = pa.BufferOutputStream()
+    pq.write_table(table, out, row_group_size=100)
+    storage.write(join(folder, "x.parquet"), out.getvalue())
+    with storage.open(join(folder, "x.parquet")) as file:
+        assert pq.ParquetFile(file, pre_buffer=True).read_row_group(3).equals(table.slice(300, 100))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+def test_a_forbidden_folder_is_denied(storage: LakeStorage, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(Denied):
+        storage.create(join(str(tmp_path), "x"), b"1")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (OSError(errno.EIO, "I/O error"), Transient),
+        (OSError(errno.ESTALE, "Stale file handle"), Transient),
+        (OSError(errno.ETIMEDOUT, "timed out"), Transient),
+        (OSError(errno.ECONNRESET, "reset"), Transient),
+        (OSError(errno.EACCES, "denied"), Denied),
+        (OSError(errno.ENOENT, "none"), Missing),
+        (OSError(errno.EEXIST, "there"), AlreadyExists),
+        (OSError(errno.ENAMETOOLONG, "too long"), StorageError),
+    ],
+)
+def test_faults_of_the_system_have_a_type(fault: OSError, kind: type[StorageError]) -> None:
+    """Decided by errno, never by the message, which names the file."""
+    found = storage_error(fault, "/lake/x")
+    assert type(found) is kind
+    assert "/lake/x" in str(found)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_full_or_closed_disk_says_what_to_do(number: int) -> None:
+    found = storage_error(OSError(number, os.strerror(number)), "/lake/x")
+    assert type(found) is StorageError
+    assert "output.uri" in str(found)
+
+
+def test_no_space_left_is_told_from_a_passing_fault(storage: LakeStorage) -> None:
+    """/dev/full is the one file that is always full."""
+    with pytest.raises(StorageError, match=r"no such file|not a file|space"):
+        storage.read("/dev/full/x")
+
+
+@pytest.mark.parametrize("uri", ["relative/x", "ftp://host/x", "s3://", "http//x"])
+def test_what_is_no_place_is_refused(storage: LakeStorage, uri: str) -> None:
+    with pytest.raises(StorageError, match="neither an absolute path"):
+        storage.read(uri)
+
+
+def test_a_copy_stays_in_one_place(storage: LakeStorage) -> None:
+    with pytest.raises(StorageError, match="different places"):
+        storage.copy("/x", "s3://bucket/x")
+
+
+def test_names_are_joined_with_one_slash() -> None:
+    assert join("/a/", "b", "c") == "/a/b/c"
+    assert join("s3://bucket", "k") == "s3://bucket/k"
+    assert join("/", "x") == "/x"
+    assert is_local("/odd://path")
+    assert not is_local("s3://bucket/x")
+
+
+def test_storage_survives_pickling(folder: str) -> None:
+    """With its settings, without its connections; the copy is equal and works."""
+    storage = LakeStorage(StorageSettings(endpoint="http://x", access_key="a", secret_key="b"))
+    storage.write(join(folder, "x"), b"1")
+    copy = pickle.loads(pickle.dumps(storage))
+    assert copy == storage
+    assert copy.read(join(folder, "x")) == b"1"
+    assert pickle.loads(pickle.dumps(RetryingStorage(copy, attempts=7, backoff_s=0.1))).attempts == 7
+
+
+def test_secrets_are_not_printed() -> None:
+    settings = StorageSettings(access_key="key", secret_key="hidden", session_token="hidden")
+    assert "hidden" not in repr(LakeStorage(settings))
+
+
+def test_local_files_load_no_sdk(folder: str) -> None:
+    """Nor does importing the module load pyarrow, ray or prefect."""
+    code = (
+        "import sys\n"
+        "from nightjar.inference.storage import LakeStorage, probe_conditional_writes\n"
+        "heavy = {'boto3', 'botocore', 'obstore', 'ray', 'torch', 'prefect'}\n"
+        "assert not ({'pyarrow'} | heavy) & set(sys.modules)\n"
+        f"assert probe_conditional_writes(LakeStorage.from_environment({folder!r}), {folder!r})\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestSettings:
+    """`StorageSettings.from_environment` captures what boto3 would find, for workers elsewhere."""
+
+    @pytest.fixture(autouse=True)
+    def _bare(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+    def test_nothing_set_is_nothing_captured(self) -> None:
+        """Not even the endpoint that boto3 itself would use."""
+        assert StorageSettings.from_environment() == StorageSettings()
+
+    def test_variables_are_captured(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+        monkeypatch.setenv("AWS_REGION", "eu-north-1")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        assert StorageSettings.from_environment() == StorageSettings(
+            "http://127.0.0.1:1", "eu-north-1", None, "key", "secret", "token"
+        )
+
+    def test_a_profile_is_captured_with_its_endpoint(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Its keys travel; the worker needs no configuration file."""
+        (tmp_path / "config").write_text(
+            "[profile lake]\nregion = eu-west-1\nendpoint_url = http://127.0.0.1:2\n"
+            "aws_access_key_id = key\naws_secret_access_key = secret\n"
+        )
+        monkeypatch.setenv("AWS_PROFILE", "lake")
+        assert StorageSettings.from_environment() == StorageSettings(
+            "http://127.0.0.1:2", "eu-west-1", "lake", "key", "secret", None
+        )
+
+    def test_a_role_is_left_to_the_worker(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Its credentials expire before the night is over, so only the profile's name travels."""
+        (tmp_path / "config").write_text(
+            "[profile base]\naws_access_key_id = key\naws_secret_access_key = secret\n"
+            "[profile role]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = base\n"
+        )
+        monkeypatch.setenv("AWS_PROFILE", "role")
+        assert StorageSettings.from_environment() == StorageSettings(profile="role")
+
+    def test_an_unknown_profile_is_denied(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_PROFILE", "nope")
+        with pytest.raises(Denied, match=r"nope.*AWS_PROFILE"):
+            StorageSettings.from_environment()
+
+    def test_no_credentials_say_what_to_set(self) -> None:
+        with pytest.raises(Denied, match=r"s3://bucket.*AWS_ACCESS_KEY_ID"):
+            LakeStorage().read("s3://bucket/x")
+
+
+class TestRetrying:
+    """`RetryingStorage` tries again what may pass, and nothing else."""
+
+    def patient(self, *rules: faults.Fault) -> RetryingStorage:
+        return RetryingStorage(FaultyStorage(LakeStorage(), rules), attempts=3, backoff_s=0.001)
+
+    def test_a_passing_fault_is_overcome_and_counted(self, folder: str) -> None:
+        storage = self.patient(faults.fail("write"), faults.fail("write", nth=2), faults.fail("read"))
+        storage.write(join(folder, "x"), b"1")
+        assert storage.read(join(folder, "x")) == b"1"
+        assert storage.retries == 3
+
+    def test_a_lasting_fault_ends_after_the_attempts(self, folder: str) -> None:
+        storage = self.patient(faults.fail("stat", nth=None))
+        with pytest.raises(Transient):
+            storage.stat(join(folder, "x"))
+        assert storage.retries == 2
+
+    def test_other_faults_are_not_tried_again(self, folder: str) -> None:
+        storage = self.patient(faults.fail("read", error=Denied("no")))
+        with pytest.raises(Denied):
+            storage.read(join(folder, "x"))
+        assert storage.retries == 0
+
+    def test_a_lost_answer_to_our_own_creation_is_success(self, folder: str) -> None:
+        storage = self.patient(faults.lose_answer("create"))
+        storage.create(join(folder, "x"), b"mine")
+        assert storage.retries == 1
+
+    def test_after_a_lost_answer_anothers_object_is_reported(self, folder: str) -> None:
+        """A creation that failed, then found another's bytes, did not succeed."""
+        storage = self.patient(faults.fail("create"))
+        LakeStorage().create(join(folder, "x"), b"another's")
+        with pytest.raises(AlreadyExists):
+            storage.create(join(folder, "x"), b"mine")
+
+    def test_equal_bytes_found_at_once_are_anothers(self, folder: str) -> None:
+        """Two writers may say the same; only one may think that it did."""
+        LakeStorage().create(join(folder, "x"), b"same")
+        with pytest.raises(AlreadyExists):
+            self.patient().create(join(folder, "x"), b"same")
+
+    def test_a_broken_listing_goes_on_where_it_stopped(self, folder: str) -> None:
+        """No entry twice, none missing."""
+        for name in "abc":
+            LakeStorage().write(join(folder, name), b"")
+        storage = self.patient(faults.fail("list"), faults.lose_answer("list", nth=2))
+        assert listed(storage, folder) == ["a", "b", "c"]
+        assert storage.retries == 2
+
+    def test_deletion_is_tried_again_as_a_whole(self, folder: str) -> None:
+        """Even if the URIs came from a generator."""
+        LakeStorage().write(join(folder, "x"), b"")
+        self.patient(faults.fail("delete")).delete(join(folder, name) for name in "x")
+        assert listed(LakeStorage(), folder) == []
+
+
+class TestFaults:
+    """`FaultyStorage` does to the call that was named what was asked, and leaves the others alone."""
+
+    def test_only_the_nth_matching_call_is_hit(self, folder: str) -> None:
+        storage = FaultyStorage(LakeStorage(), [faults.fail("write", "*/b*", nth=2)])
+        for name in ["a", "b1", "a"]:
+            storage.write(join(folder, name), b"")
+        with pytest.raises(Transient):
+            storage.write(join(folder, "b2"), b"")
+        storage.write(join(folder, "b3"), b"")
+        assert listed(storage, folder) == ["a", "b1", "b3"]
+
+    def test_a_lost_answer_was_carried_out(self, folder: str) -> None:
+        storage = FaultyStorage(LakeStorage(), [faults.lose_answer("create")])
+        with pytest.raises(Transient):
+            storage.create(join(folder, "x"), b"1")
+        assert storage.read(join(folder, "x")) == b"1"
+
+    def test_a_torn_write_stores_half(self, folder: str) -> None:
+        storage = FaultyStorage(LakeStorage(), [faults.tear()])
+        storage.write(join(folder, "x"), pa.py_buffer(b"123456"))
+        assert storage.read(join(folder, "x")) == b"123"
+
+    def test_a_call_waits_for_its_hook(self, folder: str) -> None:
+        """Another may act in between: here a second writer gets in first."""
+        uri = join(folder, "x")
+        rival = LakeStorage()
+        storage = FaultyStorage(rival, [faults.pause("create", before=lambda uri: rival.create(uri, b"rival"))])
+        with pytest.raises(AlreadyExists):
+            storage.create(uri, b"mine")
+
+    def test_a_pickled_copy_counts_on(self, folder: str) -> None:
+        storage = FaultyStorage(LakeStorage(), [faults.fail("write", nth=2)])
+        storage.write(join(folder, "x"), b"")
+        with pytest.raises(Transient):
+            pickle.loads(pickle.dumps(storage)).write(join(folder, "x"), b"")
+
+
+class TestProbe:
+    """`probe_conditional_writes` finds out a store that ignores create-if-absent, and leaves nothing."""
+
+    def test_honest_storage_passes(self, storage: LakeStorage, folder: str) -> None:
+        assert probe_conditional_writes(storage, folder)
+        assert listed(storage, folder) == []
+
+    def test_storage_that_overwrites_is_found_out(self, folder: str) -> None:
+        assert not probe_conditional_writes(_Careless(), folder)
+        assert listed(LakeStorage(), folder) == []
+
+
+class _Careless(LakeStorage):
+    """As some S3 front ends: the condition is ignored without a word."""
+
+    def create(self, uri: str, data: bytes) -> None:
+        self.write(uri, data)
