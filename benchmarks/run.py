@@ -17,12 +17,11 @@ import os
 import platform
 import shlex
 import shutil
-import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -42,6 +41,9 @@ PEERS = {
 }
 WARM_ROWS = 64_000
 SAMPLE_S = 0.5
+SAMPLE_SHARE = 0.02
+"""Of one core, the most that sampling memory may take from whoever is measured."""
+
 TIMEOUT_S = 1800
 TOLERANCE = 1e-6
 """Largest relative difference of score sums: batches differ in their last bits, not more."""
@@ -84,6 +86,7 @@ class Measured:
     peak_mb: float
     cpu_s: float
     load_before: float
+    sampler_cpu_s: float
     ended_late: int
     written: Written
     line: dict[str, Any]
@@ -129,19 +132,28 @@ class Sampler(threading.Thread):
 
     def __init__(self, kind: str) -> None:
         super().__init__(daemon=True)
-        self.kind, self.peak_bytes = kind, 0
+        self.kind, self.peak_bytes, self.own_cpu_s = kind, 0, 0.0
         self._cpu: dict[tuple[int, float], float] = {}
         self._ended = threading.Event()
 
     def run(self) -> None:
         """Sample until `stop`."""
+        due = time.monotonic()
         while not self._ended.wait(SAMPLE_S):
-            self.peak_bytes = max(self.peak_bytes, sum(map(self._sample, tree())))
+            processes = tree()
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    times = process.cpu_times()
+                    self._cpu[process.pid, process.create_time()] = times.user + times.system
+            if time.monotonic() >= due:
+                # The kernel walks every page for PSS, and a peer of many processes would pay most for it.
+                before = time.thread_time()
+                self.peak_bytes = max(self.peak_bytes, sum(map(self._memory, processes)))
+                due = time.monotonic() + (time.thread_time() - before) / SAMPLE_SHARE
+        self.own_cpu_s = time.thread_time()
 
-    def _sample(self, process: psutil.Process) -> int:
+    def _memory(self, process: psutil.Process) -> int:
         try:
-            times = process.cpu_times()
-            self._cpu[process.pid, process.create_time()] = times.user + times.system
             return int(getattr(process.memory_full_info(), self.kind))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             return 0
@@ -202,7 +214,7 @@ def measure(peer: str, repeat: int, data: Path, settings: Settings, kind: str) -
         with watched(kind) as sampler:
             total_s, line = launch(peer, data, place / "out", settings)
     finally:
-        ended_late = end_tree(patience_s=30)
+        ended_late = end_tree(patience_s=15)
     written = read_back(Path(line["data"]), data)
     shutil.rmtree(place)
     return Measured(
@@ -215,6 +227,7 @@ def measure(peer: str, repeat: int, data: Path, settings: Settings, kind: str) -
         sampler.peak_bytes / 2**20,
         sampler.cpu_s,
         load_before,
+        sampler.own_cpu_s,
         ended_late,
         written,
         line,
@@ -292,76 +305,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-# ---- the report --------------------------------------------------------------------------------
-
-ROWS: list[tuple[str, str, Callable[[Measured], float]]] = [
-    ("total, s", "{:.1f}", lambda run: run.total_s),
-    ("steady, s", "{:.2f}", lambda run: run.steady_s),
-    ("steady and audit, s", "{:.2f}", lambda run: run.steady_audit_s),
-    ("million rows/s, steady", "{:.2f}", lambda run: run.rows_per_s / 1e6),
-    ("CPU time, s", "{:.1f}", lambda run: run.cpu_s),
-    ("peak memory, MB", "{:,.0f}", lambda run: run.peak_mb),
-    ("load average before", "{:.1f}", lambda run: run.load_before),
-]
-RATIOS = ROWS[:3]
-
-NOTES = """
-Total is a process's whole wall time, start-up and imports included. Steady is the peer's own: from the
-first model loaded to the last file written (what b reads before that moment, its steady time leaves
-out). Only Nightjar audits, and only it computes metrics of the label and lineage columns. Memory is the
-peak sum of {memory} over the process tree, sampled every {sample_s} s; CPU time is from the same samples.
-Every run was checked: each row once, its carried columns unchanged, the same scores. Reads come from the
-page cache.
-
-"""
-
-
-def spread(values: list[float], form: str) -> str:
-    """Median (least to most)."""
-    low, middle, high = (form.format(value) for value in (min(values), statistics.median(values), max(values)))
-    return middle if low == high else f"{middle} ({low}–{high})"
-
-
-def table(head: list[str], body: list[list[str]]) -> str:
-    """A Markdown table, numbers to the right."""
-    rule = ["---"] + ["--:"] * (len(head) - 1)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *body])
-
-
-def ratio(runs: list[Measured], over: str, under: str, value: Callable[[Measured], float]) -> list[float]:
-    """`over` divided by `under`, repeat by repeat."""
-    by = {(run.peer, run.repeat): value(run) for run in runs}
-    return [by[over, repeat] / by[under, repeat] for peer, repeat in by if peer == over]
-
-
-def markdown(settings: Settings, runs: list[Measured], facts: dict[str, Any]) -> str:
-    """The report: times, ratios, what they mean, where they were taken."""
-    mine = {peer: [run for run in runs if run.peer == peer] for peer in settings.peers}
-    head = ["median (min–max)", *(f"{peer}: {PEERS[peer][0]}" for peer in settings.peers)]
-    body = [
-        [name, *(spread([*map(value, mine[peer])], form) for peer in settings.peers)] for name, form, value in ROWS
-    ]
-    text = f"# {settings.rows:,} rows, {settings.repeat} runs of each\n\n{table(head, body)}\n"
-    pairs = [(over, under) for over, under in (("c", "a"), ("c", "b"), ("b", "a")) if {over, under} <= mine.keys()]
-    if pairs:
-        body = [
-            [name.removesuffix(", s"), *(spread(ratio(runs, *pair, value), "{:.2f}") for pair in pairs)]
-            for name, _, value in RATIOS
-        ]
-        text += f"\n{table(['ratio of the same repeat', *map('/'.join, pairs)], body)}\n"
-    text += NOTES.format(memory=facts["memory"], sample_s=SAMPLE_S)
-    if "c" in mine:
-        stages = [run.line["details"]["seconds"] for run in mine["c"]]
-        text += "Nightjar's stages, median s: "
-        text += (
-            ", ".join(f"{key} {statistics.median(stage[key] for stage in stages):.2f}" for key in stages[0])
-            + "\n\n"
-        )
-    text += "\n".join(f"- {key}: {value}" for key, value in facts.items()) + "\n"
-    return text
-
-
-def machine(settings: Settings, kind: str) -> dict[str, Any]:
+def machine(settings: Settings) -> dict[str, Any]:
     """Where and how this was measured."""
     return {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
@@ -372,12 +316,10 @@ def machine(settings: Settings, kind: str) -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": ", ".join(
-            f"{name} {installed(name)}"
-            for name in ("nightjar-batch", "ray", "prefect", "pyarrow", "torch", "numpy")
+            f"{name} {installed(name)}" for name in ("nightjar-batch", "ray", "prefect", "pyarrow", "torch", "numpy")
         ),
         "data": f"{settings.rows:,} rows in {settings.files} files",
         "actors": f"{settings.actors}, micro-batches of {settings.batch_size:,} rows",
-        "memory": kind.upper(),
     }
 
 
@@ -414,26 +356,28 @@ def parse() -> Settings:
     peers = given.peers.split(",")
     if unknown := sorted(set(peers) - PEERS.keys()):
         parser.error(f"--peers: {unknown[0]!r} is none of {', '.join(PEERS)}")
-    return Settings(
-        peers, given.rows, given.files, given.repeat, given.work.absolute(), given.batch_size, given.actors
-    )
+    return Settings(peers, given.rows, given.files, given.repeat, given.work.absolute(), given.batch_size, given.actors)
 
 
 def main() -> None:
-    """Measure, print the table, keep it with every number behind it."""
+    """Measure, keep every number, print the table made of them."""
     settings = parse()
     adopt_orphans()
     kind = memory_kind()
     runs = bench(settings, kind)
-    facts = machine(settings, kind)
-    text = markdown(settings, runs, facts)
-    results = HERE / "results"
-    results.mkdir(exist_ok=True)
-    (results / "latest.md").write_text(text)
-    (results / "latest.json").write_text(
-        json.dumps({"facts": facts, "runs": [asdict(run) for run in runs]}, indent=1)
-    )
-    print(text)
+    latest = HERE / "results" / "latest.json"
+    latest.parent.mkdir(exist_ok=True)
+    content = {
+        "rows": settings.rows,
+        "peers": {peer: PEERS[peer][0] for peer in settings.peers},
+        "memory": kind.upper(),
+        "sample_s": SAMPLE_S,
+        "sample_share": SAMPLE_SHARE,
+        "facts": machine(settings),
+        "runs": [asdict(run) for run in runs],
+    }
+    latest.write_text(json.dumps(content, indent=1))
+    subprocess.run([sys.executable, str(HERE / "report.py"), str(latest)], check=True)
 
 
 if __name__ == "__main__":

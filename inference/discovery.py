@@ -45,7 +45,7 @@ class Discovery:
     @property
     def rows(self) -> int:
         """Rows of every file whose footer could be read."""
-        return sum(int(sum(rows)) for chunk in self.files["rows"].chunks for rows in chunk.to_pylist())
+        return sum(sum(map(int, rows)) for chunk in self.files["rows"].chunks for rows in chunk.to_pylist())
 
     @property
     def unreadable(self) -> int:

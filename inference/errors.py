@@ -28,6 +28,8 @@ Every class survives pickling, because these cross process boundaries.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class NightjarError(Exception):
     """Base of every exception raised on purpose. `exit_code` is what the command line returns."""
@@ -67,7 +69,14 @@ class QuarantineFull(RunFailed):
 
 
 class GateFailed(RunFailed):
-    """A gate did not pass, so nothing was published."""
+    """A gate did not pass, so nothing was published. `gates`: every gate's result, a `gates.GateResult` each."""
+
+    def __init__(self, message: str, gates: tuple[Any, ...] = ()) -> None:
+        super().__init__(message, gates)
+        self.message, self.gates = message, gates
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class AuditFailed(RunFailed):

@@ -101,9 +101,10 @@ class BucketStorage:
             obstore.copy(self._store, self._key(source), self._key(target))
 
     def _entries(self, prefix: str, after: str) -> Iterator[Entry]:
-        """Objects under `prefix`; a start is asked for only where the store's order is the URIs' order."""
+        """Objects under `prefix`, in the store's order, from `after` or somewhat before it."""
         rest = after.removeprefix(prefix) if after.startswith(prefix) else ""
-        offset = self._key(after) if rest and (self._lists_sorted or "/" not in rest) else None
+        start = rest if self._lists_sorted else _early_start(rest)
+        offset = self._key(prefix) + start if start else None
         with _as_ours(prefix):
             for batch in obstore.list(
                 self._store, self._key(prefix).rstrip("/") or None, offset=offset, chunk_size=1000
@@ -132,6 +133,19 @@ class BucketStorage:
 
     def _key(self, uri: str) -> str:
         return uri.removeprefix(self.root).lstrip("/")
+
+
+def _early_start(name: str) -> str:
+    """Where to start a listing so that nothing after `name` is missed, on stores that walk the folders.
+
+    There the folder `a` comes before `a.b`, though `a/x` sorts after it; and starting after `a` leaves
+    out all of folder `a` (SeaweedFS). So start before the shortest folder name that could be hit.
+    """
+    if "/" in name:
+        return ""
+    cut = next((index for index in range(1, len(name)) if name[index] < "/"), len(name))
+    start = name[: max(cut - 1, 0)]
+    return start if start.strip(".") else ""
 
 
 class _ObjectFile(io.RawIOBase):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from nightjar.inference import outcomes
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.ledger import LedgerWriter
 from nightjar.inference.sink import checksum
@@ -104,6 +106,33 @@ def publish(writer: LedgerWriter, output: str, run_id: str, published: Published
         number = newest(storage, output).number + 1
         writer.append([{"t": "intent", "number": number, "published": asdict(published)}])
     raise JobError(f"publications in {output} are created faster than this run can publish; try again")
+
+
+def published_run(storage: Storage, output: str, run_id: str | None) -> tuple[str, Published]:
+    """The published run of that id, or the latest night; with where it is.
+
+    Raises:
+        JobError: it is not published; says what is.
+    """
+    now = newest(storage, output)
+    run = run_id or now.latest()
+    if run is None:
+        raise JobError(f"nothing is published in {output} yet; `nightjar run` publishes")
+    if run not in now.runs:
+        known = ", ".join(sorted(now.runs)[-5:]) or "none"
+        raise JobError(f"the run {run!r} is not published in {output}; published: {known}")
+    return run, now.runs[run]
+
+
+def data_files(storage: Storage, output: str, run_id: str | None) -> Iterator[str]:
+    """The exact data files of a published run (default: of the latest night), in input order."""
+    run, entry = published_run(storage, output, run_id)
+    manifest = read_manifest(storage, output, entry)
+    uri = join(output, "runs", run, f"r{entry.revision}")
+    raw = storage.read(join(uri, manifest["shards"]["file"]))
+    if checksum(raw) != manifest["shards"]["checksum"]:
+        raise JobError(f"{join(uri, manifest['shards']['file'])}: not the file that was published; restore it")
+    return (join(uri, name) for name in outcomes.part_names(outcomes.read(raw), "data"))
 
 
 def rollback(storage: Storage, output: str, to: int | None) -> Snapshot:

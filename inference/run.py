@@ -23,7 +23,7 @@ from nightjar.inference.audit import Audited, check_plan_covers
 from nightjar.inference.campaign import Campaign, Listener
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.discovery import discover as discover_input
-from nightjar.inference.errors import AlreadyExists, AuditFailed, GateFailed, Held, JobError, Missing, ShardsFailed
+from nightjar.inference.errors import AlreadyExists, AuditFailed, GateFailed, Held, JobError, ShardsFailed
 from nightjar.inference.gates import GateResult, budget_rows
 from nightjar.inference.ledger import LedgerWriter, State, open_epoch, this_writer
 from nightjar.inference.metrics import Metrics
@@ -39,6 +39,15 @@ LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "torch", "numpy", "pandas", "pr
 
 
 @dataclass(frozen=True)
+class Checked:
+    """What preflight found: the model's device, how many rows it scored, and what to know before the night."""
+
+    device: str
+    sample_rows: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Scored:
     """What the score step leaves to the next one. `finished`: this very revision was published before."""
 
@@ -50,6 +59,7 @@ class Scored:
     device: str = ""
     startup_s: float = 0.0
     seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,30 @@ def plan(request: RunRequest, discovery: Discovery) -> tuple[Plan, State | None]
     return made, newest.state if newest and not request.fresh else None
 
 
+def check(request: RunRequest, discovery: Discovery) -> Checked:
+    """Preflight without a run: cluster, storage, and the model on a few rows.
+
+    Raises:
+        JobError, ClusterError: what must be changed first.
+    """
+    _probe(request)
+    engine.check_cluster(request.job)
+    model_hash = check_model(request)
+    readable = next((row["uri"] for row in discovery.files.to_pylist() if row["error"] is None and row["rows"]), None)
+    spec = _spec(request, discovery, 0, 0, "", model_hash, discovery.rows)
+    loaded = engine.preflight(spec, readable)
+    warnings = [*_device_warning(request, loaded.device), *([loaded.sample_error] if loaded.sample_error else [])]
+    if discovery.unreadable:
+        warnings.append(f"{discovery.unreadable} files cannot be read: their shards will fail")
+    return Checked(loaded.device, engine.SAMPLE_ROWS, tuple(warnings))
+
+
+def _device_warning(request: RunRequest, device: str) -> list[str]:
+    if request.job.resources.gpus > 0 and device == "cpu":
+        return ["resources.gpus reserves GPUs, but the model runs on the CPU: torch finds no CUDA device there"]
+    return []
+
+
 def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scored:
     """Score every shard the ledger does not have.
 
@@ -119,14 +153,24 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
     uri = revs.revision_uri(request.run_uri, number)
     with _epoch(request, uri, "score", keep=True) as writer:
         made = _plan_in(request, writer, uri, discovery, fingerprint, newest)
-        spec = _spec(request, discovery, writer, uri, model_hash, made)
+        spec = _spec(request, discovery, writer.epoch, writer.number, uri, model_hash, made.rows)
         progress = _progress(writer, made)
         campaign = Campaign(made, spec, writer, fingerprint, progress, listener)
         listener(progress)
         device = _preflight(spec, made, writer)
         campaign.run()
         started = (campaign.first_event_at or time.time()) - began
-        return Scored(number, writer.epoch, fingerprint, False, progress, device, started, time.time() - began)
+        return Scored(
+            number,
+            writer.epoch,
+            fingerprint,
+            finished=False,
+            progress=progress,
+            device=device,
+            startup_s=started,
+            seconds=time.time() - began,
+            warnings=tuple(_device_warning(request, device)),
+        )
 
 
 def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener: Listener) -> Verdict:
@@ -159,7 +203,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             metrics=metrics,
         )
         if failed := [gate for gate in results if not gate.passed]:
-            raise GateFailed("; ".join(gate.sentence for gate in failed))
+            raise GateFailed("; ".join(gate.sentence for gate in failed), results)
         name, digest = _write_manifest(request, scored, writer, uri, table, audited, metrics, results)
         return Verdict(scored.revision, writer.epoch, results, metrics, name, digest, time.time() - began)
 
@@ -215,6 +259,10 @@ def _claim(request: RunRequest) -> None:
     """Make the output ours, and see that the storage keeps the promise everything here rests on."""
     publish.claim_output(request.storage, request.output, request.job.name)
     record_run(request)
+    _probe(request)
+
+
+def _probe(request: RunRequest) -> None:
     if not request.job.output.single_writer and not probe_conditional_writes(request.storage, request.output):
         raise JobError(
             f"output.uri: the storage behind {request.output} ignores create-if-absent (If-None-Match), so two runs "
@@ -342,7 +390,7 @@ def _progress(writer: LedgerWriter, made: Plan) -> Progress:
 
 
 def _spec(
-    request: RunRequest, discovery: Discovery, writer: LedgerWriter, uri: str, model_hash: str, made: Plan
+    request: RunRequest, discovery: Discovery, epoch: int, segment: int, uri: str, model_hash: str, rows: int
 ) -> WorkerSpec:
     return WorkerSpec(
         job=request.job,
@@ -351,9 +399,9 @@ def _spec(
         revision=uri,
         storage=request.storage,
         schema=read_schema(request.job, discovery.schema),
-        epoch=writer.epoch,
-        segment=writer.number,
-        budget=budget_rows(request.job.retry.max_quarantined, made.rows),
+        epoch=epoch,
+        segment=segment,
+        budget=budget_rows(request.job.retry.max_quarantined, rows),
         model_hash=model_hash,
         model_cache=request.model_cache,
     )
@@ -466,11 +514,3 @@ def _visible(request: RunRequest, current: publish.Snapshot, verdict: Verdict) -
     """The newest snapshot if it shows this revision; 0 if readers were rolled back from it."""
     shown = current.runs.get(request.run_id)
     return current.number if shown is not None and shown.checksum == verdict.checksum else 0
-
-
-def read_outcomes(request: RunRequest, uri: str, manifest: dict[str, Any]) -> pa.Table:
-    """The outcomes of a validated revision, as its manifest names them."""
-    try:
-        return outcomes.read(request.storage.read(join(uri, manifest["shards"]["file"])))
-    except Missing as error:
-        raise AuditFailed(f"{error}: the manifest names it") from error

@@ -172,7 +172,8 @@ class ShardWorker:
             try:
                 step = next(steps)
             except StopIteration as stop:
-                return stop.value
+                scored: Scored = stop.value
+                return scored
             if attempt.crumbs and isinstance(step, Ahead):
                 yield Crumb(shard.id, piece.uri, piece.first_row + step.first, step.rows)
 

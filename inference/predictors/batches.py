@@ -47,8 +47,12 @@ def to_batch(table: pa.Table, form: str) -> Any:
         return table
     if form == "pandas":
         return table.to_pandas(ignore_metadata=True)
-    convert = to_tensor if form == "torch" else to_numpy
-    return {name: convert(table.column(name)) for name in table.column_names}
+    arrays = {name: to_numpy(table.column(name)) for name in table.column_names}
+    if form != "torch":
+        return arrays
+    from nightjar.inference.predictors.torch import to_tensor  # paid only by those who ask for tensors
+
+    return {name: to_tensor(values) for name, values in arrays.items()}
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
@@ -87,16 +91,6 @@ def _stacked(array: pa.Array) -> Array | None:
         return None
     values = to_numpy(array.flatten())
     return values.reshape(len(array), width, *values.shape[1:]) if values.dtype.kind in NUMERIC else None
-
-
-def to_tensor(column: pa.Array | pa.ChunkedArray) -> Any:
-    """Numbers as a tensor of their own memory; anything else stays a numpy array."""
-    values = to_numpy(column)
-    if values.dtype.kind not in NUMERIC:
-        return values
-    import torch  # the user asked for tensors, so torch is theirs to install
-
-    return torch.from_numpy(np.array(values))
 
 
 def is_tensor(value: Any) -> bool:

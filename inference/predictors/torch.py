@@ -14,8 +14,9 @@ from nightjar.inference.job import Job
 from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
 from nightjar.inference.predictors.batches import NUMERIC, Array, columns, is_tensor, to_numpy
 from torch.export.passes import move_to_device_pass
+from torch.utils._pytree import tree_unflatten
 
-__all__ = ["Program", "inspect_program", "load_program"]
+__all__ = ["Program", "inspect_program", "load_program", "to_tensor"]
 
 _MATRIX_OPS = {"aten.linear.default", "aten.mm.default", "aten.addmm.default"}
 
@@ -39,9 +40,15 @@ def load_program(job: Job, model_path: str | None) -> Program:
         exported = torch.export.load(model_path)
         if on_gpu:
             exported = move_to_device_pass(exported, device)
+        module = exported.module()
     except Exception as error:
         raise JobError(f"model.path: torch cannot load {model_path}: {type(error).__name__}: {error}") from error
-    return Program(exported, device, tuple(job.model.outputs))
+    return Program(exported, module, device, tuple(job.model.outputs))
+
+
+def to_tensor(values: Array) -> torch.Tensor | Array:
+    """Numbers as a tensor of its own memory, as torch has no read-only tensor; anything else unchanged."""
+    return torch.from_numpy(np.array(values)) if values.dtype.kind in NUMERIC else values
 
 
 class _Input:
@@ -85,7 +92,13 @@ class Program:
     tensor. Safe to call from several threads.
     """
 
-    def __init__(self, exported: torch.export.ExportedProgram, device: torch.device, outputs: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        exported: torch.export.ExportedProgram,
+        module: torch.nn.Module,
+        device: torch.device,
+        outputs: tuple[str, ...],
+    ) -> None:
         names = exported.graph_signature.user_inputs
         nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
         if not all(isinstance(name, str) for name in names):
@@ -93,7 +106,8 @@ class Program:
         self._inputs = [_Input(nodes[str(name)]) for name in names]
         self._outputs = outputs
         self._place = device
-        self._module = exported.module()
+        self._module = module
+        self._spec = exported.call_spec.in_spec
         self.device = str(device)
 
     def __call__(self, batch: Any) -> dict[str, Any]:
@@ -101,8 +115,10 @@ class Program:
         if features is None:
             raise JobError(f"preprocess returned {type(batch).__name__}; the torch adapter needs named columns")
         tensors = [tensor.to(self._place, non_blocking=True) for tensor in self._tensors(features)]
+        # The program was exported with its own nesting of arguments: a dict of columns, keywords, plain tensors.
+        arguments, keywords = tree_unflatten(tensors, self._spec)
         with torch.inference_mode():
-            return self._named(self._module(*tensors))
+            return self._named(self._module(*arguments, **keywords))
 
     def _tensors(self, features: Mapping[str, Any]) -> list[torch.Tensor]:
         values = {name: _numbers(name, column) for name, column in features.items()}

@@ -117,26 +117,29 @@ def _forget_namesakes(folder: Path) -> None:
 
 
 def _ready(key: str, spec: str, target: Any, options: dict[str, Any], path: str | None) -> BatchFunction:
-    if not callable(target):
-        raise JobError(f"{key}: {spec} is a {type(target).__name__}, not a class or function")
+    """A class is built, a function given its keywords: either way, what remains takes a batch."""
+    _refuse_unusable(key, spec, target)
     is_class = inspect.isclass(target)
-    called = getattr(target, "__call__", None) if is_class else target  # noqa: B004 (the unbound method)
-    if is_class and "__call__" not in dir(target):
-        raise JobError(f"{key}: class {spec} has no __call__(batch); give it one")
-    if _is_async(called) or _is_async(getattr(target, "__call__", None)):  # noqa: B004 (its function, not whether)
-        raise JobError(f"{key}: {spec} is async; write __call__ or the function as a plain `def`")
     signature = _signature(target)
     keywords = dict(options)
     if path is not None:
         if signature is not None and not _takes(signature, "path"):
-            raise JobError(
-                f"model.path: {spec} takes no keyword `path`; add it to "
-                f"{'__init__' if is_class else 'the function'}, or remove model.path"
-            )
+            where = "__init__" if is_class else "the function"
+            raise JobError(f"model.path: {spec} takes no keyword `path`; add it to {where}, or remove model.path")
         keywords["path"] = path
     _check_arguments(key, spec, signature, keywords, positional=0 if is_class else 1)
     made: BatchFunction = target(**keywords) if is_class else functools.partial(target, **keywords)
     return made
+
+
+def _refuse_unusable(key: str, spec: str, target: Any) -> None:
+    if not callable(target):
+        raise JobError(f"{key}: {spec} is a {type(target).__name__}, not a class or function")
+    # `dir`, because every class answers to `__call__`: that is how it is built.
+    if inspect.isclass(target) and "__call__" not in dir(target):
+        raise JobError(f"{key}: class {spec} has no __call__(batch); give it one")
+    if _is_async(target) or _is_async(getattr(target, "__call__", None)):  # noqa: B004 (the function is needed)
+        raise JobError(f"{key}: {spec} is async; write __call__ or the function as a plain `def`")
 
 
 def _is_async(function: Any) -> bool:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
 from nightjar.inference import faults
 from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
 from nightjar.inference.faults import FaultyStorage
@@ -44,7 +43,7 @@ def folder(tmp_path: Path) -> str:
 
 
 def listed(storage: Storage, folder: str, after: str = "") -> list[str]:
-    return [entry.uri.removeprefix(folder + "/") for entry in storage.list(folder, after)]
+    return [entry.uri.removeprefix(folder.rstrip("/") + "/") for entry in storage.list(folder, after)]
 
 
 def test_what_was_written_is_read(storage: LakeStorage, folder: str) -> None:
@@ -248,12 +247,6 @@ def test_a_full_or_closed_disk_says_what_to_do(number: int) -> None:
     found = storage_error(OSError(number, os.strerror(number)), "/lake/x")
     assert type(found) is StorageError
     assert "output.uri" in str(found)
-
-
-def test_no_space_left_is_told_from_a_passing_fault(storage: LakeStorage) -> None:
-    """/dev/full is the one file that is always full."""
-    with pytest.raises(StorageError, match=r"no such file|not a file|space"):
-        storage.read("/dev/full/x")
 
 
 @pytest.mark.parametrize("uri", ["relative/x", "ftp://host/x", "s3://", "http//x"])

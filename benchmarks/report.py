@@ -1,0 +1,102 @@
+"""The table of a benchmark: `run.py`'s latest.json in, Markdown out, beside it and on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Run = dict[str, Any]
+Value = Callable[[Run], float]
+
+ROWS: list[tuple[str, str, Value]] = [
+    ("total, s", "{:.1f}", lambda run: run["total_s"]),
+    ("steady, s", "{:.2f}", lambda run: run["steady_s"]),
+    ("steady and audit, s", "{:.2f}", lambda run: run["steady_audit_s"]),
+    ("million rows/s, steady", "{:.2f}", lambda run: run["rows_per_s"] / 1e6),
+    ("CPU time, s", "{:.1f}", lambda run: run["cpu_s"]),
+    ("peak memory, MB", "{:,.0f}", lambda run: run["peak_mb"]),
+    ("parts written", "{:,.0f}", lambda run: run["line"]["parts"]),
+    ("load average before", "{:.1f}", lambda run: run["load_before"]),
+]
+RATIOS = ROWS[:3]
+PAIRS = [("c", "a"), ("c", "b"), ("b", "a")]
+
+NOTES = """
+Total is a process's whole wall time, start-up and imports included. Steady is the peer's own: from the
+first model loaded to the last file written (what b reads before that moment, its steady time leaves
+out). Only Nightjar audits, and only it computes metrics of the label and lineage columns. Memory is the
+peak sum of {memory} over the process tree, sampled every {sample_s} s, less often where that would cost more
+than {sample_share:.0%} of a core; CPU time is sampled too. Every run was checked: each row once, its carried
+columns unchanged, the same scores. Reads come from the page cache.
+"""
+
+
+def spread(values: list[float], form: str) -> str:
+    """Median (least–most)."""
+    low, middle, high = (form.format(each) for each in (min(values), statistics.median(values), max(values)))
+    return middle if low == high else f"{middle} ({low}–{high})"
+
+
+def table(head: list[str], body: list[list[str]]) -> str:
+    """A Markdown table, numbers to the right."""
+    rule = ["---"] + ["--:"] * (len(head) - 1)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *body])
+
+
+def times(peers: dict[str, str], runs: list[Run]) -> str:
+    """One column per peer."""
+    mine = {peer: [run for run in runs if run["peer"] == peer] for peer in peers}
+    body = [[name, *(spread([value(run) for run in mine[peer]], form) for peer in peers)] for name, form, value in ROWS]
+    return table(["median (min–max)", *(f"{peer}: {name}" for peer, name in peers.items())], body)
+
+
+def ratios(peers: dict[str, str], runs: list[Run]) -> str:
+    """One column per pair, each repeat divided by the same repeat; empty without a pair."""
+    pairs = [pair for pair in PAIRS if set(pair) <= peers.keys()]
+    if not pairs:
+        return ""
+
+    def cell(over: str, under: str, value: Value) -> str:
+        by = {(run["peer"], run["repeat"]): value(run) for run in runs}
+        return spread([by[over, at] / by[under, at] for peer, at in by if peer == over], "{:.2f}")
+
+    body = [[name.removesuffix(", s"), *(cell(*pair, value) for pair in pairs)] for name, _, value in RATIOS]
+    return "\n" + table(["ratio of the same repeat", *map("/".join, pairs)], body) + "\n"
+
+
+def stages(runs: list[Run]) -> str:
+    """Where Nightjar's time went, by its own account; empty without it."""
+    seconds = [run["line"]["details"]["seconds"] for run in runs if run["peer"] == "c"]
+    if not seconds:
+        return ""
+    medians = {key: statistics.median(each[key] for each in seconds) for key in seconds[0]}
+    return "\nNightjar's stages, median s: " + ", ".join(f"{k} {v:.2f}" for k, v in medians.items()) + ".\n"
+
+
+def markdown(content: dict[str, Any]) -> str:
+    """The whole report."""
+    peers, runs = content["peers"], content["runs"]
+    repeats = 1 + max(run["repeat"] for run in runs)
+    facts = "\n".join(f"- {key}: {value}" for key, value in content["facts"].items())
+    return (
+        f"# {content['rows']:,} rows, {repeats} × each\n\n{times(peers, runs)}\n"
+        f"{ratios(peers, runs)}{NOTES.format(**content)}{stages(runs)}\n{facts}\n"
+    )
+
+
+def main() -> None:
+    """Write the report beside its numbers, and print it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("numbers", type=Path, help="results/latest.json")
+    numbers: Path = parser.parse_args().numbers
+    text = markdown(json.loads(numbers.read_text()))
+    numbers.with_suffix(".md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

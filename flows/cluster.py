@@ -1,0 +1,92 @@
+"""Which Ray a run uses: one of its own on this machine, or an existing one by address.
+
+The one owner of Ray in this package. The default always asks Ray for a cluster of its own: left to itself it
+would join whatever cluster it finds on the machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nightjar.flows
+import nightjar.inference
+import ray
+from nightjar.inference.errors import ClusterError
+from nightjar.inference.job import Job
+from nightjar.inference.storage import is_local
+from prefect_ray import RayTaskRunner
+
+_EXCLUDED = (".git/", ".venv/", "venv/", "__pycache__/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
+
+
+@contextmanager
+def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -> Iterator[RayTaskRunner]:
+    """A task runner on the run's cluster, connected for as long as the context lasts.
+
+    address: None for an own local cluster, else `host:port`, `auto` or `ray://host:port`. env: settings the
+    workers need.
+
+    Raises:
+        ClusterError: there is no usable cluster at the address.
+    """
+    options: dict[str, Any] = {
+        "namespace": "nightjar",
+        "log_to_driver": verbose,
+        "logging_level": logging.INFO if verbose else logging.CRITICAL,
+        "configure_logging": True,
+    }
+    with tempfile.TemporaryDirectory(prefix="nightjar-") as staging:
+        if address is None:
+            _start(address="local", include_dashboard=False, runtime_env={"env_vars": env}, **options)
+        else:
+            _start(address=address, runtime_env=_shipped(job, env, Path(staging)), **options)
+        try:
+            yield RayTaskRunner()
+        finally:
+            ray.shutdown()
+
+
+def _start(address: str, **options: Any) -> None:
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if address == "local":
+            raise ClusterError(f"Ray could not start on this machine: {first}") from error
+        raise ClusterError(
+            f"no usable Ray cluster at {address}: {first} Start one with `ray start --head`, check the address, its "
+            "Ray and Python versions and its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN), or leave --ray out"
+        ) from error
+
+
+def _shipped(job: Job, env: dict[str, str], staging: Path) -> dict[str, Any]:
+    """What other machines need: this package and the job's folder, without its data."""
+    package = staging / "nightjar"
+    for module in (nightjar.flows, nightjar.inference):
+        assert module.__file__ is not None
+        source = Path(module.__file__).parent
+        shutil.copytree(source, package / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return {
+        "env_vars": env,
+        "py_modules": [str(package)],
+        "working_dir": job.folder,
+        "excludes": [*_EXCLUDED, *_inside(job)],
+    }
+
+
+def _inside(job: Job) -> list[str]:
+    """The job's input and output, where they lie in its folder: data is read where it is, never shipped."""
+    found = []
+    for uri in (job.input.uri, job.output.uri):
+        if is_local(uri):
+            relative = os.path.relpath(uri.split("*")[0], job.folder)
+            if not relative.startswith("..") and relative != ".":
+                found.append("/" + relative)
+    return found

@@ -1,0 +1,50 @@
+"""One run from request to outcome: starts what is needed, runs the flow, stops it again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from nightjar.flows.cluster import cluster
+from nightjar.flows.display import following
+from nightjar.flows.nightly import Outcome, nightly
+from nightjar.flows.server import reporting_to, start_api
+from nightjar.inference.request import RunRequest
+from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A finished run, and how long it took to start Prefect and Ray (side by side), in seconds."""
+
+    outcome: Outcome
+    prefect_s: float
+    ray_s: float
+    api_url: str
+    own_api: bool
+
+
+def launch(request: RunRequest, address: str | None, console: Console, *, verbose: bool, quiet: bool) -> Launched:
+    """Run the flow for `request` on the cluster at `address`, or on one of its own.
+
+    Raises:
+        NightjarError: whatever the flow raised.
+    """
+    began = time.monotonic()
+    api = start_api()
+    env = {"PREFECT_API_URL": api.url, "PREFECT_LOGGING_LEVEL": "INFO" if verbose else "CRITICAL"}
+    # Prefect's server starts in its own process while Ray starts in this one.
+    with reporting_to(api, verbose) as reporting, cluster(address, request.job, env, verbose) as runner:
+        ray_s = time.monotonic() - began
+        reporting.wait()
+        prefect_s = time.monotonic() - began
+        with following(request, console, quiet=quiet):
+            outcome = nightly.with_options(task_runner=runner)(
+                job=request.job_path,
+                date=request.date,
+                run_id=request.run_id,
+                limit=request.limit,
+                fresh=request.fresh,
+                publish=request.publish,
+            )
+    return Launched(outcome, prefect_s, ray_s, api.url, api.own)

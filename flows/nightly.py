@@ -1,0 +1,141 @@
+"""The flow: discover, score, validate, publish. When it runs and what a person sees; never a row.
+
+The four tasks run in the Ray cluster as zero-CPU tasks: they drive Ray Data there, and hold nothing it needs.
+They persist no results and cache nothing: the ledger is the memory, so a task repeated continues the run.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from nightjar.flows import artifacts
+from nightjar.inference import run as steps
+from nightjar.inference.discovery import Discovery
+from nightjar.inference.errors import GateFailed, RunFailed, StorageError
+from nightjar.inference.request import RunRequest, make_request
+from nightjar.inference.revisions import newest_revision
+from nightjar.inference.run import Publication, Scored, Verdict
+from prefect import Task, flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.runtime import flow_run
+from prefect_ray.context import remote_options
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run."""
+
+    request: RunRequest
+    scored: Scored
+    verdict: Verdict
+    publication: Publication
+    discover_s: float = 0.0
+
+
+def _worth_repeating(_: Task[Any, Any], __: TaskRun, state: State[Any]) -> bool:
+    """Only what may pass by itself: storage and Ray. What a person must change is not tried again."""
+    error = state.result(raise_on_failure=False)
+    return type(error) is RunFailed or isinstance(error, StorageError)
+
+
+@task(name="discover", cache_policy=NO_CACHE, persist_result=False)
+def discover_task(request: RunRequest) -> Discovery:
+    """Tonight's files and their row counts."""
+    return steps.discover(request)
+
+
+@task(
+    name="score",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=1,
+    retry_delay_seconds=5,
+    retry_condition_fn=_worth_repeating,
+)
+def score_task(request: RunRequest, discovery: Discovery) -> Scored:
+    """Every shard the ledger does not have."""
+    try:
+        with artifacts.ProgressArtifact(request) as progress:
+            scored = steps.score(request, discovery, progress)
+    except RunFailed:
+        newest = newest_revision(request.storage, request.run_uri)
+        if newest is not None:
+            artifacts.show_shards(request, newest.number)
+        raise
+    artifacts.show_shards(request, scored.revision)
+    return scored
+
+
+@task(
+    name="validate",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=1,
+    retry_delay_seconds=5,
+    retry_condition_fn=_worth_repeating,
+)
+def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdict:
+    """The audit and the gates."""
+    try:
+        verdict = steps.validate(request, scored, discovery, lambda _: None)
+    except GateFailed as error:
+        artifacts.show_gates(request, error.gates)
+        raise
+    artifacts.show_gates(request, verdict.gates)
+    return verdict
+
+
+@task(name="publish", cache_policy=NO_CACHE, persist_result=False)
+def publish_task(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
+    """One atomic publication."""
+    publication = steps.publish_run(request, scored, verdict)
+    artifacts.show_summary(request, scored, verdict, publication)
+    return publication
+
+
+def _run_name() -> str:
+    given = flow_run.parameters
+    request = make_request(given["job"], date=given["date"], run_id=given["run_id"], limit=given["limit"])
+    return f"{request.job.name} {request.run_id}"
+
+
+@flow(name="nightly", flow_run_name=_run_name, persist_result=False)
+def nightly(
+    job: str,
+    date: str | None = None,
+    run_id: str | None = None,
+    limit: int | None = None,
+    fresh: bool = False,
+    publish: bool = True,
+) -> Outcome:
+    """Score one job for one logical date, check it, and publish it all or nothing.
+
+    job: path of the job file. date: the logical date, as 2026-11-19; default today (UTC). run_id: a name for
+    the run; default the date. limit: only about so many rows, never published. fresh: score again what is
+    done already. publish: false stops after the gates.
+
+    Raises:
+        NightjarError: with the message a person should read; its class tells the exit code.
+    """
+    request = make_request(
+        job,
+        date=date,
+        run_id=run_id,
+        limit=limit,
+        fresh=fresh,
+        publish=publish,
+        invocation=str(flow_run.id),
+    )
+    with remote_options(num_cpus=0, max_retries=0):
+        began = time.monotonic()
+        # Handed on as a future: the listing goes from worker to worker, not through here.
+        found: Any = discover_task.submit(request)
+        found.result()
+        discover_s = time.monotonic() - began
+        scored = score_task.submit(request, found).result()
+        verdict = validate_task.submit(request, scored, found).result()
+        publication = publish_task.submit(request, scored, verdict).result()
+    return Outcome(request, scored, verdict, publication, discover_s)

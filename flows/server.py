@@ -1,0 +1,139 @@
+"""Which Prefect API a run reports to: the configured one, or a server of its own for as long as it runs.
+
+The own server is this module run as a program. It ends with the process that started it, however that ends,
+so that a killed run leaves nothing behind; its database is the user's usual one, so that the run can be
+looked at later with `prefect server start`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+from nightjar.inference.errors import ClusterError
+from prefect.logging.configuration import setup_logging
+from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
+
+START_S = 120.0
+_POLL_S = 0.1
+
+
+@dataclass
+class PrefectApi:
+    """Where runs are reported. `own`: a server that ends with this command."""
+
+    url: str
+    own: bool
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def wait(self) -> None:
+        """Return once the API answers.
+
+        Raises:
+            ClusterError: it does not, or the own server ended while it started.
+        """
+        began = time.monotonic()
+        while problem := self._problem():
+            self._check_alive()
+            if not self.own or time.monotonic() - began > START_S:
+                raise ClusterError(
+                    f"no Prefect API at {self.url}: {problem}. Start it (`prefect server start`), or unset "
+                    "PREFECT_API_URL to let the run start its own"
+                )
+            time.sleep(_POLL_S)
+
+    def _problem(self) -> str:
+        try:
+            answer = httpx.get(f"{self.url}/health", timeout=5)
+        except httpx.HTTPError as error:
+            return str(error)
+        return "" if answer.status_code == httpx.codes.OK else "it answered, but not as a Prefect API"
+
+    def _check_alive(self) -> None:
+        if self.process is None or self.process.poll() is None:
+            return
+        assert self.process.stderr is not None
+        said = self.process.stderr.read().decode(errors="replace").strip().splitlines()
+        raise ClusterError(f"the local Prefect server ended while starting: {said[-1] if said else 'no message'}")
+
+
+def start_api() -> PrefectApi:
+    """The configured API, or an own server that has begun to start: `wait` waits for it."""
+    configured = PREFECT_API_URL.value()
+    if configured:
+        return PrefectApi(configured, own=False)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nightjar.flows.server", str(port)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        # Ctrl-C is for the run, which still has to report that it was interrupted.
+        start_new_session=True,
+    )
+    return PrefectApi(f"http://127.0.0.1:{port}/api", own=True, process=process)
+
+
+@contextmanager
+def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
+    """Settings under which flows run: this API, and a quiet terminal unless `verbose`. Stops an own server."""
+    level = "INFO" if verbose else "CRITICAL"
+    try:
+        with temporary_settings({PREFECT_API_URL: api.url, PREFECT_LOGGING_LEVEL: level}):
+            setup_logging()
+            try:
+                yield api
+            finally:
+                # What is still queued goes out while there is somebody to take it.
+                _drain()
+    finally:
+        _stop(api)
+
+
+def _drain() -> None:
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for service in (APILogWorker, EventsWorker):
+        service.drain_all(timeout=10)
+
+
+def _stop(api: PrefectApi) -> None:
+    if api.process is None:
+        return
+    api.process.terminate()
+    try:
+        api.process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        api.process.kill()
+        api.process.wait()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone, whichever way it went."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(0)
+
+
+def main() -> None:
+    """Serve the Prefect API on 127.0.0.1:PORT until the parent process ends."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    import uvicorn
+    from prefect.server.api.server import create_app
+
+    uvicorn.run(create_app(ephemeral=True), host="127.0.0.1", port=int(sys.argv[1]), log_level="error", lifespan="on")
+
+
+if __name__ == "__main__":
+    main()

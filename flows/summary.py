@@ -1,0 +1,273 @@
+"""Runs in words and in JSON: what the command line prints when it has something to say."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nightjar.flows.display import describe, duration
+from nightjar.inference import publish
+from nightjar.inference import revisions as revs
+from nightjar.inference.errors import NightjarError
+from nightjar.inference.report import follow
+from nightjar.inference.request import RunRequest
+
+if TYPE_CHECKING:
+    from nightjar.flows.launch import Launched
+    from nightjar.inference.discovery import Discovery
+    from nightjar.inference.ledger import State
+    from nightjar.inference.local import Measured
+    from nightjar.inference.plan import Plan
+
+
+def as_json(launched: Launched, total_s: float) -> dict[str, Any]:
+    """A finished run for machines; times in seconds."""
+    outcome = launched.outcome
+    scored, progress = outcome.scored, outcome.scored.progress
+    return {
+        "job": outcome.request.job.name,
+        "run_id": outcome.request.run_id,
+        "revision": scored.revision,
+        "state": _state(launched),
+        "publication": outcome.publication.number,
+        "rows_in": progress.rows,
+        "rows_out": progress.rows_out,
+        "rows_quarantined": progress.rows_quarantined,
+        "shards": progress.shards,
+        "reused_shards": progress.reused_shards,
+        "failed_attempts": progress.failed_attempts,
+        "retries": progress.retries,
+        "deaths": progress.deaths,
+        "device": scored.device,
+        "metrics": outcome.verdict.metrics,
+        "manifest": f"{outcome.request.output}/{outcome.publication.manifest}",
+        "seconds": {
+            "total": round(total_s, 3),
+            "ray": round(launched.ray_s, 3),
+            "prefect": round(launched.prefect_s, 3),
+            "discover": round(outcome.discover_s, 3),
+            "score": round(scored.seconds, 3),
+            "validate": round(outcome.verdict.seconds, 3),
+            "publish": round(outcome.publication.seconds, 3),
+        },
+        "engine": {
+            "startup_s": round(scored.startup_s, 3),
+            "steady_s": round(progress.steady_s, 3),
+            "rows_per_s": round(progress.rows_per_s),
+        },
+    }
+
+
+def _state(launched: Launched) -> str:
+    outcome = launched.outcome
+    if outcome.publication.number:
+        return "published"
+    return "rolled back" if outcome.scored.finished else "validated"
+
+
+def as_text(launched: Launched, total_s: float) -> str:
+    """The closing summary: figures, paths, next steps."""
+    from nightjar.flows.artifacts import evaluation_lines
+
+    outcome = launched.outcome
+    request, scored, progress = outcome.request, outcome.scored, outcome.scored.progress
+    folder = revs.revision_uri(request.run_uri, scored.revision)
+    lines = [
+        _headline(launched, total_s),
+        f"  rows       {progress.rows:,} in = {progress.rows_out:,} out + {progress.rows_quarantined:,} quarantined, "
+        f"over {progress.shards:,} shards"
+        + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else ""),
+    ]
+    if progress.rows_per_s:
+        lines.append(
+            f"  speed      {progress.rows_per_s:,.0f} rows/s on {scored.device}; scored in {duration(scored.seconds)}, "
+            f"audited in {duration(outcome.verdict.seconds)}"
+        )
+    if progress.failed_attempts or progress.retries:
+        lines.append(
+            f"  retries    {progress.failed_attempts} failed attempts ({progress.deaths} lost processes), "
+            f"{progress.retries} faults overcome in place"
+        )
+    lines.append(f"  gates      {len(outcome.verdict.gates)} of {len(outcome.verdict.gates)} passed")
+    lines += [f"  {name:<10} {value}" for name, value in evaluation_lines(outcome.verdict.metrics)]
+    if progress.rows_quarantined:
+        lines.append(f"  quarantine {folder}/quarantine")
+    lines += [
+        f"  data       {folder}/data",
+        f"  manifest   {request.output}/{outcome.publication.manifest}",
+        *[f"  note       {warning}" for warning in scored.warnings],
+        "",
+        *_next_steps(launched),
+    ]
+    return "\n".join(lines)
+
+
+def _headline(launched: Launched, total_s: float) -> str:
+    outcome = launched.outcome
+    name = f"{outcome.request.job.name} {outcome.request.run_id} r{outcome.scored.revision}"
+    took = f"in {duration(total_s)}"
+    if outcome.scored.finished:
+        if outcome.publication.number:
+            return f"{name}: everything is committed and published already, nothing was scored ({took})"
+        return f"{name}: scored before, and rolled back since: readers do not see it ({took})"
+    if outcome.publication.number:
+        return f"{name}: published as #{outcome.publication.number} {took}"
+    return f"{name}: scored and validated, not published {took}"
+
+
+def _next_steps(launched: Launched) -> list[str]:
+    outcome = launched.outcome
+    job = shlex.quote(_shown(outcome.request.job_path))
+    steps = []
+    if outcome.publication.number:
+        steps += [
+            f"Read it:     nightjar files {job} --run-id {outcome.request.run_id}",
+            f"Take it back: nightjar rollback {job}",
+        ]
+    elif outcome.scored.finished:
+        steps.append(f"Show it again: nightjar rollback {job} --to NUMBER (see {outcome.request.output}/publications)")
+    elif not outcome.request.limit:
+        steps.append(f"Publish it:  nightjar run {job} --run-id {outcome.request.run_id}")
+    if launched.own_api:
+        steps.append("In the UI:   prefect server start, then http://127.0.0.1:4200 → Runs, and Artifacts")
+    else:
+        steps.append(f"In the UI:   {launched.api_url.removesuffix('/api')} → Runs, and Artifacts")
+    return steps
+
+
+def _shown(path: str) -> str:
+    """A path as the person may type it: relative where it lies below the current folder."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path
+
+
+def failed(request: RunRequest, error: NightjarError) -> dict[str, Any]:
+    """A failed run for machines."""
+    return {
+        "job": request.job.name,
+        "run_id": request.run_id,
+        "state": "held" if error.exit_code == 3 else "failed",
+        "error": type(error).__name__,
+        "message": str(error),
+    }
+
+
+def after_failure(request: RunRequest) -> str:
+    """What to do next, once a run failed."""
+    job = shlex.quote(_shown(request.job_path))
+    lines = ["What was committed is kept and nothing new was published."]
+    found = status(request)
+    if found["state"] != "unknown":
+        lines.append(f"  so far     {found['summary']}")
+    lines += [
+        f"  look       nightjar status {job} --run-id {request.run_id}",
+        f"  repeat     nightjar run {job} --run-id {request.run_id}   (scores only what is missing)",
+    ]
+    return "\n".join(lines)
+
+
+def status(request: RunRequest) -> dict[str, Any]:
+    """How far a run is, from its ledger and the publications."""
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    now = publish.newest(request.storage, request.output)
+    shown = now.runs.get(request.run_id)
+    if newest is None:
+        return {"run_id": request.run_id, "state": "unknown", "published": sorted(now.runs)[-10:]}
+    progress = next(follow(request.storage, request.run_uri))
+    state = newest.state
+    return {
+        "job": request.job.name,
+        "run_id": request.run_id,
+        "revision": newest.number,
+        "state": "finished" if newest.success else "publishing" if newest.sealed else _going(state),
+        "holder": str(state.holder) if state.holder else None,
+        "published_revision": shown.revision if shown else None,
+        "publication": now.number,
+        "shards": progress.shards if progress else 0,
+        "committed": progress.done_shards if progress else 0,
+        "rows_out": progress.rows_out if progress else 0,
+        "rows_quarantined": progress.rows_quarantined if progress else 0,
+        "summary": describe(progress) if progress else "not planned yet",
+        "failures": [
+            {"shard": shard, "attempts": len(found), "cause": found[-1].cause, "message": found[-1].message}
+            for shard, found in state.failures.items()
+            if shard not in state.committed and shard not in state.splits
+        ][:20],
+    }
+
+
+def _going(state: State) -> str:
+    from nightjar.inference.ledger import is_dead
+
+    if state.holder is None:
+        return "stopped"
+    return "killed" if is_dead(state.holder) else "running"
+
+
+def status_text(found: dict[str, Any]) -> str:
+    """`status` for people."""
+    if found["state"] == "unknown":
+        known = ", ".join(found["published"]) or "none"
+        return f"{found['run_id']}: no such run yet; published runs: {known}"
+    lines = [f"{found['job']} {found['run_id']} r{found['revision']}: {found['state']}, {found['summary']}"]
+    if found["holder"]:
+        lines.append(f"  writer     {found['holder']}")
+    seen = f"r{found['published_revision']}" if found["published_revision"] else "nothing of it"
+    lines.append(f"  readers    see {seen} (publication {found['publication']})")
+    lines += [f"  failed     shard {f['shard']}: {f['cause']}: {f['message']}" for f in found["failures"]]
+    return "\n".join(lines)
+
+
+def planned(
+    request: RunRequest, discovery: Discovery, plan: Plan, state: State | None, measured: Measured | None
+) -> dict[str, Any]:
+    """What would be scored."""
+    done = len(set(plan.ids()) & state.committed) if state else 0
+    sizes = [shard.rows for shard in plan.shards()]
+    known = [rows for rows in sizes if rows >= 0]
+    found: dict[str, Any] = {
+        "job": request.job.name,
+        "run_id": request.run_id,
+        "files": discovery.files.num_rows,
+        "unreadable_files": discovery.unreadable,
+        "rows": plan.rows,
+        "shards": len(plan),
+        "committed": done,
+        "to_score": len(plan) - done,
+        "rows_per_shard": [min(known, default=0), max(known, default=0)],
+        "columns": len(discovery.schema),
+    }
+    if measured is not None:
+        actors = request.job.resources.max_actors
+        left = plan.rows * (len(plan) - done) / max(1, len(plan))
+        found["measured"] = {
+            "shard": measured.shard,
+            "rows": measured.rows,
+            "load_s": round(measured.load_s, 3),
+            "score_s": round(measured.score_s, 3),
+            "rows_per_s": round(measured.rows / max(1e-9, measured.score_s)),
+            "estimate_s": round(measured.load_s + left / measured.rows * measured.score_s / actors, 1),
+            "actors": actors,
+        }
+    return found
+
+
+def plan_text(found: dict[str, Any]) -> str:
+    """`planned` for people."""
+    low, high = found["rows_per_shard"]
+    lines = [
+        f"{found['job']} {found['run_id']}: {found['to_score']:,} of {found['shards']:,} shards to score, "
+        f"{found['rows']:,} rows in {found['files']:,} files, {low:,} to {high:,} rows a shard"
+    ]
+    if found["unreadable_files"]:
+        lines.append(f"  {found['unreadable_files']} files cannot be read; their shards will fail")
+    if "measured" in found:
+        m = found["measured"]
+        lines.append(
+            f"  measured   {m['rows']:,} rows in {duration(m['score_s'])} ({m['rows_per_s']:,} rows/s), model loaded in "
+            f"{duration(m['load_s'])}: about {duration(m['estimate_s'])} with {m['actors']} actors, writing not counted"
+        )
+    return "\n".join(lines)

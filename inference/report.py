@@ -1,0 +1,124 @@
+"""What a person is told about a run: bounded tables from the ledger and the parts, failed and slow first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from nightjar.inference import revisions as revs
+from nightjar.inference.ledger import Ledger, replay
+from nightjar.inference.outcomes import lines, outcomes, part_names
+from nightjar.inference.plan import Plan, shard_of_line
+from nightjar.inference.progress import Progress
+from nightjar.inference.request import RunRequest
+from nightjar.inference.shards import Failed
+from nightjar.inference.storage import Storage, join
+
+MAX_LINES = 300
+"""Lines of any table shown to a person; the complete record is `shards-<epoch>.parquet` and the ledger."""
+
+_PARTS_READ = 50
+
+
+def follow(storage: Storage, run_uri: str) -> Iterator[Progress | None]:
+    """A run's progress, from its ledger as it grows: None until there is a plan. Ask for the next when due."""
+    progress, uri, number = Progress(), "", 0
+    while True:
+        names = [name for name in storage.subfolders(run_uri) if name[:1] == "r" and name[1:].isdigit()]
+        newest = max((int(name[1:]) for name in names), default=0)
+        if newest and uri != revs.revision_uri(run_uri, newest):
+            progress, uri, number = Progress(), revs.revision_uri(run_uri, newest), 0
+        if uri:
+            for segment in Ledger(storage, uri).segments(number):
+                number = segment.number
+                for record in segment.records:
+                    progress.fold(record)
+        yield progress if progress.shards else None
+
+
+class RunReport:
+    """One revision, read back for people."""
+
+    def __init__(self, request: RunRequest, revision: int) -> None:
+        self.storage = request.storage
+        self.uri = revs.revision_uri(request.run_uri, revision)
+        self.ledger = Ledger(self.storage, self.uri)
+        self.state = replay(self.ledger)
+        fingerprint = self.state.planned["fingerprint"] if self.state.planned else ""
+        plan = revs.read_plan(self.storage, self.uri, self.state, fingerprint)
+        if plan is not None and request.limit:
+            plan = plan.limited(request.limit)
+        self.plan = plan or Plan.of([])
+        self.outcomes = outcomes(self.plan, self.ledger)
+
+    def shards(self, limit: int = MAX_LINES) -> list[dict[str, Any]]:
+        """The shards a person wants to see: without result first, then those that failed before, then the slowest."""
+        failures = {shard: len(found) for shard, found in self.state.failures.items()}
+        table = self.outcomes
+        tries = pa.array([failures.get(shard, 0) for shard in table["shard"].to_pylist()], pa.int32())
+        order = pc.sort_indices(
+            pa.table({"status": table["status"], "tries": tries, "seconds": table["seconds"]}),
+            sort_keys=[("status", "descending"), ("tries", "descending"), ("seconds", "descending")],
+        )
+        return [self._shard(line) for line in lines(table.take(order.slice(0, limit)))]
+
+    def _shard(self, line: dict[str, Any]) -> dict[str, Any]:
+        failures = self.state.failures.get(line["shard"], [])
+        return {
+            "shard": line["shard"],
+            "input": shard_of_line(line).label,
+            "status": line["status"],
+            "rows": line["rows"] if line["rows"] >= 0 else "unknown",
+            "quarantined": line["rows_quarantined"] or 0,
+            "failed attempts": len(failures),
+            "retries in place": line["retries"] or 0,
+            "seconds": round(line["seconds"], 2) if line["seconds"] is not None else "",
+            "worker": line["worker"] or "",
+            "why": failures[-1].message if failures and line["status"] == "missing" else "",
+        }
+
+    def incidents(self, limit: int = MAX_LINES) -> list[dict[str, Any]]:
+        """Every failed attempt, and every quarantined row, with what was done about it; at most `limit`."""
+        found = [self._incident(failed) for failures in self.state.failures.values() for failed in failures]
+        return (found + list(self._quarantined(max(0, limit - len(found)))))[:limit]
+
+    def _incident(self, failed: Failed) -> dict[str, Any]:
+        if failed.shard in self.state.committed:
+            done = "tried again, committed"
+        elif failed.shard in self.state.splits:
+            done = "split into one shard per file"
+        else:
+            done = "no result: repeat the command once it is mended"
+        return {
+            "shard": failed.shard,
+            "attempt": failed.attempt,
+            "file": failed.uri,
+            "row": failed.row if failed.row >= 0 else "",
+            "cause": failed.cause,
+            "message": failed.message,
+            "what was done": done,
+            "replay": "",
+        }
+
+    def _quarantined(self, limit: int) -> Iterator[dict[str, Any]]:
+        """Quarantined rows, read from a bounded number of parts."""
+        for name in part_names(self.outcomes, "quarantine")[:_PARTS_READ]:
+            with pq.ParquetFile(self.storage.open(join(self.uri, name))) as file:
+                rows = file.read(columns=["_file", "_row", "error", "message", "replay"]).slice(0, limit)
+            for row in rows.to_pylist():
+                yield {
+                    "shard": name.rsplit("/", 1)[-1].split("-", 1)[0],
+                    "attempt": "",
+                    "file": row["_file"],
+                    "row": row["_row"],
+                    "cause": row["error"],
+                    "message": row["message"],
+                    "what was done": "quarantined",
+                    "replay": row["replay"],
+                }
+            limit -= rows.num_rows
+            if limit <= 0:
+                return
