@@ -11,11 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-from nightjar.inference.gates import GateResult
-from nightjar.inference.progress import Progress
-from nightjar.inference.report import MAX_LINES, RunReport
-from nightjar.inference.request import RunRequest
-from nightjar.inference.run import Publication, Scored, Verdict
 from prefect.artifacts import (
     create_link_artifact,
     create_markdown_artifact,
@@ -25,6 +20,12 @@ from prefect.artifacts import (
 )
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
+
+from nightjar.inference.gates import GateResult
+from nightjar.inference.progress import Progress
+from nightjar.inference.report import MAX_LINES, RunReport
+from nightjar.inference.request import RunRequest
+from nightjar.inference.run import Publication, Scored, Verdict
 
 EVERY_S = 2.0
 _CELL = 300

@@ -9,8 +9,9 @@ import time
 from typing import Annotated
 
 import typer
-from nightjar.inference.errors import NightjarError, RunFailed
 from rich.console import Console
+
+from nightjar.inference.errors import NightjarError, RunFailed
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130

@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import ray
+from prefect_ray import RayTaskRunner
+
 import nightjar.flows
 import nightjar.inference
-import ray
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.job import Job
 from nightjar.inference.storage import is_local
-from prefect_ray import RayTaskRunner
 
 _EXCLUDED = (".git/", ".venv/", "venv/", "__pycache__/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
 

@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn
+from rich.progress import Progress as Bar
+
 from nightjar.inference.errors import StorageError
 from nightjar.inference.progress import Progress
 from nightjar.inference.report import follow
 from nightjar.inference.request import RunRequest
-from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn
-from rich.progress import Progress as Bar
 
 POLL_S = 0.5
 PLAIN_EVERY_S = 10.0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from rich.console import Console
+
 from nightjar.flows.cluster import cluster
 from nightjar.flows.display import following
 from nightjar.flows.nightly import Outcome, nightly
 from nightjar.flows.server import reporting_to, start_api
 from nightjar.inference.request import RunRequest
-from rich.console import Console
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from prefect import Task, flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.runtime import flow_run
+from prefect_ray.context import remote_options
+
 from nightjar.flows import artifacts
 from nightjar.inference import run as steps
 from nightjar.inference.discovery import Discovery
@@ -17,11 +23,6 @@ from nightjar.inference.errors import GateFailed, RunFailed, StorageError
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.revisions import newest_revision
 from nightjar.inference.run import Publication, Scored, Verdict
-from prefect import Task, flow, task
-from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State, TaskRun
-from prefect.runtime import flow_run
-from prefect_ray.context import remote_options
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import httpx
-from nightjar.inference.errors import ClusterError
 from prefect.logging.configuration import setup_logging
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
+
+from nightjar.inference.errors import ClusterError
 
 START_S = 120.0
 _POLL_S = 0.1

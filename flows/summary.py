@@ -267,7 +267,7 @@ def plan_text(found: dict[str, Any]) -> str:
     if "measured" in found:
         m = found["measured"]
         lines.append(
-            f"  measured   {m['rows']:,} rows in {duration(m['score_s'])} ({m['rows_per_s']:,} rows/s), model loaded in "
-            f"{duration(m['load_s'])}: about {duration(m['estimate_s'])} with {m['actors']} actors, writing not counted"
+            f"  measured   {m['rows']:,} rows in {duration(m['score_s'])} ({m['rows_per_s']:,} rows/s), model "
+            f"loaded in {duration(m['load_s'])}: about {duration(m['estimate_s'])} with {m['actors']} actors, writing not counted"
         )
     return "\n".join(lines)

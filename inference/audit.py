@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
 from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job import LINEAGE, Job
 from nightjar.inference.metrics import Metrics

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from nightjar.inference import engine
 from nightjar.inference.errors import Fenced, QuarantineFull, RunFailed, ShardsFailed
 from nightjar.inference.ledger import LedgerWriter, Record

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+
 from nightjar.inference.errors import InputCorrupt, JobError, Missing
 from nightjar.inference.job import Job
 from nightjar.inference.sources import parquet

@@ -12,6 +12,7 @@ import json
 import logging
 import queue
 import threading
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,6 +21,8 @@ import pyarrow as pa
 import ray
 import ray.data
 import ray.exceptions
+from ray.data import ActorPoolStrategy, DataContext
+
 from nightjar.inference.audit import Audited, audit_block
 from nightjar.inference.errors import ClusterError, JobError, RunFailed
 from nightjar.inference.job import Job
@@ -30,7 +33,6 @@ from nightjar.inference.sources import parquet
 from nightjar.inference.storage import Storage
 from nightjar.inference.suspects import Attempt, Rows
 from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec, load
-from ray.data import ActorPoolStrategy, DataContext
 
 BLOCKS_PER_ACTOR = 64
 MAX_BLOCKS = 1024
@@ -201,17 +203,20 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
         max_size=min(need.max_actors, len(blocks)),
         max_tasks_in_flight_per_actor=2,
     )
-    dataset = ray.data.from_arrow(blocks).map_batches(
-        _Actor,
-        fn_constructor_args=(spec,),
-        batch_size=None,
-        batch_format="pyarrow",
-        compute=pool,
-        num_cpus=need.cpus,
-        num_gpus=need.gpus,
-        max_restarts=-1,
-        max_task_retries=0,
-    )
+    with warnings.catch_warnings():
+        # How often an actor restarts has no named parameter yet, and is what makes a pass end.
+        warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
+        dataset = ray.data.from_arrow(blocks).map_batches(
+            _Actor,
+            fn_constructor_args=(spec,),
+            batch_size=None,
+            batch_format="pyarrow",
+            compute=pool,
+            num_cpus=need.cpus,
+            num_gpus=need.gpus,
+            max_restarts=-1,
+            max_task_retries=0,
+        )
     for events in _stream(dataset):
         yield [decode(json.loads(text)) for text in events]
 

@@ -12,8 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pyarrow as pa
 import yaml
-from nightjar.inference.errors import JobError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from nightjar.inference.errors import JobError
 
 LINEAGE = ("_file", "_row")
 """Columns added to the output: the row's source file, and its index there."""

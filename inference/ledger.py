@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
 from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError
 from nightjar.inference.shards import Failed, Receipt, decode
 from nightjar.inference.storage import Storage, join

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from nightjar.inference.errors import JobError, SchemaMismatch
 from nightjar.inference.job import Job
 

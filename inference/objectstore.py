@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import obstore
 import pyarrow as pa
-from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
-from nightjar.inference.storage import Entry, Names, StorageSettings
 from obstore import exceptions as sdk
 from obstore.store import AzureStore, GCSStore, S3Store
+
+from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
+from nightjar.inference.storage import Entry, Names, StorageSettings
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
 from nightjar.inference.ledger import Ledger, State
 from nightjar.inference.plan import SHARDS, Plan
 from nightjar.inference.shards import Receipt

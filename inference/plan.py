@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.job import Job
 from nightjar.inference.shards import UNKNOWN, Piece, Shard, shard_of, split

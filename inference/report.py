@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
 from nightjar.inference import revisions as revs
 from nightjar.inference.ledger import Ledger, replay
 from nightjar.inference.outcomes import lines, outcomes, part_names

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+
 from nightjar.inference import publish
 from nightjar.inference.discovery import first_schema
 from nightjar.inference.errors import AlreadyExists, JobError, Missing

@@ -12,8 +12,9 @@ from nightjar.inference.errors import AlreadyExists, Transient
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from nightjar.inference.storage import Entry, Names, Storage
     from typing_extensions import Buffer
+
+    from nightjar.inference.storage import Entry, Names, Storage
 
 T = TypeVar("T")
 

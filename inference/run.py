@@ -17,6 +17,7 @@ from importlib.metadata import version
 from typing import Any
 
 import pyarrow as pa
+
 from nightjar.inference import engine, gates, outcomes, publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.audit import Audited, check_plan_covers

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+
 from nightjar.inference.errors import NightjarError, OutputInvalid, OverBudget
 from nightjar.inference.shards import clip
 

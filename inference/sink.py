@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
+
 from nightjar.inference.job import LINEAGE, Job
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.scoring import RowFailure

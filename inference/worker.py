@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
 from nightjar.inference import sink
 from nightjar.inference.errors import Fenced, ShardError
 from nightjar.inference.job import Job

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import pyarrow as pa
+
 from nightjar.inference.errors import JobError
 from nightjar.inference.job import Job, _nearest
 from nightjar.inference.predictors import batches, outputs, user

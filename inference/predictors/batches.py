@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job import _nearest
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.predictors.batches import Array, columns, is_series, is_tensor
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from torch.export.passes import move_to_device_pass
+from torch.utils._pytree import tree_unflatten
+
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job import Job
 from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
 from nightjar.inference.predictors.batches import NUMERIC, Array, columns, is_tensor, to_numpy
-from torch.export.passes import move_to_device_pass
-from torch.utils._pytree import tree_unflatten
 
 __all__ = ["Program", "inspect_program", "load_program", "to_tensor"]
 

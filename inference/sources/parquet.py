@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
 from nightjar.inference.shards import Piece
 from nightjar.inference.storage import Storage

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nightjar.inference.gates import GateResult, budget_rows, evaluate
 from nightjar.inference.job import Job, parse_job
 from nightjar.inference.metrics import Metrics

@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import log_loss, roc_auc_score
+
 from nightjar.inference.errors import JobError, SchemaMismatch
 from nightjar.inference.job import Job, parse_job
 from nightjar.inference.metrics import _BINS, Metrics, _bins
-from sklearn.metrics import log_loss, roc_auc_score
 
 
 def job_of(outputs: dict[str, str], label: str | None = "late", checks: tuple[str, ...] = ()) -> Job:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.job import Job, parse_job
 from nightjar.inference.models import code_fingerprint, fetch_model, model_fingerprint, scoring_fingerprint

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job import Job, arrow_type, parse_job
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer

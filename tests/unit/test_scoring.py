@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nightjar.inference.errors import Fenced, InputCorrupt, OutputInvalid, OverBudget
 from nightjar.inference.scoring import (
     TRACEBACK_CHARS,

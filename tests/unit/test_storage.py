@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from nightjar.inference import faults
 from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
 from nightjar.inference.faults import FaultyStorage

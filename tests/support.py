@@ -1,0 +1,183 @@
+"""What tests build on: a small lake on disk, runs of it in this process or through the command line, and readers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from nightjar.inference import publish, run
+from nightjar.inference.request import RunRequest, make_request
+from nightjar.inference.storage import Storage
+
+FLIGHTS = Path(__file__).parent.parent / "examples" / "flights"
+
+DOUBLE = '''
+def score(batch):
+    """Twice x."""
+    return {"score": batch["x"] * 2}
+'''
+"""A predictor as plain as can be; the job of a fresh `Lake` uses it."""
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> None:
+    """Poll until the condition holds.
+
+    Raises:
+        AssertionError: it did not within `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"after {timeout_s:g} s still not true: {what}"
+        time.sleep(0.05)
+
+
+@dataclass
+class Lake:
+    """A job folder: `data/*.parquet` (columns id, x, name), `model.py`, `job.yaml`; output in `out/`."""
+
+    folder: Path
+
+    @property
+    def job_path(self) -> Path:
+        return self.folder / "job.yaml"
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+    def write_file(self, name: str, first: int, rows: int, row_group: int = 1000) -> Path:
+        """One Parquet file with ids [first, first + rows) and x = id as float32."""
+        path = self.folder / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ids = np.arange(first, first + rows)
+        table = pa.table(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "x": pa.array(ids, pa.float32()),
+                "name": pa.array([f"row {i}" for i in ids], pa.string()),
+            }
+        )
+        pq.write_table(table, path, row_group_size=row_group)
+        return path
+
+    def write_files(self, files: int = 4, rows: int = 2000, row_group: int = 1000) -> None:
+        """Several files, ids running on from one to the next."""
+        for index in range(files):
+            self.write_file(f"part-{index:02d}.parquet", index * rows, rows, row_group)
+
+    def write_model(self, source: str = DOUBLE) -> None:
+        """The module `model` beside the job file."""
+        (self.folder / "model.py").write_text(source)
+
+    def write_job(self, **changes: Any) -> Path:
+        """The job file; keys like `retry__attempts` change one nested key, None removes a key."""
+        job: dict[str, Any] = {
+            "name": "lake",
+            "input": {"uri": "data/", "shard_rows": 1000},
+            "model": {"uses": "model:score", "features": ["x"], "outputs": {"score": "float32"}, "batch_size": 256},
+            "carry": ["id", "name"],
+            "output": {"uri": "out/"},
+            "resources": {"actors": 1},
+            "retry": {"backoff_s": 0.05},
+        }
+        for key, value in changes.items():
+            target = job
+            *path, last = key.split("__")
+            for part in path:
+                target = target.setdefault(part, {})
+            if value is None:
+                target.pop(last, None)
+            else:
+                target[last] = value
+        self.job_path.write_text(yaml.safe_dump(job, sort_keys=False))
+        return self.job_path
+
+    def ready(self, **changes: Any) -> Lake:
+        """Files, model and job in one go."""
+        self.write_files()
+        if not (self.folder / "model.py").exists():
+            self.write_model()
+        self.write_job(**changes)
+        return self
+
+    def request(self, *, storage: Storage | None = None, **options: Any) -> RunRequest:
+        """A request for this job; the date is fixed unless given."""
+        options.setdefault("date", "2026-11-19")
+        return make_request(self.job_path, storage=storage, **options)
+
+    def run(self, *, storage: Storage | None = None, **options: Any) -> Ran:
+        """All four steps in this process, on the session's Ray (fixture `ray_local`)."""
+        return run_steps(self.request(storage=storage, **options))
+
+    def published(self, run_id: str | None = None) -> pd.DataFrame:
+        """What readers see, sorted by file and row."""
+        return read_published(self.request(), run_id)
+
+    def snapshot(self) -> publish.Snapshot:
+        """The newest publication."""
+        request = self.request()
+        return publish.newest(request.storage, request.output)
+
+    def revision(self, number: int = 1, run_id: str = "2026-11-19") -> Path:
+        """The folder of one revision."""
+        return self.out / "runs" / run_id / f"r{number}"
+
+    def records(self, number: int = 1, run_id: str = "2026-11-19") -> list[dict[str, Any]]:
+        """Every record of a revision's ledger."""
+        segments = sorted((self.revision(number, run_id) / "ledger").glob("*.jsonl"))
+        return [json.loads(line) for path in segments for line in path.read_text().splitlines()[1:]]
+
+
+@dataclass
+class Ran:
+    """What the four steps returned."""
+
+    scored: run.Scored
+    verdict: run.Verdict
+    publication: run.Publication
+
+
+def run_steps(request: RunRequest) -> Ran:
+    """Discover, score, validate and publish in this process."""
+    found = run.discover(request)
+    scored = run.score(request, found, lambda _: None)
+    verdict = run.validate(request, scored, found, lambda _: None)
+    return Ran(scored, verdict, run.publish_run(request, scored, verdict))
+
+
+def read_published(request: RunRequest, run_id: str | None = None) -> pd.DataFrame:
+    """The published rows of a run, sorted by source file and row."""
+    names = list(publish.data_files(request.storage, request.output, run_id))
+    frame = pd.concat([pq.read_table(name).to_pandas() for name in names], ignore_index=True)
+    return frame.sort_values(["_file", "_row"], ignore_index=True)
+
+
+def command(
+    *words: str | Path, env: dict[str, str] | None = None, timeout_s: float = 180
+) -> subprocess.CompletedProcess[str]:
+    """Run `nightjar …` as a user would, in a process of its own."""
+    return subprocess.run(
+        [nightjar(), *map(str, words)],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
+def nightjar() -> str:
+    """The installed command."""
+    return str(Path(sys.executable).parent / "nightjar")
