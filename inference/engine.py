@@ -14,7 +14,7 @@ import queue
 import threading
 import warnings
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -27,27 +27,17 @@ from nightjar.inference.audit import Audited, audit_block
 from nightjar.inference.errors import ClusterError, JobError, RunFailed
 from nightjar.inference.job import Job
 from nightjar.inference.plan import shard_of_line
-from nightjar.inference.scoring import BatchSize, score_table
 from nightjar.inference.shards import Event, clip, decode, encode
-from nightjar.inference.sources import parquet
 from nightjar.inference.storage import Storage
 from nightjar.inference.suspects import Attempt, Rows
-from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec, load
+from nightjar.inference.trial import Loaded, try_model
+from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec
 
 BLOCKS_PER_ACTOR = 64
 MAX_BLOCKS = 1024
-SAMPLE_ROWS = 32
 TICK_S = 0.5
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What preflight learnt: the device the model is on, and why the sample could not be scored, if so."""
-
-    device: str
-    sample_error: str = ""
 
 
 def check_cluster(job: Job) -> None:
@@ -81,7 +71,7 @@ def preflight(spec: WorkerSpec, sample: str | None) -> Loaded:
         JobError: the model cannot be loaded, its process died, or no row of the sample could be scored.
     """
     need = spec.job.resources
-    trial = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, num_returns="streaming")(_try_model)
+    trial = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, num_returns="streaming")(try_model)
     steps: Any = trial.options(name="nightjar preflight").remote(spec, sample)
     key = "model.uses" if spec.job.model.uses != "torch" else "model.path"
     loaded: Loaded | None = None
@@ -103,37 +93,6 @@ def preflight(spec: WorkerSpec, sample: str | None) -> Loaded:
         return Loaded(loaded.device, "scoring the first rows ended the process")
     assert loaded is not None
     return loaded
-
-
-def _try_model(spec: WorkerSpec, sample: str | None) -> Iterator[Loaded | str]:
-    """Runs in a worker. Yields `Loaded` once the model is there and again once it scored, or what is wrong."""
-    try:
-        worker = ShardWorker(spec, load(spec))
-    except JobError as error:
-        yield clip(str(error).removeprefix("model.uses: ").removeprefix("model.path: "))
-        return
-    except Exception as error:  # noqa: BLE001 (the user's constructor may raise anything)
-        yield clip(f"loading {spec.job.model.uses} failed with {type(error).__name__}: {error}")
-        return
-    device = worker.scorer.device
-    yield Loaded(device)
-    if sample is None:
-        return
-    table = parquet.read_head(spec.storage, sample, worker.features(), SAMPLE_ROWS)
-    steps = score_table(table, worker.scorer, BatchSize(SAMPLE_ROWS), spec.job.model.output_types())
-    try:
-        while True:
-            next(steps)
-    except StopIteration as stop:
-        failures = stop.value.failures
-    if failures and len(failures) == table.num_rows:
-        first = failures[0]
-        yield f"none of the first {table.num_rows} rows of {sample} can be scored: {first.error}: {first.message}"
-    else:
-        yield Loaded(device)
-
-
-_ASSIGNED = pa.schema([("attempt", pa.int32()), ("how", pa.string())])
 
 
 class _Actor:

@@ -34,6 +34,7 @@ from nightjar.inference.progress import Progress
 from nightjar.inference.request import RunRequest, check_columns, check_model, check_request, record_run
 from nightjar.inference.sink import checksum
 from nightjar.inference.storage import Storage, join, probe_conditional_writes
+from nightjar.inference.trial import SAMPLE_ROWS
 from nightjar.inference.worker import WorkerSpec, read_schema
 
 LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "torch", "numpy", "pandas", "prefect")
@@ -123,7 +124,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     warnings = [*_device_warning(request, loaded.device), *([loaded.sample_error] if loaded.sample_error else [])]
     if discovery.unreadable:
         warnings.append(f"{discovery.unreadable} files cannot be read: their shards will fail")
-    return Checked(loaded.device, engine.SAMPLE_ROWS, tuple(warnings))
+    return Checked(loaded.device, SAMPLE_ROWS, tuple(warnings))
 
 
 def _device_warning(request: RunRequest, device: str) -> list[str]:

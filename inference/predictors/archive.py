@@ -53,6 +53,9 @@ _REBUILDERS = {
     "torch._utils _rebuild_sparse_tensor",
     "torch._utils _rebuild_meta_tensor_no_storage",
     "torch.storage UntypedStorage",
+    # A tensor with attributes, as Dim.DYNAMIC leaves on the example; torch's own weights_only allows it, too.
+    "torch._tensor _rebuild_from_type_v2",
+    "torch Tensor",
 }
 _TYPES = re.compile(r"torch (\w+Storage|bool|b?float\d+\w*|u?int\d+|complex\d+)")
 # STACK_GLOBAL, INST, OBJ, EXT and NEWOBJ_EX can name or call what no GLOBAL shows: none of them is here.

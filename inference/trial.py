@@ -1,0 +1,53 @@
+"""What preflight does in a worker: load the model once and score a few rows.
+
+Apart from the engine, so that the process that tries needs nothing of Ray Data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.scoring import BatchSize, score_table
+from nightjar.inference.shards import clip
+from nightjar.inference.sources import parquet
+from nightjar.inference.worker import ShardWorker, WorkerSpec, load
+
+SAMPLE_ROWS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What preflight learnt: the device the model is on, and why the sample could not be scored, if so."""
+
+    device: str
+    sample_error: str = ""
+
+
+def try_model(spec: WorkerSpec, sample: str | None) -> Iterator[Loaded | str]:
+    """Runs in a worker. Yields `Loaded` once the model is there and again once it scored, or what is wrong."""
+    try:
+        worker = ShardWorker(spec, load(spec))
+    except JobError as error:
+        yield clip(str(error).removeprefix("model.uses: ").removeprefix("model.path: "))
+        return
+    except Exception as error:  # noqa: BLE001 (the user's constructor may raise anything)
+        yield clip(f"loading {spec.job.model.uses} failed with {type(error).__name__}: {error}")
+        return
+    device = worker.scorer.device
+    yield Loaded(device)
+    if sample is None:
+        return
+    table = parquet.read_head(spec.storage, sample, worker.features(), SAMPLE_ROWS)
+    steps = score_table(table, worker.scorer, BatchSize(SAMPLE_ROWS), spec.job.model.output_types())
+    try:
+        while True:
+            next(steps)
+    except StopIteration as stop:
+        failures = stop.value.failures
+    if failures and len(failures) == table.num_rows:
+        first = failures[0]
+        yield f"none of the first {table.num_rows} rows of {sample} can be scored: {first.error}: {first.message}"
+    else:
+        yield Loaded(device)
