@@ -92,7 +92,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Crumb:
-    """Left by a suspect before rows [row, row + rows) of `uri` go to the predictor."""
+    """Left by a suspect before rows [row, row + rows) of `uri` go to the predictor; rows = 0: none do any more."""
 
     shard: str
     uri: str

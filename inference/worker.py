@@ -7,6 +7,7 @@ be caught becomes a `Failed` event and the worker goes on to the next shard.
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import time
 from collections.abc import Generator, Iterable, Iterator
@@ -91,10 +92,8 @@ class ShardWorker:
         self.spec = spec
         self.scorer = scorer or load(spec)
         self.size = BatchSize(batch_rows(spec))
-        self.storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._features = list(input_columns(spec.job, spec.schema))
-        self._ledger = Ledger(self.storage, spec.revision)
         self._reader = ThreadPoolExecutor(1, "nightjar-read")
         self._writer = ThreadPoolExecutor(1, "nightjar-write")
 
@@ -106,37 +105,39 @@ class ShardWorker:
         """Score the assignments in order, yielding events as they happen."""
         writing: Future[Event] | None = None
         ahead = iter(assignments)
-        following = self._begin(next(ahead, None))
+        following = yield from self._begin(next(ahead, None))
         while following is not None:
             running = following
-            yield running.started
             upcoming = next(ahead, None)
-            # A suspect rides alone: nothing else is read while it may take the process with it.
+            # A suspect rides alone: nothing else is read or written while it may take the process with it.
             alone = running.alone or (upcoming is not None and upcoming.attempt.crumbs)
-            following = None if alone else self._begin(upcoming)
-            if following is not None:
-                yield following.started
+            following = None if alone else (yield from self._begin(upcoming))
             result = yield from self._score(running)
             if writing is not None:
                 yield writing.result()
             writing = result
-            if running.alone and writing is not None:
+            if alone and writing is not None:
                 yield writing.result()
                 writing = None
             if alone:
-                following = self._begin(upcoming)
+                following = yield from self._begin(upcoming)
         if writing is not None:
             yield writing.result()
 
-    def _begin(self, assignment: Assignment | None) -> _Running | None:
+    def _begin(self, assignment: Assignment | None) -> Generator[Event, None, _Running | None]:
+        """Say that a shard is started, then read its first piece: a file may kill its reader, too."""
         if assignment is None:
             return None
-        first = self._reader.submit(self._read, assignment.shard.pieces[0])
+        retry = self.spec.job.retry
+        # One storage a shard, so that each fault is counted with the shard that met it.
+        storage = RetryingStorage(self.spec.storage, retry.attempts, retry.backoff_s)
         started = Started(assignment.shard.id, assignment.attempt.number, self.name)
-        return _Running(assignment, started, first, time.time(), self.storage.retries)
+        at = time.time()
+        yield started
+        return _Running(assignment, started, storage, self._read(storage, assignment.shard.pieces[0]), at)
 
-    def _read(self, piece: Piece) -> pa.Table:
-        return parquet.read_piece(self.storage, piece, self.spec.schema)
+    def _read(self, storage: Storage, piece: Piece) -> Future[pa.Table]:
+        return self._reader.submit(parquet.read_piece, storage, piece, self.spec.schema)
 
     def _score(self, running: _Running) -> Generator[Event, None, Future[Event] | None]:
         """Score one shard, leaving crumbs if it is suspected; returns its write, still going on."""
@@ -145,16 +146,20 @@ class ShardWorker:
         output = _Output(self.spec, shard)
         try:
             reading = running.first
-            for index, piece in enumerate(shard.pieces):
+            for piece, following in zip(shard.pieces, (*shard.pieces[1:], None), strict=True):
                 table = reading.result()
-                if index + 1 < len(shard.pieces):
-                    reading = self._reader.submit(self._read, shard.pieces[index + 1])
+                if following and not running.alone:
+                    reading = self._read(running.storage, following)
                 scored = yield from self._score_piece(shard, piece, table, attempt, output.failed)
+                if running.alone:
+                    yield Crumb(shard.id, piece.uri, piece.first_row, 0)
                 output.add(piece, table, scored)
+                if following and running.alone:
+                    reading = self._read(running.storage, following)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield self._failed(running, error)
             return None
-        return self._writer.submit(self._write, running, output, began)
+        return self._writer.submit(self._write, running, output, began, self.size.forced)
 
     def _score_piece(
         self, shard: Shard, piece: Piece, table: pa.Table, attempt: Attempt, failed: int
@@ -178,13 +183,14 @@ class ShardWorker:
             if attempt.crumbs and isinstance(step, Ahead):
                 yield Crumb(shard.id, piece.uri, piece.first_row + step.first, step.rows)
 
-    def _write(self, running: _Running, output: _Output, began: float) -> Event:
+    def _write(self, running: _Running, output: _Output, began: float, forced: int) -> Event:
+        storage = running.storage
         try:
             table, metrics = output.table(), output.metrics()
-            self._check_epoch()
-            quarantine = output.write_quarantine(self.storage)
+            self._check_epoch(storage)
+            quarantine = output.write_quarantine(storage)
             data = sink.write_data(
-                self.storage, self.spec.revision, output.name("data"), table, running.started.shard, metrics
+                storage, self.spec.revision, output.name("data"), table, running.started.shard, metrics
             )
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             return self._failed(running, error)
@@ -200,13 +206,13 @@ class ShardWorker:
             quarantine=quarantine,
             seconds=round(time.monotonic() - began, 3),
             started_at=round(running.at, 3),
-            retries=self.storage.retries - running.retries,
-            batch_rows=self.size.forced,
+            retries=storage.retries,
+            batch_rows=forced,
         )
 
-    def _check_epoch(self) -> None:
+    def _check_epoch(self, storage: Storage) -> None:
         """Before a part appears: a replaced writer's workers must leave nothing behind."""
-        epoch = self._ledger.newest_epoch(self.spec.segment)
+        epoch = Ledger(storage, self.spec.revision).newest_epoch(self.spec.segment)
         if epoch is not None and epoch > self.spec.epoch:
             raise Fenced(f"epoch {self.spec.epoch} was replaced by epoch {epoch}")
 
@@ -226,9 +232,9 @@ class ShardWorker:
 class _Running:
     assignment: Assignment
     started: Started
+    storage: RetryingStorage
     first: Future[pa.Table]
     at: float
-    retries: int
 
     @property
     def alone(self) -> bool:
@@ -274,8 +280,8 @@ class _Output:
             self._bad.append((piece.uri, row, failure, self._replay(piece, row)))
 
     def _replay(self, piece: Piece, row: int) -> str:
-        which = f" --file {piece.uri}" if len(self.shard.pieces) > 1 else ""
-        return f"nightjar replay {self.spec.job_path} {self.spec.run_id} --shard {self.shard.id} --row {row}{which}"
+        words = ["nightjar", "replay", self.spec.job_path, self.spec.run_id, "--shard", self.shard.id, "--row", str(row)]
+        return shlex.join(words + (["--file", piece.uri] if len(self.shard.pieces) > 1 else []))
 
     def table(self) -> pa.Table:
         """The shard's output, in input order, one chunk per column and file."""
