@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.ledger import Ledger, State
 from nightjar.inference.plan import SHARDS, Plan
-from nightjar.inference.shards import Receipt
+from nightjar.inference.shards import Receipt, encode
 
 _PART = pa.struct([("name", pa.string()), ("rows", pa.int64()), ("size", pa.int64()), ("checksum", pa.string())])
 _RECEIPT = pa.schema(
@@ -55,7 +54,7 @@ def _table(receipts: Iterator[Receipt], wanted: set[str]) -> pa.Table:
     batches, lines = [], []
     for receipt in receipts:
         if receipt.shard in wanted:
-            lines.append(asdict(receipt))
+            lines.append(encode(receipt))
         if len(lines) == 8192:
             batches.append(pa.RecordBatch.from_pylist(lines, schema=_RECEIPT))
             lines = []

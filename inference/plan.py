@@ -8,9 +8,10 @@ what was committed stays committed even if the number of actors, and so the defa
 from __future__ import annotations
 
 import io
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -19,10 +20,11 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.job import Job
-from nightjar.inference.shards import UNKNOWN, Piece, Shard, shard_of, split
+from nightjar.inference.shards import UNKNOWN, Piece, Shard, as_line, shard_of, split
 
 DECODED_BYTES = 128 * 1024 * 1024
 SHARDS_PER_ACTOR = 8
+_BATCH = 8192
 
 _PIECE = pa.struct(
     [
@@ -83,13 +85,13 @@ class Plan:
     def of(cls, shards: Iterable[Shard]) -> Plan:
         """A plan of these shards, sorted."""
         batches, lines = [], []
-        for shard in sorted(shards, key=lambda s: (s.pieces[0].uri, s.pieces[0].first_row)):
-            lines.append({"shard": shard.id, "rows": shard.rows, "pieces": [asdict(p) for p in shard.pieces]})
-            if len(lines) == 8192:
+        for shard in shards:
+            lines.append({"shard": shard.id, "rows": shard.rows, "pieces": [as_line(p) for p in shard.pieces]})
+            if len(lines) == _BATCH:
                 batches.append(pa.RecordBatch.from_pylist(lines, schema=SHARDS))
                 lines = []
         batches.append(pa.RecordBatch.from_pylist(lines, schema=SHARDS))
-        return cls(pa.Table.from_batches(batches, schema=SHARDS))
+        return cls(_sorted(pa.Table.from_batches(batches, schema=SHARDS)))
 
     def limited(self, rows: int) -> Plan:
         """The first shards that together hold at least `rows` rows."""
@@ -106,13 +108,14 @@ class Plan:
         assert packed is not None
         parts = split(packed, fingerprint)
         rest = self.table.filter(pc.not_equal(self.table["shard"], shard_id))
-        table = pa.concat_tables([rest, Plan.of(parts).table])
-        first = pc.struct_field(pc.list_element(table["pieces"], 0), "uri")
-        row = pc.struct_field(pc.list_element(table["pieces"], 0), "first_row")
-        order = pc.sort_indices(
-            pa.table({"uri": first, "row": row}), sort_keys=[("uri", "ascending"), ("row", "ascending")]
-        )
-        return Plan(table.take(order)), parts
+        return Plan(_sorted(pa.concat_tables([rest, Plan.of(parts).table]))), parts
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    """By first file and row."""
+    first = pc.list_element(table["pieces"], 0)
+    keys = pa.table({"uri": pc.struct_field(first, "uri"), "row": pc.struct_field(first, "first_row")})
+    return table.take(pc.sort_indices(keys, sort_keys=[("uri", "ascending"), ("row", "ascending")]))
 
 
 def shard_of_line(line: dict[str, Any]) -> Shard:
@@ -123,42 +126,47 @@ def shard_of_line(line: dict[str, Any]) -> Shard:
 
 def make_plan(discovery: Discovery, job: Job, fingerprint: str, previous: Plan | None = None) -> Plan:
     """Tonight's shards. Files that stand unchanged in `previous` keep their boundaries."""
-    lines = [line for batch in discovery.files.to_batches(max_chunksize=8192) for line in batch.to_pylist()]
-    kept, covered = _kept(lines, previous, fingerprint)
-    fresh = [line for line in lines if line["uri"] not in covered]
-    return Plan.of([*kept, *(shard_of(pieces, fingerprint) for pieces in _pack(fresh, *_target(lines, job)))])
+    kept, covered = _kept(discovery, previous)
+    fresh = (line for line in _lines(discovery) if line["uri"] not in covered)
+    packed = _pack(fresh, *_target(discovery, job))
+    return Plan.of(shard_of(pieces, fingerprint) for pieces in itertools.chain(kept, packed))
 
 
-def _kept(lines: list[dict[str, Any]], previous: Plan | None, fingerprint: str) -> tuple[list[Shard], set[str]]:
+def _lines(discovery: Discovery) -> Iterator[dict[str, Any]]:
+    """The files one by one, a bounded number in memory."""
+    for batch in discovery.files.to_batches(max_chunksize=_BATCH):
+        yield from batch.to_pylist()
+
+
+def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[tuple[Piece, ...]], set[str]]:
     """Shards of an earlier plan whose files all stand as they were, and the files they cover."""
     if previous is None:
         return [], set()
     # A file whose footer could not be read is planned anew: another try may find it readable.
-    now = {line["uri"]: (line["size"], line["version"]) for line in lines if line["error"] is None}
+    now = {line["uri"]: (line["size"], line["version"]) for line in _lines(discovery) if line["error"] is None}
     same = [
-        shard
+        shard.pieces
         for shard in previous.shards()
         if all(now.get(p.uri) == (p.size, p.version) and p.rows != UNKNOWN for p in shard.pieces)
     ]
     # An earlier plan may hold only the beginning of a file (--limit): such a file is planned anew, too.
     held: Counter[str] = Counter()
-    for shard in same:
-        for piece in shard.pieces:
-            held[piece.uri] += piece.rows
-    covered = {line["uri"] for line in lines if line["uri"] in held and held[line["uri"]] == sum(line["rows"])}
-    kept = [shard for shard in same if all(piece.uri in covered for piece in shard.pieces)]
-    return [shard_of(shard.pieces, fingerprint) for shard in kept], {p.uri for s in kept for p in s.pieces}
+    for piece in itertools.chain.from_iterable(same):
+        held[piece.uri] += piece.rows
+    covered = {line["uri"] for line in _lines(discovery) if held.get(line["uri"]) == sum(line["rows"])}
+    kept = [pieces for pieces in same if all(piece.uri in covered for piece in pieces)]
+    return kept, {piece.uri for piece in itertools.chain.from_iterable(kept)}
 
 
-def _target(lines: list[dict[str, Any]], job: Job) -> tuple[str, int]:
+def _target(discovery: Discovery, job: Job) -> tuple[str, int]:
     """What limits a shard, `rows` or decoded `sizes`, and how many of them it holds."""
     if job.input.shard_rows:
         return "rows", job.input.shard_rows
-    total = sum(sum(line["sizes"]) for line in lines)
+    total = pc.sum(pc.list_flatten(discovery.files["sizes"])).as_py() or 0
     return "sizes", max(1, min(DECODED_BYTES, total // (SHARDS_PER_ACTOR * job.resources.max_actors)))
 
 
-def _pack(lines: list[dict[str, Any]], unit: str, target: int) -> Iterator[tuple[Piece, ...]]:
+def _pack(lines: Iterable[dict[str, Any]], unit: str, target: int) -> Iterator[tuple[Piece, ...]]:
     """Large files cut at row groups; files at most half a shard packed together, whole, in order."""
     packed: list[Piece] = []
     held = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 UNKNOWN = -1
@@ -60,9 +60,14 @@ class Shard:
         return f"{name}[{low}:{high}]" if high else name
 
 
+def as_line(record: Any) -> dict[str, Any]:
+    """A frozen record's fields, one level deep: `dataclasses.asdict` copies deeply, and is ten times slower."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
 def shard_of(pieces: tuple[Piece, ...], fingerprint: str) -> Shard:
     """The shard of these pieces under a scoring fingerprint. The id is 80 bits of SHA-256."""
-    content = json.dumps([fingerprint, [asdict(piece) for piece in pieces]], sort_keys=True)
+    content = json.dumps([fingerprint, [as_line(piece) for piece in pieces]], sort_keys=True)
     return Shard(hashlib.sha256(content.encode()).hexdigest()[:20], pieces)
 
 
@@ -151,7 +156,11 @@ _TYPES: dict[str, type[Any]] = {cls.__name__.lower(): cls for cls in (Started, C
 
 def encode(event: Event) -> dict[str, Any]:
     """The event as a JSON object, its type under `t`."""
-    return {"t": type(event).__name__.lower(), **asdict(event)}
+    record = {"t": type(event).__name__.lower(), **as_line(event)}
+    for key in ("data", "quarantine"):
+        if record.get(key) is not None:
+            record[key] = as_line(record[key])
+    return record
 
 
 def decode(record: dict[str, Any]) -> Event:

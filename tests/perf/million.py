@@ -1,0 +1,126 @@
+"""A million shards through everything the driver keeps: plan, ledger, outcomes, tables. Run by `test_million.py`.
+
+Prints one JSON object: how much memory each stage left behind, in MB, and the sizes of what people and Prefect see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+
+from nightjar.inference.discovery import FILES, Discovery
+from nightjar.inference.job import parse_job
+from nightjar.inference.ledger import Ledger, open_epoch, replay, this_writer
+from nightjar.inference.outcomes import outcomes, to_parquet
+from nightjar.inference.plan import Plan, make_plan
+from nightjar.inference.report import RunReport
+from nightjar.inference.request import RunRequest
+from nightjar.inference.shards import Failed, Part, Receipt, encode
+from nightjar.inference.storage import LakeStorage
+
+BATCH = 2000
+FAILED_EVERY = 1000
+
+
+def main(folder: str, count: int) -> None:
+    """Simulate a run of `count` shards, one file each, in `folder`."""
+    mb: dict[str, float] = {}
+    process = psutil.Process()
+    base = process.memory_info().rss
+
+    def note(stage: str) -> None:
+        mb[stage] = round((process.memory_info().rss - base) / 1e6, 1)
+
+    job = parse_job(
+        {
+            "name": "million",
+            "input": {"uri": "data/", "shard_rows": 10},
+            "model": {"uses": "model:score", "outputs": {"score": "float32"}},
+            "output": {"uri": "out/"},
+        },
+        Path(folder) / "job.yaml",
+    )
+    storage = LakeStorage()
+    request = RunRequest(job, f"{folder}/job.yaml", "night", "2026-11-19", "", storage, "test")
+    uri = f"{request.run_uri}/r1"
+    plan = make_plan(_lake(folder, count), job, "fingerprint")
+    note("plan")
+    writer = open_epoch(storage, uri, this_writer("score"))
+    storage.create(f"{uri}/plan-000001.parquet", plan.to_bytes())
+    writer.append([{"t": "planned", "file": "plan-000001.parquet", "fingerprint": "fingerprint"}])
+    largest = _commit(writer.append, plan, writer.epoch)
+    note("committed")
+    writer.stop(release=True)
+    ledger = Ledger(storage, uri)
+    state = replay(ledger)
+    note("replayed")
+    table = outcomes(plan, ledger)
+    note("outcomes")
+    shards = to_parquet(table, state)
+    del table, state
+    report = RunReport(request, 1)
+    tables = [json.dumps(report.shards()), json.dumps(report.incidents())]
+    note("report")
+    print(
+        json.dumps(
+            {
+                "shards": len(plan),
+                "committed": len(report.state.committed),
+                "mb": mb,
+                "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3 - base / 1e6, 1),
+                "largest_receipt": largest,
+                "shards_parquet": len(shards),
+                "tables": [len(table) for table in tables],
+            }
+        )
+    )
+
+
+def _lake(folder: str, count: int) -> Discovery:
+    """`count` files of ten rows, as discovery would report them."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, count, 65536):
+            numbers = range(start, min(start + 65536, count))
+            yield pa.record_batch(
+                {
+                    "uri": [f"{folder}/data/part-{n:07d}.parquet" for n in numbers],
+                    "size": pa.array(list(numbers), pa.int64()),
+                    "version": [str(1763500000000000000 + n) for n in numbers],
+                    "rows": pa.array([[10]] * len(numbers), pa.list_(pa.int64())),
+                    "sizes": pa.array([[1000]] * len(numbers), pa.list_(pa.int64())),
+                    "error": pa.array([None] * len(numbers), pa.string()),
+                },
+                schema=FILES,
+            )
+
+    return Discovery(pa.Table.from_batches(list(batches()), schema=FILES), pa.schema([("x", pa.float32())]))
+
+
+def _commit(append: object, plan: Plan, epoch: int) -> int:
+    """A receipt for every shard, some after a failure; returns the largest receipt's bytes."""
+    assert callable(append)
+    records, largest = [], 0
+    for index, shard in enumerate(plan.shards()):
+        part = Part(f"data/{shard.id}-{epoch:06d}-0123abcd.parquet", 10, 2345, "0123456789abcdef" * 2)
+        if index % FAILED_EVERY == 0:
+            records.append(encode(Failed(shard.id, 1, "Transient", "the storage did not answer " * 20)))
+        receipt = Receipt(shard.id, 1, epoch, f"host-{index % 64}:{os.getpid()}", 10, 10, 0, part, None, 0.5, 1.7e9)
+        records.append(encode(receipt))
+        largest = max(largest, len(json.dumps(records[-1])))
+        if len(records) >= BATCH:
+            append(records)
+            records = []
+    append(records)
+    return largest
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
