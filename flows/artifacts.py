@@ -18,9 +18,13 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
 
+from nightjar.flows.display import counted
 from nightjar.inference.gates import GateResult
 from nightjar.inference.progress import Progress
 from nightjar.inference.report import MAX_LINES, RunReport
@@ -28,7 +32,11 @@ from nightjar.inference.request import RunRequest
 from nightjar.inference.run import Publication, Scored, Verdict
 
 EVERY_S = 2.0
+PATIENCE_S = 10.0
+"""So long a task waits at its end for its artifacts to be taken."""
+
 _CELL = 300
+Send = Callable[[], object]
 
 
 class ProgressArtifact:
@@ -38,11 +46,10 @@ class ProgressArtifact:
         self._key = f"{request.job.name}-progress"
         self._run = request.run_id
         self._latest: Progress | None = None
-        self._shown: tuple[int, int] | None = None
+        self._shown = ""
         self._artifact: Any = None
         self._done = threading.Event()
-        context = contextvars.copy_context()
-        self._thread = threading.Thread(target=lambda: context.run(self._loop), daemon=True, name="nightjar-progress")
+        self._thread = _thread(self._loop)
 
     def __enter__(self) -> ProgressArtifact:
         self._thread.start()
@@ -50,7 +57,7 @@ class ProgressArtifact:
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
-        self._thread.join(timeout=30)
+        self._thread.join(PATIENCE_S)
 
     def __call__(self, progress: Progress) -> None:
         """Take note; the thread sends it when it is due."""
@@ -67,14 +74,9 @@ class ProgressArtifact:
         progress = self._latest
         if progress is None or not progress.shards:
             return
-        now = (progress.done_shards, progress.shards)
-        if now == self._shown:
+        share, about = 100.0 * progress.done_shards / progress.shards, _so_far(self._run, progress)
+        if about == self._shown:
             return
-        share = 100.0 * progress.done_shards / progress.shards
-        about = (
-            f"{self._run}: {progress.done_shards} of {progress.shards} shards, {progress.rows_out:,} rows scored, "
-            f"{progress.rows_quarantined:,} quarantined, {progress.failed_attempts} failed attempts"
-        )
 
         def send() -> None:
             if self._artifact is None:
@@ -82,39 +84,89 @@ class ProgressArtifact:
             else:
                 update_progress_artifact(self._artifact, share, description=about)
 
-        if _tolerant("the progress artifact", send):
-            self._shown = now
+        if _sent({self._key: send}):
+            self._shown = about
+
+
+def _so_far(run: str, progress: Progress) -> str:
+    return (
+        f"{run}: {progress.done_shards:,} of {progress.shards:,} shards, {progress.rows_out:,} rows scored, "
+        f"{progress.rows_quarantined:,} quarantined, {counted(progress.failed_attempts, 'failed attempt')}"
+    )
 
 
 def show_shards(request: RunRequest, revision: int) -> None:
     """The tables of shards, and of retries and quarantines."""
+    _deliver(_shard_tables(request, revision))
+
+
+def show_gates(request: RunRequest, gates: tuple[GateResult, ...]) -> None:
+    """The table of gates."""
+    _deliver(_gate_table(request, gates))
+
+
+def catch_up(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
+    """Send again what the API was away for when it was due."""
+    name = request.job.name
+
+    def send() -> None:
+        shown = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run.id]))
+        client = get_client(sync_client=True)
+        known = {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=shown)}
+        bar, about = known.get(f"{name}-progress"), _so_far(request.run_id, scored.progress)
+        if bar is None:
+            create_progress_artifact(100.0, key=f"{name}-progress", description=about)
+        elif bar.description != about:
+            update_progress_artifact(bar.id, 100.0, description=about)
+        due = {**_gate_table(request, verdict.gates)}
+        if not {f"{name}-shards", f"{name}-retries"} <= set(known):
+            due |= _shard_tables(request, scored.revision)
+        for key, again in due.items():
+            if key not in known:
+                again()
+
+    _deliver({"what was missed": send})
+
+
+def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication) -> None:
+    """The page a person reads in the morning, and a link to the output."""
+    where = f"{request.run_uri}/r{scored.revision}"
+    state = f"published as #{publication.number}" if publication.number else "not published"
+    page = _summary(request, scored, verdict, f"{request.output}/{publication.manifest}", state)
+    name = request.job.name
+    _deliver(
+        {
+            f"{name}-summary": lambda: create_markdown_artifact(page, key=f"{name}-summary", description=state),
+            f"{name}-output": lambda: create_link_artifact(
+                _link(where), link_text=where, key=f"{name}-output", description=f"Output of {request.run_id}"
+            ),
+        }
+    )
+
+
+def _shard_tables(request: RunRequest, revision: int) -> dict[str, Send]:
     report = RunReport(request, revision)
-    shards = report.shards()
+    shards, incidents = report.shards(), report.incidents()
     total = len(report.plan)
-    shown = f"All {total} shards" if len(shards) == total else f"{len(shards)} of {total} shards"
-    _tolerant(
-        "the shard table",
-        lambda: create_table_artifact(
+    shown = f"All {total:,} shards" if len(shards) == total else f"{len(shards):,} of {total:,} shards"
+    more = f" (the first {MAX_LINES})" if len(incidents) == MAX_LINES else ""
+    return {
+        f"{request.job.name}-shards": lambda: create_table_artifact(
             _bounded(shards),
             key=f"{request.job.name}-shards",
             description=f"{shown} of {request.run_id}: without result first, then retried, then slowest. "
             f"Complete in `shards-*.parquet` under {report.uri}",
         ),
-    )
-    incidents = report.incidents()
-    more = f" (the first {MAX_LINES})" if len(incidents) == MAX_LINES else ""
-    _tolerant(
-        "the table of retries",
-        lambda: create_table_artifact(
+        f"{request.job.name}-retries": lambda: create_table_artifact(
             _bounded(incidents),
             key=f"{request.job.name}-retries",
             description=f"Failed attempts and quarantined rows of {request.run_id}{more}; none is an empty table",
         ),
-    )
+    }
 
 
-def show_gates(request: RunRequest, gates: tuple[GateResult, ...]) -> None:
-    """The table of gates."""
+def _gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str, Send]:
+    key = f"{request.job.name}-gates"
     table = [
         {
             "gate": gate.name,
@@ -125,19 +177,14 @@ def show_gates(request: RunRequest, gates: tuple[GateResult, ...]) -> None:
         }
         for gate in gates
     ]
-    _tolerant(
-        "the gates",
-        lambda: create_table_artifact(
-            _bounded(table), key=f"{request.job.name}-gates", description=f"Gates of {request.run_id}"
-        ),
-    )
+    return {
+        key: lambda: create_table_artifact(_bounded(table), key=key, description=f"Gates of {request.run_id}"),
+    }
 
 
-def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication) -> None:
-    """The page a person reads in the morning, and links to the output."""
+def _summary(request: RunRequest, scored: Scored, verdict: Verdict, manifest: str, state: str) -> str:
     progress = scored.progress
     where = f"{request.run_uri}/r{scored.revision}"
-    state = f"published as #{publication.number}" if publication.number else "not published"
     lines = [
         f"# {request.job.name} {request.run_id}: {state}",
         "",
@@ -151,20 +198,13 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
         f"| gates | {sum(gate.passed for gate in verdict.gates)} of {len(verdict.gates)} passed |",
         *[f"| {name} | {value} |" for name, value in evaluation_lines(verdict.metrics)],
         f"| output | `{where}/data` |",
-        f"| manifest | `{request.output}/{publication.manifest}` |",
+        *([f"| quarantine | `{where}/quarantine` |"] if progress.rows_quarantined else []),
+        f"| every shard | `{manifest.replace('manifest-', 'shards-').replace('.json', '.parquet')}` |",
+        f"| manifest | `{manifest}` |",
         "",
         f"The exact files: `nightjar files {request.job_path} --run-id {request.run_id}`",
     ]
-    _tolerant(
-        "the summary",
-        lambda: create_markdown_artifact("\n".join(lines), key=f"{request.job.name}-summary", description=state),
-    )
-    _tolerant(
-        "the link to the output",
-        lambda: create_link_artifact(
-            _link(where), link_text=where, key=f"{request.job.name}-output", description=f"Output of {request.run_id}"
-        ),
-    )
+    return "\n".join(lines)
 
 
 def evaluation_lines(metrics: dict[str, Any]) -> list[tuple[str, str]]:
@@ -195,11 +235,27 @@ def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _tolerant(what: str, send: Callable[[], object]) -> bool:
-    """Send; an API that does not take it costs the artifact, not the run."""
-    try:
-        send()
-    except (httpx.HTTPError, PrefectException, OSError) as error:
-        get_run_logger().warning("%s could not be sent: %s", what, error)
-        return False
+def _deliver(due: dict[str, Send]) -> None:
+    """Send, by key, for at most `PATIENCE_S`: an API that is away costs artifacts, never the run."""
+    thread = _thread(lambda: _sent(due))
+    thread.start()
+    thread.join(PATIENCE_S)
+    if thread.is_alive():
+        get_run_logger().warning("Prefect's API took no artifact for %g s; going on: %s", PATIENCE_S, ", ".join(due))
+
+
+def _sent(due: dict[str, Send]) -> bool:
+    for key, send in due.items():
+        try:
+            send()
+        # RuntimeError: the task has ended meanwhile and closed its connection.
+        except (httpx.HTTPError, PrefectException, OSError, RuntimeError) as error:
+            get_run_logger().warning("the artifact %s could not be sent: %s", key, error)
+            return False
     return True
+
+
+def _thread(target: Callable[[], object]) -> threading.Thread:
+    """A thread that knows the task run it belongs to."""
+    context = contextvars.copy_context()
+    return threading.Thread(target=lambda: context.run(target), daemon=True, name="nightjar-artifacts")

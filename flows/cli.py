@@ -6,7 +6,9 @@ import json
 import signal
 import sys
 import time
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,12 +16,12 @@ from rich.console import Console
 from nightjar.inference.errors import NightjarError, RunFailed
 
 EXIT_USAGE = 2
+EXIT_HELD = 3
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="nightjar",
     help="Score a data lake by morning: every row once, checked, published all or nothing.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -46,9 +48,11 @@ def main() -> None:
     """Entry point: runs a command and turns what went wrong into one sentence and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        app(standalone_mode=False)
+        app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except NightjarError as error:
         _say(str(error))
+        for note in getattr(error, "__notes__", ()):
+            err.print(note, highlight=False, markup=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _say("interrupted; what was committed is kept, repeat the command to continue")
@@ -58,15 +62,42 @@ def main() -> None:
     except typer.Exit as done:
         sys.exit(done.exit_code)
     except Exception as error:
-        usage = getattr(error, "format_message", None)
-        if usage is None:
+        if not hasattr(error, "format_message"):
             raise
-        _say(f"{usage()}\nTry `nightjar --help`.")
+        _misused(error, "--json" in sys.argv)
         sys.exit(EXIT_USAGE)
 
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def _misused(error: Any, as_json: bool) -> None:
+    """An unknown command or option, as the parser of the command line reports it."""
+    message = error.format_message().rstrip(".")
+    if as_json:
+        print(json.dumps({"state": "failed", "error": "UsageError", "message": message}))
+    _say(message)
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        err.print(context.get_usage(), highlight=False, markup=False, soft_wrap=True)
+    path = context.command_path if context else "nightjar"
+    err.print(f"Try `{path} --help`.", highlight=False, markup=False)
+
+
+@contextmanager
+def _as_json(wanted: bool, about: dict[str, Any]) -> Iterator[None]:
+    """With --json what went wrong is one JSON object on standard output, as a result would be.
+
+    about: the job and the run, once they are known.
+    """
+    try:
+        yield
+    except NightjarError as error:
+        if wanted:
+            state = "held" if error.exit_code == EXIT_HELD else "failed"
+            print(json.dumps({**about, "state": state, "error": type(error).__name__, "message": str(error)}))
+        raise
 
 
 def _say(message: str) -> None:
@@ -92,21 +123,19 @@ def run(
     from nightjar.inference.request import check_request, make_request
 
     began = time.monotonic()
-    request = make_request(job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish)
-    check_request(request)
-    from nightjar.flows import summary
-    from nightjar.flows.launch import launch
+    about: dict[str, Any] = {}
+    with _as_json(as_json, about):
+        request = make_request(job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish)
+        about.update(job=request.job.name, run_id=request.run_id)
+        check_request(request)
+        from nightjar.flows import summary
+        from nightjar.flows.launch import launch
 
-    try:
-        launched = launch(request, ray, out, verbose=verbose, quiet=as_json)
-    except NightjarError as error:
-        if as_json:
-            print(json.dumps(summary.failed(request, error)))
-        if isinstance(error, RunFailed):
-            _say(str(error))
-            err.print(summary.after_failure(request), highlight=False, markup=False, soft_wrap=True)
-            raise typer.Exit(error.exit_code) from error
-        raise
+        try:
+            launched = launch(request, ray, out, verbose=verbose, quiet=as_json)
+        except RunFailed as error:
+            error.add_note(summary.after_failure(request))
+            raise
     total_s = time.monotonic() - began
     if as_json:
         print(json.dumps(summary.as_json(launched, total_s)))
@@ -126,15 +155,20 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Show what would be scored, without scoring."""
-    from nightjar.flows import summary
-    from nightjar.inference import run as steps
-    from nightjar.inference.local import measure_shard
-    from nightjar.inference.request import make_request
+    from nightjar.inference.request import check_request, make_request
 
-    request = make_request(job, date=date, run_id=run_id, limit=limit)
-    found = steps.discover(request)
-    made, state = steps.plan(request, found)
-    measured = measure_shard(request, found, made) if measure else None
+    about: dict[str, Any] = {}
+    with _as_json(as_json, about):
+        request = make_request(job, date=date, run_id=run_id, limit=limit)
+        about.update(job=request.job.name, run_id=request.run_id)
+        check_request(request)
+        from nightjar.flows import summary
+        from nightjar.inference import run as steps
+        from nightjar.inference.local import measure_shard
+
+        found = steps.discover(request)
+        made, state = steps.plan(request, found)
+        measured = measure_shard(request, found, made) if measure else None
     planned = summary.planned(request, found, made, state, measured)
     out.print_json(data=planned) if as_json else out.print(summary.plan_text(planned), highlight=False, soft_wrap=True)
 
@@ -142,11 +176,13 @@ def plan(
 @app.command()
 def check(job: JobArgument, date: DateOption = None, ray: RayOption = None, verbose: VerboseOption = False) -> None:
     """Preflight: job, input, output, cluster, and the model on a few rows. Scores nothing."""
-    from nightjar.flows.cluster import cluster
-    from nightjar.inference import run as steps
-    from nightjar.inference.request import make_request
+    from nightjar.inference.request import check_request, make_request
 
     request = make_request(job, date=date)
+    check_request(request)
+    from nightjar.flows.cluster import cluster
+    from nightjar.inference import run as steps
+
     found = steps.discover(request)
     with cluster(ray, request.job, {}, verbose):
         checked = steps.check(request, found)
@@ -166,7 +202,8 @@ def status(job: JobArgument, date: DateOption = None, run_id: RunOption = None, 
     from nightjar.flows import summary
     from nightjar.inference.request import make_request
 
-    found = summary.status(make_request(job, date=date, run_id=run_id))
+    with _as_json(as_json, {}):
+        found = summary.status(make_request(job, date=date, run_id=run_id, scores=False))
     if as_json:
         out.print_json(data=found)
     else:
@@ -177,11 +214,9 @@ def status(job: JobArgument, date: DateOption = None, run_id: RunOption = None, 
 def files(job: JobArgument, date: DateOption = None, run_id: RunOption = None) -> None:
     """Print the exact data files of a published night, one per line. Default: the latest night."""
     from nightjar.inference import publish
-    from nightjar.inference.job import load_job
     from nightjar.inference.request import make_request
 
-    load_job(job)
-    request = make_request(job, date=date, run_id=run_id)
+    request = make_request(job, date=date, run_id=run_id, scores=False)
     wanted = run_id or date
     for uri in publish.data_files(request.storage, request.output, wanted):
         print(uri)
@@ -196,7 +231,7 @@ def rollback(
     from nightjar.inference import publish
     from nightjar.inference.request import make_request
 
-    request = make_request(job)
+    request = make_request(job, scores=False)
     back = publish.rollback(request.storage, request.output, to)
     shown = ", ".join(f"{run} r{entry.revision}" for run, entry in sorted(back.runs.items())) or "nothing"
     out.print(f"publication {back.number}: {back.note}. Readers now see {shown}.", highlight=False, soft_wrap=True)

@@ -1,16 +1,18 @@
-"""What a person sees in the terminal while a run goes on, and when it has ended."""
+"""What a person sees in the terminal while a run goes on."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 from nightjar.inference.errors import StorageError
 from nightjar.inference.progress import Progress
@@ -19,23 +21,40 @@ from nightjar.inference.request import RunRequest
 
 POLL_S = 0.5
 PLAIN_EVERY_S = 10.0
+_STEPS = {"score": "scoring", "validate": "validating", "publish": "publishing"}
 
 
-def describe(progress: Progress) -> str:
-    """One line: rows per second, retries, quarantined, time left."""
-    parts = [f"{progress.done_shards}/{progress.shards} shards"]
+def describe(progress: Progress, *, running: bool = False) -> str:
+    """One line: shards, rows per second, retries, quarantined; and the time left while the run is `running`."""
+    return ", ".join([_shards(progress), *_details(progress, running)])
+
+
+def _shards(progress: Progress) -> str:
+    return f"{progress.done_shards:,}/{progress.shards:,} shards"
+
+
+def _details(progress: Progress, running: bool) -> list[str]:
+    parts = []
     if progress.reused_shards:
-        parts.append(f"{progress.reused_shards} already done")
+        parts.append(f"{progress.reused_shards:,} already done")
     if progress.rows_per_s:
         parts.append(f"{progress.rows_per_s:,.0f} rows/s")
-    if progress.failed_attempts or progress.retries:
-        parts.append(f"{progress.failed_attempts} failed attempts, {progress.retries} retries in place")
+    if progress.failed_attempts:
+        parts.append(counted(progress.failed_attempts, "failed attempt"))
+    if progress.retries:
+        parts.append(f"{counted(progress.retries, 'fault')} overcome in place")
     if progress.rows_quarantined:
         parts.append(f"{progress.rows_quarantined:,} quarantined")
     left = progress.remaining_s()
-    if left is not None and progress.done_shards < progress.shards:
-        parts.append(f"about {duration(left)} left")
-    return ", ".join(parts)
+    # An estimate that is used up says nothing: what is missing is being tried again, or stands still.
+    if running and left and progress.done_shards < progress.shards:
+        parts.append(f"about {duration(left) if left >= 10 else f'{max(1, left):.0f} s'} left")
+    return parts
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things: 1 shard, 2 shards."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -48,59 +67,89 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+class _Watch:
+    """What is going on: a word of the command's until the flow runs, from then on the run's ledger."""
+
+    def __init__(self, request: RunRequest) -> None:
+        self.name = f"{request.job.name} {request.run_id}"
+        self.doing = "starting Ray and Prefect"
+        self.flowing = threading.Event()
+        self.done = threading.Event()
+        self._request = request
+
+    def flow_begins(self) -> None:
+        """Ray and Prefect are there."""
+        self.doing = "looking for input"
+        self.flowing.set()
+
+    def steps(self) -> Iterator[tuple[str, Progress | None]]:
+        """What is being done and how far it is, every `POLL_S`, and once more at the end."""
+        ledger = follow(self._request.storage, self._request.run_uri)
+        progress: Progress | None = None
+        while True:
+            last = self.done.wait(POLL_S)
+            try:
+                progress = next(ledger) if self.flowing.is_set() else None
+            except StorageError as error:
+                # The display must not end a run that still can write; it looks again.
+                print(f"progress cannot be read: {error}", file=sys.stderr)
+                ledger = follow(self._request.storage, self._request.run_uri)
+            yield (_STEPS[progress.step] if progress and progress.step else self.doing), progress
+            if last:
+                return
+
+
 @contextmanager
-def following(request: RunRequest, console: Console, *, quiet: bool) -> Iterator[None]:
-    """Show the run's progress from its ledger for as long as the context lasts."""
+def following(request: RunRequest, console: Console, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    """Show the run for as long as the context lasts; call what it gives when the flow begins."""
+    watch = _Watch(request)
     if quiet:
-        yield
+        yield watch.flow_begins
         return
-    done = threading.Event()
     show = _live if console.is_terminal else _plain
-    thread = threading.Thread(target=show, args=(request, console, done), daemon=True, name="nightjar-display")
+    thread = threading.Thread(target=show, args=(watch, console), daemon=True, name="nightjar-display")
     thread.start()
     try:
-        yield
+        yield watch.flow_begins
     finally:
-        done.set()
+        watch.done.set()
         thread.join(timeout=10)
 
 
-def _steps(request: RunRequest, done: threading.Event, every_s: float) -> Iterator[Progress]:
-    """The run's progress whenever it changed, and once more at the end."""
-    ledger = follow(request.storage, request.run_uri)
-    while True:
-        last = done.wait(every_s)
-        try:
-            progress = next(ledger, None)
-        except StorageError as error:
-            # The display must not end a run that still can write; it looks again.
-            print(f"progress cannot be read: {error}", file=sys.stderr)
-            ledger = follow(request.storage, request.run_uri)
-            progress = None
-        if progress is not None:
-            yield progress
-        if last:
-            return
-
-
-def _live(request: RunRequest, console: Console, done: threading.Event) -> None:
+def _live(watch: _Watch, console: Console) -> None:
+    """Two lines that stay in place and are gone at the end: a bar, and the figures below it."""
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.fields[step]}"),
-        BarColumn(bar_width=30),
         TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[shards]}"),
+        TimeElapsedColumn(),
     )
-    with Bar(*columns, console=console, transient=True) as bar:
-        task: TaskID = bar.add_task("starting Ray and Prefect", total=None, step=request.run_id)
-        for progress in _steps(request, done, POLL_S):
-            bar.update(task, total=progress.shards, completed=progress.done_shards, description=describe(progress))
+    bar = Bar(*columns, console=console)
+    task: TaskID = bar.add_task(watch.doing, total=None, shards="")
+    figures = Text(no_wrap=True, overflow="ellipsis", style="dim")
+    with Live(Group(bar, figures), console=console, transient=True):
+        for doing, progress in watch.steps():
+            if progress is None:
+                bar.update(task, description=doing)
+                continue
+            figures.plain = "  " + ", ".join(_details(progress, True))
+            bar.update(
+                task,
+                description=doing,
+                total=progress.shards,
+                completed=progress.done_shards,
+                shards=_shards(progress),
+            )
 
 
-def _plain(request: RunRequest, console: Console, done: threading.Event) -> None:
-    shown, at = "", 0.0
-    for progress in _steps(request, done, POLL_S):
+def _plain(watch: _Watch, console: Console) -> None:
+    """A line when the step changes, and every `PLAIN_EVERY_S` when the figures have."""
+    step, shown, at = "", "", 0.0
+    for doing, progress in watch.steps():
         now = time.monotonic()
-        text = describe(progress)
-        if text != shown and (now - at >= PLAIN_EVERY_S or progress.done_shards == progress.shards):
-            console.print(f"{request.run_id}: {text}", highlight=False, soft_wrap=True)
-            shown, at = text, now
+        text = f"{doing}: {describe(progress, running=True)}" if progress else doing
+        complete = progress is not None and progress.done_shards == progress.shards
+        if text != shown and (doing != step or complete or now - at >= PLAIN_EVERY_S):
+            console.print(f"{watch.name}: {text}", highlight=False, markup=False, soft_wrap=True)
+            step, shown, at = doing, text, now

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from nightjar.flows.cluster import cluster
 from nightjar.flows.display import following
+from nightjar.flows.ending import keeping_ending
 from nightjar.flows.nightly import Outcome, nightly
 from nightjar.flows.server import reporting_to, start_api
 from nightjar.inference.request import RunRequest
@@ -16,13 +17,17 @@ from nightjar.inference.request import RunRequest
 
 @dataclass(frozen=True)
 class Launched:
-    """A finished run, and how long it took to start Prefect and Ray (side by side), in seconds."""
+    """A finished run, and how long it took to start Prefect and Ray (side by side), in seconds.
+
+    unreported: why Prefect's API does not know how the run ended, if it was away by then.
+    """
 
     outcome: Outcome
     prefect_s: float
     ray_s: float
     api_url: str
     own_api: bool
+    unreported: str = ""
 
 
 def launch(request: RunRequest, address: str | None, console: Console, *, verbose: bool, quiet: bool) -> Launched:
@@ -33,14 +38,19 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
     """
     began = time.monotonic()
     api = start_api()
-    env = {"PREFECT_API_URL": api.url, "PREFECT_LOGGING_LEVEL": "INFO" if verbose else "CRITICAL"}
+    env = {"PREFECT_API_URL": api.url}
     # Prefect's server starts in its own process while Ray starts in this one.
-    with reporting_to(api, verbose) as reporting, cluster(address, request.job, env, verbose) as runner:
+    with (
+        reporting_to(api, verbose) as reporting,
+        following(request, console, quiet=quiet) as flow_begins,
+        cluster(address, request.job, env, verbose) as runner,
+    ):
         ray_s = time.monotonic() - began
         reporting.wait()
         prefect_s = time.monotonic() - began
-        with following(request, console, quiet=quiet):
-            outcome = nightly.with_options(task_runner=runner)(
+        flow_begins()
+        with keeping_ending() as ending:
+            nightly.with_options(task_runner=runner)(
                 job=request.job_path,
                 date=request.date,
                 run_id=request.run_id,
@@ -48,4 +58,4 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
                 fresh=request.fresh,
                 publish=request.publish,
             )
-    return Launched(outcome, prefect_s, ray_s, api.url, api.own)
+    return Launched(ending.outcome(), prefect_s, ray_s, api.url, api.own, ending.unreported)

@@ -13,13 +13,17 @@ from typing import Any
 from prefect import Task, flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
+from prefect.states import Failed
 from prefect_ray.context import remote_options
 
 from nightjar.flows import artifacts
+from nightjar.flows.display import describe
+from nightjar.flows.ending import note_ending
 from nightjar.inference import run as steps
 from nightjar.inference.discovery import Discovery
-from nightjar.inference.errors import GateFailed, RunFailed, StorageError
+from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, StorageError
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.revisions import newest_revision
 from nightjar.inference.run import Publication, Scored, Verdict
@@ -42,7 +46,7 @@ def _worth_repeating(_: Task[Any, Any], __: TaskRun, state: State[Any]) -> bool:
     return type(error) is RunFailed or isinstance(error, StorageError)
 
 
-@task(name="discover", cache_policy=NO_CACHE, persist_result=False)
+@task(name="discover", task_run_name="discover", cache_policy=NO_CACHE, persist_result=False)
 def discover_task(request: RunRequest) -> Discovery:
     """Tonight's files and their row counts."""
     return steps.discover(request)
@@ -50,6 +54,7 @@ def discover_task(request: RunRequest) -> Discovery:
 
 @task(
     name="score",
+    task_run_name="score",
     cache_policy=NO_CACHE,
     persist_result=False,
     retries=1,
@@ -61,6 +66,7 @@ def score_task(request: RunRequest, discovery: Discovery) -> Scored:
     try:
         with artifacts.ProgressArtifact(request) as progress:
             scored = steps.score(request, discovery, progress)
+            progress(scored.progress)
     except RunFailed:
         newest = newest_revision(request.storage, request.run_uri)
         if newest is not None:
@@ -72,6 +78,7 @@ def score_task(request: RunRequest, discovery: Discovery) -> Scored:
 
 @task(
     name="validate",
+    task_run_name="validate",
     cache_policy=NO_CACHE,
     persist_result=False,
     retries=1,
@@ -89,10 +96,11 @@ def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> 
     return verdict
 
 
-@task(name="publish", cache_policy=NO_CACHE, persist_result=False)
+@task(name="publish", task_run_name="publish", cache_policy=NO_CACHE, persist_result=False)
 def publish_task(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
     """One atomic publication."""
     publication = steps.publish_run(request, scored, verdict)
+    artifacts.catch_up(request, scored, verdict)
     artifacts.show_summary(request, scored, verdict, publication)
     return publication
 
@@ -111,7 +119,7 @@ def nightly(
     limit: int | None = None,
     fresh: bool = False,
     publish: bool = True,
-) -> Outcome:
+) -> Outcome | State[Any]:
     """Score one job for one logical date, check it, and publish it all or nothing.
 
     job: path of the job file. date: the logical date, as 2026-11-19; default today (UTC). run_id: a name for
@@ -121,15 +129,26 @@ def nightly(
     Raises:
         NightjarError: with the message a person should read; its class tells the exit code.
     """
-    request = make_request(
-        job,
-        date=date,
-        run_id=run_id,
-        limit=limit,
-        fresh=fresh,
-        publish=publish,
-        invocation=str(flow_run.id),
-    )
+    try:
+        request = make_request(
+            job,
+            date=date,
+            run_id=run_id,
+            limit=limit,
+            fresh=fresh,
+            publish=publish,
+            invocation=str(flow_run.id),
+        )
+        outcome = _four_steps(request)
+    except NightjarError as error:
+        note_ending(error)
+        # The run's page shows the message alone; calling the flow still raises the error.
+        return Failed(message=str(error), data=error)
+    note_ending(outcome)
+    return outcome
+
+
+def _four_steps(request: RunRequest) -> Outcome:
     with remote_options(num_cpus=0, max_retries=0):
         began = time.monotonic()
         # Handed on as a future: the listing goes from worker to worker, not through here.
@@ -137,6 +156,8 @@ def nightly(
         found.result()
         discover_s = time.monotonic() - began
         scored = score_task.submit(request, found).result()
+        get_run_logger().info("scored: %s", describe(scored.progress))
         verdict = validate_task.submit(request, scored, found).result()
         publication = publish_task.submit(request, scored, verdict).result()
+        get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
     return Outcome(request, scored, verdict, publication, discover_s)

@@ -7,6 +7,7 @@ looked at later with `prefect server start`.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -19,7 +20,13 @@ from dataclasses import dataclass, field
 
 import httpx
 from prefect.logging.configuration import setup_logging
-from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_CLIENT_MAX_RETRIES,
+    PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED,
+    PREFECT_LOGGING_LEVEL,
+    temporary_settings,
+)
 
 from nightjar.inference.errors import ClusterError
 
@@ -88,10 +95,19 @@ def start_api() -> PrefectApi:
 @contextmanager
 def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
     """Settings under which flows run: this API, and a quiet terminal unless `verbose`. Stops an own server."""
-    level = "INFO" if verbose else "CRITICAL"
+    settings = {
+        PREFECT_API_URL: api.url,
+        PREFECT_LOGGING_LEVEL: "INFO",
+        # Some 15 s for each thing the flow tells the API, not a minute: the ledger does not need it.
+        PREFECT_CLIENT_MAX_RETRIES: min(3, PREFECT_CLIENT_MAX_RETRIES.value()),
+        # Each process of the cluster would ask, and fail its task if the API is away just then.
+        PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False,
+    }
     try:
-        with temporary_settings({PREFECT_API_URL: api.url, PREFECT_LOGGING_LEVEL: level}):
+        with temporary_settings(settings):
             setup_logging()
+            if not verbose:
+                _quiet_terminal()
             try:
                 yield api
             finally:
@@ -99,6 +115,15 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
                 _drain()
     finally:
         _stop(api)
+
+
+def _quiet_terminal() -> None:
+    """Prefect's logs go to its API, where the run's page shows them, and not to the terminal."""
+    logging.raiseExceptions = False  # what cannot be sent to the API is not printed either
+    loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
+    for handler in {handler for logger in loggers for handler in logger.handlers}:
+        if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("prefect."):
+            handler.setLevel(logging.CRITICAL + 1)
 
 
 def _drain() -> None:

@@ -6,10 +6,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.display import describe, duration
+from nightjar.flows.display import counted, describe, duration
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
-from nightjar.inference.errors import NightjarError
 from nightjar.inference.report import follow
 from nightjar.inference.request import RunRequest
 
@@ -40,6 +39,7 @@ def as_json(launched: Launched, total_s: float) -> dict[str, Any]:
         "retries": progress.retries,
         "deaths": progress.deaths,
         "device": scored.device,
+        "unreported": launched.unreported,
         "metrics": outcome.verdict.metrics,
         "manifest": f"{outcome.request.output}/{outcome.publication.manifest}",
         "seconds": {
@@ -86,8 +86,8 @@ def as_text(launched: Launched, total_s: float) -> str:
         )
     if progress.failed_attempts or progress.retries:
         lines.append(
-            f"  retries    {progress.failed_attempts} failed attempts ({progress.deaths} lost processes), "
-            f"{progress.retries} faults overcome in place"
+            f"  retries    {counted(progress.failed_attempts, 'failed attempt')} "
+            f"({progress.deaths} by a lost process), {counted(progress.retries, 'fault')} overcome in place"
         )
     lines.append(f"  gates      {len(outcome.verdict.gates)} of {len(outcome.verdict.gates)} passed")
     lines += [f"  {name:<10} {value}" for name, value in evaluation_lines(outcome.verdict.metrics)]
@@ -97,10 +97,20 @@ def as_text(launched: Launched, total_s: float) -> str:
         f"  data       {folder}/data",
         f"  manifest   {request.output}/{outcome.publication.manifest}",
         *[f"  note       {warning}" for warning in scored.warnings],
+        *_unreported(launched),
         "",
         *_next_steps(launched),
     ]
     return "\n".join(lines)
+
+
+def _unreported(launched: Launched) -> list[str]:
+    if not launched.unreported:
+        return []
+    return [
+        f"  note       Prefect's API was away at the end ({launched.unreported}): its page of this run may say "
+        "Running or Failed; the ledger is right"
+    ]
 
 
 def _headline(launched: Launched, total_s: float) -> str:
@@ -144,17 +154,6 @@ def _shown(path: str) -> str:
         return path
 
 
-def failed(request: RunRequest, error: NightjarError) -> dict[str, Any]:
-    """A failed run for machines."""
-    return {
-        "job": request.job.name,
-        "run_id": request.run_id,
-        "state": "held" if error.exit_code == 3 else "failed",
-        "error": type(error).__name__,
-        "message": str(error),
-    }
-
-
 def after_failure(request: RunRequest) -> str:
     """What to do next, once a run failed."""
     job = shlex.quote(_shown(request.job_path))
@@ -178,11 +177,12 @@ def status(request: RunRequest) -> dict[str, Any]:
         return {"run_id": request.run_id, "state": "unknown", "published": sorted(now.runs)[-10:]}
     progress = next(follow(request.storage, request.run_uri))
     state = newest.state
+    going = "finished" if newest.success else "publishing" if newest.sealed else _going(state)
     return {
         "job": request.job.name,
         "run_id": request.run_id,
         "revision": newest.number,
-        "state": "finished" if newest.success else "publishing" if newest.sealed else _going(state),
+        "state": going,
         "holder": str(state.holder) if state.holder else None,
         "published_revision": shown.revision if shown else None,
         "publication": now.number,
@@ -190,7 +190,7 @@ def status(request: RunRequest) -> dict[str, Any]:
         "committed": progress.done_shards if progress else 0,
         "rows_out": progress.rows_out if progress else 0,
         "rows_quarantined": progress.rows_quarantined if progress else 0,
-        "summary": describe(progress) if progress else "not planned yet",
+        "summary": describe(progress, running=going == "running") if progress else "not planned yet",
         "failures": [
             {"shard": shard, "attempts": len(found), "cause": found[-1].cause, "message": found[-1].message}
             for shard, found in state.failures.items()
@@ -268,6 +268,7 @@ def plan_text(found: dict[str, Any]) -> str:
         m = found["measured"]
         lines.append(
             f"  measured   {m['rows']:,} rows in {duration(m['score_s'])} ({m['rows_per_s']:,} rows/s), model "
-            f"loaded in {duration(m['load_s'])}: about {duration(m['estimate_s'])} with {m['actors']} actors, writing not counted"
+            f"loaded in {duration(m['load_s'])}: about {duration(m['estimate_s'])} with {m['actors']} actors, "
+            "writing not counted"
         )
     return "\n".join(lines)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference import engine
-from nightjar.inference.errors import Fenced, QuarantineFull, RunFailed, ShardsFailed
+from nightjar.inference.errors import Fenced, InputChanged, InputCorrupt, QuarantineFull, RunFailed, ShardsFailed
 from nightjar.inference.ledger import LedgerWriter, Record
 from nightjar.inference.plan import Plan
 from nightjar.inference.progress import Progress
@@ -27,6 +28,9 @@ FLUSH_S = 1.0
 FLUSH_RECORDS = 500
 ALIKE = 8
 """So many first shards failing for one cause, and none succeeding, end the run: the rest would, too."""
+
+_OWN_FAULT = {InputCorrupt.__name__, InputChanged.__name__}
+"""Causes that lie in one file and say nothing of the next."""
 
 _LONGEST_BACKOFF_S = 60.0
 
@@ -50,7 +54,16 @@ class Campaign:
     _flushed_at: float = field(default_factory=time.monotonic)
     _silent_passes: int = 0
     _failures: dict[str, list[Failed]] = field(default_factory=dict)
+    _earlier: dict[str, list[Failed]] = field(default_factory=dict)
     _receipts: int = 0
+
+    def __post_init__(self) -> None:
+        """Repeating the command grants new attempts, since whoever repeats it has probably mended something.
+
+        But what is known about a row that kills is kept.
+        """
+        for shard, failures in self.writer.state.failures.items():
+            self._earlier[shard] = [failed for failed in failures if failed.died]
 
     def run(self) -> None:
         """Score what is missing.
@@ -90,25 +103,18 @@ class Campaign:
         for shard, pieces in zip(self.plan.ids(), sizes, strict=True):
             if shard in self.writer.state.committed or shard in self.given_up:
                 continue
-            failures = self._charged(shard)
-            decided = next_attempt(failures, self.spec.job.retry.attempts) if failures else fresh
-            if pieces > 1 and any(not failed.died for failed in failures):
+            failures, earlier = self._failures.get(shard, []), self._earlier.get(shard, [])
+            tries = self.spec.job.retry.attempts
+            decided = next_attempt(failures, tries, earlier) if failures or earlier else fresh
+            if pieces > 1 and (isinstance(decided, GivenUp) or any(not failed.died for failed in failures)):
                 packed.append(shard)
             elif isinstance(decided, GivenUp):
                 self.given_up[shard] = decided
             else:
                 ids.append(shard)
                 attempts.append(decided)
+        self._check_alike(given_up.failed for given_up in self.given_up.values())
         return ids, attempts, packed
-
-    def _charged(self, shard: str) -> list[Failed]:
-        """A shard's failures that count: this command's, and the deaths of earlier ones.
-
-        Repeating the command grants new attempts, since whoever repeats it has probably mended something;
-        but what is known about a row that kills is kept.
-        """
-        deaths = [failed for failed in self.writer.state.failures.get(shard, ()) if failed.died]
-        return deaths + self._failures.get(shard, [])
 
     def _split(self, shard: str) -> None:
         """A packed shard failed: from now on each of its files is a shard of its own."""
@@ -150,8 +156,9 @@ class Campaign:
             events.close()
             self._flush()
         for shard, start in running.items():
-            self._save(encode(_death(start, crumbs.get(shard), ended)))
+            self._charge(_death(start, crumbs.get(shard), ended))
         self._flush()
+        self._check_budget()
         self._silent_passes = 0 if started else self._silent_passes + 1
         if self._silent_passes >= self.spec.job.retry.attempts:
             raise RunFailed(
@@ -175,15 +182,19 @@ class Campaign:
                 running.pop(event.shard, None)
                 if event.cause == Fenced.__name__:
                     self.writer.append([])  # the ledger knows by whom
-                self._failures.setdefault(event.shard, []).append(event)
-                self._save(encode(event))
-                self._check_alike()
+                self._charge(event)
+                # Deaths are judged once they were given up: until then one row may be to blame.
+                self._check_alike(found[0] for found in self._failures.values() if not found[0].died)
 
-    def _check_alike(self) -> None:
-        if self._receipts or len(self._failures) < ALIKE:
+    def _charge(self, failed: Failed) -> None:
+        self._failures.setdefault(failed.shard, []).append(failed)
+        self._save(encode(failed))
+
+    def _check_alike(self, failures: Iterable[Failed]) -> None:
+        if self._receipts:
             return
-        firsts = [failures[0] for failures in self._failures.values()]
-        if len({(failed.cause, failed.terminal) for failed in firsts}) == 1:
+        firsts = list(islice((failed for failed in failures if failed.cause not in _OWN_FAULT), ALIKE))
+        if len(firsts) == ALIKE and len({(failed.cause, failed.terminal) for failed in firsts}) == 1:
             raise ShardsFailed(
                 f"the first {len(firsts)} shards all failed alike, so the run stopped: "
                 f"{firsts[0].cause}: {firsts[0].message}",
@@ -231,7 +242,7 @@ class Campaign:
 def _death(start: Started, crumb: Crumb | None, ended: str) -> Failed:
     """What a lost process is charged with: the shard, and where its last crumb lay."""
     message = ended or f"the worker {start.worker} was lost while it worked on this shard"
-    if crumb is None:
+    if crumb is None or not crumb.rows:
         return Failed(start.shard, start.attempt, "ProcessDied", message, died=True, worker=start.worker)
     where = f"row {crumb.row}" if crumb.rows == 1 else f"rows {crumb.row} to {crumb.row + crumb.rows - 1}"
     return Failed(

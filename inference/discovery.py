@@ -38,7 +38,7 @@ FILES = pa.schema(
 
 @dataclass(frozen=True)
 class Discovery:
-    """The lake as it was found: `files` (schema `FILES`, sorted by uri) and the columns of the first readable one."""
+    """The lake as it was found: `files` (schema `FILES`, sorted by uri) and the columns of the first with rows."""
 
     files: pa.Table
     schema: pa.Schema
@@ -51,7 +51,7 @@ class Discovery:
     @property
     def unreadable(self) -> int:
         """Files whose footer could not be read."""
-        return self.files.num_rows - int(self.files["error"].null_count)
+        return int(self.files.num_rows - self.files["error"].null_count)
 
 
 def discover(storage: Storage, job: Job) -> Discovery:
@@ -61,33 +61,53 @@ def discover(storage: Storage, job: Job) -> Discovery:
         JobError: there is nothing to score, or no file is readable; names `input.uri`.
     """
     entries = input_files(storage, job)
-    schema: pa.Schema | None = None
+    schema = fallback = None
     batches: list[pa.RecordBatch] = []
     with ThreadPoolExecutor(_READERS) as pool:
         while window := list(islice(entries, _WINDOW)):
             footers = list(pool.map(lambda entry: _footer(storage, entry), window))
-            schema = schema or next((f.schema for f in footers if isinstance(f, parquet.Footer)), None)
+            readable = [footer for footer in footers if isinstance(footer, parquet.Footer)]
+            # An empty file's types may be anyone's guess (pandas writes null): files with rows go first.
+            schema = schema or next((footer.schema for footer in readable if sum(footer.rows)), None)
+            fallback = fallback or next((footer.schema for footer in readable), None)
             lines = [_line(entry, footer) for entry, footer in zip(window, footers, strict=True)]
             batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
     files = pa.Table.from_batches(batches, schema=FILES)
+    schema = schema or fallback
     if schema is None:
         first = files["error"][0].as_py()
         raise JobError(f"input.uri: none of the {files.num_rows} files can be read; the first: {first}")
     discovery = Discovery(files, schema)
     if not discovery.rows and not discovery.unreadable:
-        raise JobError(f"input.uri: the {files.num_rows} files under {job.input.uri} hold no rows")
+        raise _no_rows(job, files.num_rows)
     return discovery
 
 
 def first_schema(storage: Storage, job: Job) -> pa.Schema:
-    """The columns of the first readable file: enough to check a job without reading every footer."""
-    error = ""
+    """The columns of the first file with rows: enough to check a job without reading every footer.
+
+    Raises:
+        JobError: there is nothing to score; names `input.uri`.
+    """
+    error, empty, schema = "", 0, None
     for entry in input_files(storage, job):
         footer = _footer(storage, entry)
-        if isinstance(footer, parquet.Footer):
+        if isinstance(footer, str):
+            error = error or footer
+        elif sum(footer.rows):
             return footer.schema
-        error = error or footer
-    raise JobError(f"input.uri: no file can be read; the first: {error}")
+        else:
+            empty, schema = empty + 1, schema or footer.schema
+    if schema is None:
+        raise JobError(f"input.uri: no file can be read; the first: {error}")
+    if not error:
+        raise _no_rows(job, empty)
+    return schema
+
+
+def _no_rows(job: Job, files: int) -> JobError:
+    which = f"the file {job.input.uri} holds" if files == 1 else f"the {files} files at {job.input.uri} hold"
+    return JobError(f"input.uri: {which} no rows")
 
 
 def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
@@ -107,14 +127,35 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         name = entry.uri[len(base.rstrip("/")) + 1 :]
         if any(part.startswith((".", "_")) for part in name.split("/")):
             continue
-        if pattern.fullmatch(name) and (job.input.format or name.lower().endswith(parquet.SUFFIXES)):
+        if not pattern.fullmatch(name):
+            continue
+        if job.input.format or name.lower().endswith(parquet.SUFFIXES):
             found += 1
             yield entry
         else:
             others += 1
     if not found:
-        also = f" ({others} other files; name one by its path, or set input.format)" if others else ""
-        raise JobError(f"input.uri: no Parquet files at {uri}{also}")
+        raise JobError(f"input.uri: no Parquet files at {uri}{_instead(uri, others)}")
+
+
+def _instead(uri: str, others: int) -> str:
+    """What may be meant when nothing matches."""
+    if others:
+        return ", only files of other names; name one by its path, or set input.format: parquet"
+    return "; in a pattern, write [[] for the bracket [" if "[" in uri else ""
+
+
+def takes_in(uri: str, file: str) -> bool:
+    """Whether an input uri would take in a Parquet file at that place."""
+    base, pattern = _split_glob(uri)
+    folder = base.rstrip("/") + "/"
+    below = file.startswith(folder) and pattern.fullmatch(file.removeprefix(folder)) is not None
+    return below or file == uri
+
+
+def input_folder(uri: str) -> str:
+    """The folder (or file) an input uri names, without its pattern."""
+    return _split_glob(uri)[0]
 
 
 def _stat(storage: Storage, uri: str) -> Entry | None:
@@ -127,13 +168,19 @@ def _stat(storage: Storage, uri: str) -> Entry | None:
 
 
 def _split_glob(uri: str) -> tuple[str, re.Pattern[str]]:
-    """The folder to list, and the pattern of names below it."""
+    """The folder to list, and the pattern of names below it; a pattern with a slash at its end names folders."""
     scheme, _, path = ("", "", uri) if is_local(uri) else uri.partition("://")
     parts = path.rstrip("/").split("/")
     depth = next((i for i, part in enumerate(parts) if _GLOB.search(part)), len(parts))
     base = "/".join(parts[:depth])
     rest = "/".join(parts[depth:])
-    return (f"{scheme}://{base}" if scheme else base or "/"), re.compile(_translate(rest) if rest else ".*")
+    pattern = f"{_translate(rest)}{'/.*' if path.endswith('/') else ''}" if rest else ".*"
+    try:
+        return (f"{scheme}://{base}" if scheme else base or "/"), re.compile(
+            pattern, re.DOTALL
+        )  # a name may hold a newline
+    except re.error as error:
+        raise JobError(f"input.uri: {uri!r} is no pattern: {error}") from None
 
 
 def _translate(glob: str) -> str:
@@ -141,9 +188,16 @@ def _translate(glob: str) -> str:
     out = ""
     for token in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", glob):
         out += {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token) or (
-            f"[{'^' + token[2:-1] if token[1] == '!' else token[1:-1]}]" if token.startswith("[") else re.escape(token)
+            _character(token[1:-1]) if token.startswith("[") else re.escape(token)
         )
     return out
+
+
+def _character(choice: str) -> str:
+    """`a-c` or `!a-c`, as between a glob's brackets."""
+    negated = choice.startswith("!")
+    inside = re.escape(choice[negated:]).replace("\\-", "-")
+    return f"[{'^/' if negated else ''}{inside}]"
 
 
 def _footer(storage: Storage, entry: Entry) -> parquet.Footer | str:

@@ -7,6 +7,7 @@ finite and lose nothing but what died: with Ray's defaults, a row that kills its
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import logging
@@ -36,6 +37,8 @@ from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec
 BLOCKS_PER_ACTOR = 64
 MAX_BLOCKS = 1024
 TICK_S = 0.5
+
+_CLOSING_S = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -154,9 +157,20 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
     Raises:
         RunFailed: Ray gave up on the pass itself.
     """
-    need = spec.job.resources
-    blocks = _blocks(shards, attempts, need.max_actors)
+    blocks = _blocks(shards, attempts, spec.job.resources.max_actors)
     _configure(errored_blocks=-1, stall_s=spec.job.retry.stall_s)
+    try:
+        for events in _stream(_pass(spec, blocks)):
+            yield [decode(json.loads(text)) for text in events]
+    finally:
+        # A task that lost its process leaves its exception in a reference cycle with the pool. Until that is
+        # collected the pool's actors live on and hold their CPUs, and the next pass waits for these for ever.
+        gc.collect()
+
+
+def _pass(spec: WorkerSpec, blocks: list[pa.Table]) -> Any:
+    """The dataset whose execution is the pass."""
+    need = spec.job.resources
     pool = ActorPoolStrategy(
         min_size=min(need.min_actors, len(blocks)),
         max_size=min(need.max_actors, len(blocks)),
@@ -165,7 +179,7 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
     with warnings.catch_warnings():
         # How often an actor restarts has no named parameter yet, and is what makes a pass end.
         warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
-        dataset = ray.data.from_arrow(blocks).map_batches(
+        return ray.data.from_arrow(blocks).map_batches(
             _Actor,
             fn_constructor_args=(spec,),
             batch_size=None,
@@ -176,8 +190,6 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
             max_restarts=-1,
             max_task_retries=0,
         )
-    for events in _stream(dataset):
-        yield [decode(json.loads(text)) for text in events]
 
 
 def _stream(dataset: Any) -> Generator[list[str], None, None]:
@@ -213,6 +225,7 @@ def _stream(dataset: Any) -> Generator[list[str], None, None]:
         closed.set()
         while not arrived.empty():
             arrived.get_nowait()
+        thread.join(_CLOSING_S)
 
 
 def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import os.path
 import re
 import string
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.sentences import nearest, sentences
 
 LINEAGE = ("_file", "_row")
 """Columns added to the output: the row's source file, and its index there."""
@@ -24,11 +24,11 @@ _LATER = {
     "schedule": "schedules are not supported yet; start `nightjar run` from your scheduler",
     "audit": "the rescore audit is not supported yet; every run is already audited row by row",
 }
-_TEMPLATE_KEYS = ("input.uri", "output.uri", "model.path")
+_PLACES = ("input.uri", "output.uri", "model.path")
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Input(_Model):
@@ -69,7 +69,10 @@ class Model(_Model):
         for name, text in value.items():
             if name in LINEAGE:
                 raise ValueError(f"{name!r} is the name of a lineage column; choose another")
-            arrow_type(text)
+            try:
+                arrow_type(text)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
         return value
 
     def output_types(self) -> dict[str, pa.DataType]:
@@ -197,7 +200,7 @@ class Job(_Model):
             if check.column not in written:
                 raise ValueError(
                     f"checks[{index}].column: {check.column!r} is neither an output nor a carried column"
-                    + _nearest(check.column, written)
+                    + nearest(check.column, written)
                 )
         return self
 
@@ -228,6 +231,22 @@ class Job(_Model):
             "format": self.output.format,
             "gpu": self.resources.gpus > 0,
         }
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "": Job,
+    "input": Input,
+    "model": Model,
+    "output": Output,
+    "resources": Resources,
+    "resources.actors": ActorRange,
+    "retry": Retry,
+    "checks": Check,
+}
+_CHOICES = {
+    "model.batch_size": "auto or a number of rows, 1 or more",
+    "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}",
+}
 
 
 class _Loader(yaml.SafeLoader):
@@ -265,7 +284,7 @@ def load_job(path: str | Path) -> Job:
     try:
         content = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise JobError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise JobError(f"{path}: {_not_yaml(error)}") from error
     if not isinstance(content, dict):
         raise JobError(f"{path}: a job file is a mapping of keys; start with `name:`")
     return parse_job(content, path)
@@ -281,7 +300,7 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     try:
         job = Job.model_validate(content)
     except ValidationError as error:
-        raise JobError("\n".join(f"{path}: {_sentence(fault)}" for fault in _faults(error))) from None
+        raise JobError("\n".join(f"{path}: {fault}" for fault in sentences(error, _SECTIONS, _CHOICES))) from None
     folder = path.parent
     job = job.model_copy(
         update={
@@ -293,11 +312,11 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
             ),
         }
     )
-    for key in _TEMPLATE_KEYS:
+    for key in _PLACES:
         section, name = key.split(".")
         value = getattr(getattr(job, section), name)
         if value:
-            _check_template(value, f"{path}: {key}")
+            _check_place(value, f"{path}: {key}")
     return job
 
 
@@ -332,7 +351,15 @@ def _absolute(uri: str, folder: Path) -> str:
     return os.path.normpath(folder / Path(uri).expanduser()) + ("/" if uri.endswith("/") else "")
 
 
-def _check_template(text: str, where: str) -> None:
+def _not_yaml(error: yaml.YAMLError) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"not valid YAML: {' '.join(str(error).split())}"
+    mark = error.problem_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: not valid YAML: {error.problem}"
+
+
+def _check_place(text: str, where: str) -> None:
+    """Whether a location can be one, dates left open."""
     try:
         fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
     except ValueError as error:
@@ -340,90 +367,15 @@ def _check_template(text: str, where: str) -> None:
     for field in fields:
         if field != "date":
             raise JobError(f"{where}: {{{field}}} is unknown; write {{date}} or {{date:%Y/%m/%d}}")
+    try:
+        _fill(text, dt.date(2026, 11, 19))
+    except (ValueError, LookupError) as error:
+        raise JobError(
+            f"{where}: {text!r} cannot be filled in ({error}); write {{date}} or {{date:%Y/%m/%d}}"
+        ) from None
+    if "://" in text and not re.match(r"(s3|gs|az)://[^/]", text):
+        raise JobError(f"{where}: {text!r} is no place; write a path, or s3://, gs:// or az:// with a bucket")
 
 
 def _fill(text: str, date: dt.date) -> str:
     return text.format(date=date)
-
-
-def _faults(error: ValidationError) -> list[Any]:
-    """Faults without the echo of each branch of a union that did not match."""
-    seen: dict[tuple[Any, ...], Any] = {}
-    for fault in error.errors():
-        where = tuple(part for part in fault["loc"] if not _is_branch(part))
-        if where not in seen:
-            seen[where] = {**fault, "loc": where}
-    return list(seen.values())
-
-
-def _is_branch(part: int | str) -> bool:
-    """Pydantic names the branch of a union in the location; a user did not write it."""
-    return isinstance(part, str) and (
-        part in {"ActorRange", "int", "str"} or part.startswith(("constrained-", "literal["))
-    )
-
-
-_PLAIN: dict[str, str] = {
-    "missing": "is required",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "string_type": "must be text",
-    "bool_type": "must be true or false",
-    "dict_type": "must be a mapping of name: type",
-    "tuple_type": "must be a list",
-    "literal_error": "must be {expected}",
-}
-
-
-_UNIONS = {
-    "model.batch_size": "auto or a number of rows, 1 or more",
-    "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}",
-}
-
-
-class _Keys:
-    """The keys known under each section, for naming the nearest."""
-
-    sections: ClassVar[dict[str, type[BaseModel]]] = {
-        "": Job,
-        "input": Input,
-        "model": Model,
-        "output": Output,
-        "resources": Resources,
-        "resources.actors": ActorRange,
-        "retry": Retry,
-        "checks": Check,
-    }
-
-    @classmethod
-    def under(cls, section: str) -> set[str]:
-        model = cls.sections.get(re.sub(r"\[\d+\]", "", section))
-        return set(model.model_fields) - {"folder"} if model else set()
-
-
-def _sentence(fault: Any) -> str:
-    where = ""
-    for part in fault["loc"]:
-        where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)
-    kind = fault["type"]
-    if where in _UNIONS:
-        return f"{where}: must be {_UNIONS[where]}, not {fault['input']!r}"
-    if kind == "extra_forbidden":
-        section, _, key = where.rpartition(".")
-        known = _Keys.under(section)
-        return f"unknown key {where!r}" + (
-            _nearest(key, known, prefix=f"{section}." if section else "") or f"; known: {', '.join(sorted(known))}"
-        )
-    if kind == "value_error":
-        message = str(fault["ctx"]["error"])
-        return f"{where}: {message}" if where else message
-    text = _PLAIN.get(kind)
-    if text is None:
-        return f"{where}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
-    given = "" if kind == "missing" else f", not {fault['input']!r}"
-    return f"{where}: {text.format(**fault.get('ctx', {}))}{given}"
-
-
-def _nearest(word: str, known: set[str] | dict[str, Any], prefix: str = "") -> str:
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {prefix + close[0]!r}?" if close else ""

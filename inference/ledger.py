@@ -3,7 +3,8 @@
 Segments `ledger/00000001.jsonl` are created if absent and never rewritten, so whoever creates number n+1
 owns it. The first line of a segment names its epoch and writer; each further line is one record. A writer
 whose next number exists reads it back: its own nonce means that the answer to its create was lost and the
-append succeeded; another's means that it has been replaced, and it stops.
+append succeeded; another's means that it has been replaced, and it stops. A create whose outcome is unknown
+is tried again with the same number and bytes, which can only succeed once.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from typing import Any
 
 import psutil
 
-from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError
+from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError, StorageError
 from nightjar.inference.shards import Failed, Receipt, decode
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage import RetryingStorage, Storage, join
 
 LEASE_S = 10.0
 """A writer from which no segment appears for this long, on the observer's own clock, may be replaced."""
@@ -66,9 +67,11 @@ def this_writer(task: str, flow_run: str = "") -> Writer:
 
 
 def _host() -> str:
-    """Host name and boot: a process id means something only within both."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()}/{boot.read_text()[:8] if boot.exists() else uuid.getnode()}"
+    """Host name, boot and container: a process id means something only within all three."""
+    boot, container = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    if not (boot.exists() and container.is_symlink()):
+        return f"{socket.gethostname()}/{uuid.getnode()}"
+    return f"{socket.gethostname()}/{boot.read_text()[:8]}/{container.readlink()}"
 
 
 def is_dead(writer: Writer) -> bool:
@@ -255,8 +258,8 @@ class LedgerWriter:
         self._done.set()
         self._thread.join()
         if release and self._stopped is None:
-            # Whoever replaced this writer while it was leaving needs no release any more.
-            with contextlib.suppress(Fenced):
+            # Whoever replaced this writer needs no release; whoever misses it waits for the lease to lapse.
+            with contextlib.suppress(Fenced, StorageError):
                 self.append([{"t": "closed"}])
 
     def _keep_alive(self) -> None:
@@ -303,7 +306,7 @@ def open_epoch(
     Raises:
         Held: another writer lives; the message says who.
     """
-    ledger = Ledger(storage, revision_uri)
+    ledger = Ledger(RetryingStorage(storage), revision_uri)
     state = replay(ledger)
     if state.holder is not None and not _may_succeed(state.holder, writer):
         _watch(ledger, state, lease_s, clock, sleep)

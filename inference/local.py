@@ -10,7 +10,7 @@ from typing import Any
 
 from nightjar.inference import revisions as revs
 from nightjar.inference.discovery import Discovery
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.models import scoring_fingerprint
 from nightjar.inference.plan import Plan
 from nightjar.inference.predictors import input_columns
@@ -47,6 +47,7 @@ def replay_row(request: RunRequest, shard_id: str, row: int, file: str | None, *
 
     Raises:
         JobError: there is no such run, shard or row.
+        ShardError: the file cannot be read, or is not the one that was scored.
     """
     if pdb:
         return _replay_here(request, shard_id, row, file, pdb=True)
@@ -56,14 +57,14 @@ def replay_row(request: RunRequest, shard_id: str, row: int, file: str | None, *
     child.start()
     answer.close()
     try:
-        found: Replayed | JobError = answers.recv()
+        found: Replayed | NightjarError = answers.recv()
     except EOFError:
         child.join()
         code = child.exitcode or 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return Replayed(False, f"row {row} ended its process ({how}), without an exception")
     child.join()
-    if isinstance(found, JobError):
+    if isinstance(found, NightjarError):
         raise found
     return found
 
@@ -71,7 +72,7 @@ def replay_row(request: RunRequest, shard_id: str, row: int, file: str | None, *
 def _child(answer: Connection, request: RunRequest, shard_id: str, row: int, file: str | None) -> None:
     try:
         answer.send(_replay_here(request, shard_id, row, file, pdb=False))
-    except JobError as error:
+    except NightjarError as error:
         answer.send(error)
 
 

@@ -9,7 +9,10 @@ from typing import Any
 
 @dataclass
 class Progress:
-    """Totals of a run. Rows of shards whose footer could not be read are not in `rows`."""
+    """Totals of a run. Rows of shards whose footer could not be read are not in `rows`.
+
+    step: which step writes the ledger now.
+    """
 
     shards: int = 0
     rows: int = 0
@@ -23,6 +26,7 @@ class Progress:
     deaths: int = 0
     first_start: float = 0.0
     last_end: float = 0.0
+    step: str = ""
 
     def fold(self, record: dict[str, Any]) -> None:
         """Count one ledger record."""
@@ -36,10 +40,12 @@ class Progress:
             self.deaths += bool(record["died"])
         elif kind == "split":
             self.shards += record["into"] - 1
+        elif kind == "opened":
+            self.step = record["writer"]["task"]
 
     def _plan(self, record: dict[str, Any]) -> None:
         totals = {name: record[name] for name in ("shards", "rows", "done_shards", "rows_out", "rows_quarantined")}
-        self.__dict__.update(asdict(Progress()) | totals)
+        self.__dict__.update(asdict(Progress(step=self.step)) | totals)
         self.reused_shards = self.done_shards
         self.reused_rows = self.rows_out + self.rows_quarantined
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nightjar.inference import outcomes
-from nightjar.inference.errors import AlreadyExists, JobError, Missing
+from nightjar.inference.errors import AlreadyExists, Held, JobError, Missing
 from nightjar.inference.ledger import LedgerWriter
 from nightjar.inference.sink import checksum
 from nightjar.inference.storage import Storage, join
@@ -65,10 +65,13 @@ def check_owner(storage: Storage, output: str, name: str) -> None:
     Raises:
         JobError: it belongs to another job.
     """
+    uri = join(output, "job.json")
     try:
-        owner = json.loads(storage.read(join(output, "job.json")))["job"]
+        owner = json.loads(storage.read(uri))["job"]
     except Missing:
         return
+    except (ValueError, TypeError, LookupError):
+        raise JobError(f"output.uri: {uri} was not written by Nightjar; give {name!r} a place of its own") from None
     if owner != name:
         raise JobError(f"output.uri: {output} belongs to the job {owner!r}; give {name!r} a place of its own")
 
@@ -94,7 +97,12 @@ def snapshot(storage: Storage, output: str, number: int) -> Snapshot:
 
 
 def publish(writer: LedgerWriter, output: str, run_id: str, published: Published) -> int:
-    """Publish one revision; returns the number of its snapshot. Settles an intent left by a crash first."""
+    """Publish one revision; returns the number of its snapshot. Settles an intent left by a crash first.
+
+    Raises:
+        Held: a later revision of the run was published meanwhile.
+        Fenced: another writer continues this publication.
+    """
     storage = writer.ledger.storage
     for _ in range(_MAX_TRIES):
         intent = writer.state.intent
@@ -143,21 +151,23 @@ def rollback(storage: Storage, output: str, to: int | None) -> Snapshot:
     Raises:
         JobError: there is nothing to go back to.
     """
-    for _ in range(_MAX_TRIES):
-        now = newest(storage, output)
-        target = to if to is not None else _before(storage, output, now)
-        if target is None:
-            raise JobError(f"{output} has no earlier publication to go back to")
-        earlier = snapshot(storage, output, target) if target else Snapshot(0)
-        back = Snapshot(now.number + 1, earlier.runs, _now(), f"rollback to publication {target}")
-        try:
-            storage.create(_uri(output, back.number), _encode(back))
-        except AlreadyExists:
-            if snapshot(storage, output, back.number) == back:
-                return back
-            continue
-        return back
-    raise JobError(f"publications in {output} are created faster than they can be rolled back; try again")
+    now = newest(storage, output)
+    target = to if to is not None else _before(storage, output, now)
+    if target is None:
+        raise JobError(f"{output} has no earlier publication to go back to")
+    earlier = snapshot(storage, output, target) if target else Snapshot(0)
+    back = Snapshot(now.number + 1, earlier.runs, _now(), f"rollback to publication {target}")
+    try:
+        storage.create(_uri(output, back.number), _encode(back))
+    except AlreadyExists:
+        there = snapshot(storage, output, back.number)
+        if there != back:
+            # What the person wanted undone is no longer the newest: going on would undo something else.
+            raise JobError(
+                f"publication {there.number} ({there.note}) appeared meanwhile and nothing was rolled back; "
+                f"look again, then repeat with --to {target} if that is still what readers should see"
+            ) from None
+    return back
 
 
 def _before(storage: Storage, output: str, now: Snapshot) -> int | None:
@@ -173,6 +183,9 @@ def _before(storage: Storage, output: str, now: Snapshot) -> int | None:
 def _try(storage: Storage, output: str, number: int, run_id: str, published: Published) -> bool:
     """Create snapshot `number`, or find that we did; False when another run took it."""
     before = newest_below(storage, output, number)
+    shown = before.runs.get(run_id)
+    if shown is not None and shown.revision > published.revision:
+        raise Held(f"revision {shown.revision} of the run {run_id!r} was published meanwhile; this one stays unseen")
     after = Snapshot(number, {**before.runs, run_id: published}, _now(), f"run {run_id} revision {published.revision}")
     try:
         storage.create(_uri(output, number), _encode(after))

@@ -96,13 +96,18 @@ class RunReport:
         return {
             "shard": failed.shard,
             "attempt": failed.attempt,
-            "file": failed.uri,
+            "file": failed.uri or self._file(failed.shard),
             "row": failed.row if failed.row >= 0 else "",
             "cause": failed.cause,
             "message": failed.message,
             "what was done": done,
             "replay": "",
         }
+
+    def _file(self, shard: str) -> str:
+        """What a lost process worked on, where it left no crumb; a shard of an earlier plan has no name."""
+        found = self.plan.shard(shard)
+        return found.pieces[0].uri if found else ""
 
     def _quarantined(self, limit: int) -> Iterator[dict[str, Any]]:
         """Quarantined rows, read from a bounded number of parts."""

@@ -6,19 +6,23 @@ import datetime as dt
 import json
 import re
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from nightjar.inference import publish
-from nightjar.inference.discovery import first_schema
+from nightjar.inference.discovery import first_schema, input_folder, takes_in
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.job import Job, load_job
+from nightjar.inference.ledger import LEASE_S
 from nightjar.inference.models import code_fingerprint, fetch_model, model_fingerprint
 from nightjar.inference.predictors import input_columns
+from nightjar.inference.predictors.archive import inspect_program
+from nightjar.inference.sentences import nearest
 from nightjar.inference.sink import output_schema
-from nightjar.inference.storage import LakeStorage, Storage, is_local, join
+from nightjar.inference.storage import LakeStorage, Storage, join
 
 MODEL_CACHE = Path("~/.cache/nightjar/models").expanduser()
 
@@ -29,6 +33,7 @@ class RunRequest:
 
     job: with its dates filled in. code: hash of the user's modules, taken where they lie. invocation: the
     Prefect flow run, or any id unique to this command; the steps of one invocation succeed each other.
+    lease_s: how long another writer must be silent before this one replaces it.
     """
 
     job: Job
@@ -42,6 +47,7 @@ class RunRequest:
     fresh: bool = False
     publish: bool = True
     model_cache: str = str(MODEL_CACHE)
+    lease_s: float = LEASE_S
 
     @property
     def output(self) -> str:
@@ -64,11 +70,13 @@ def make_request(
     publish: bool = True,
     invocation: str | None = None,
     storage: Storage | None = None,
+    scores: bool = True,
 ) -> RunRequest:
     """Read the job file and settle which run of it is meant.
 
     date: the logical date, default today (UTC). limit: score only the first shards that hold so many rows;
-    such a run has an id of its own and is never published.
+    such a run has an id of its own and is never published. scores: false for what only reads earlier runs,
+    which must work while the user's code is broken.
 
     Raises:
         JobError: the job file, date or run id is wrong.
@@ -90,7 +98,7 @@ def make_request(
         job_path=str(path),
         run_id=run_id,
         date=day.isoformat(),
-        code=code_fingerprint(job),
+        code=code_fingerprint(job) if scores else "",
         storage=storage,
         invocation=invocation or uuid.uuid4().hex,
         limit=limit,
@@ -129,11 +137,14 @@ def record_run(request: RunRequest) -> None:
     try:
         request.storage.create(uri, json.dumps({"run_id": request.run_id, "date": request.date}).encode())
     except AlreadyExists:
-        before = json.loads(request.storage.read(uri))["date"]
-        if before != request.date:
-            raise JobError(
-                f"--date {request.date}: the run {request.run_id!r} is of {before}; choose another --run-id"
-            ) from None
+        _check_date(request)
+
+
+def _check_date(request: RunRequest) -> None:
+    """Whether the run, if it exists (else Missing), is of the request's date."""
+    before = json.loads(request.storage.read(join(request.run_uri, "run.json")))["date"]
+    if before != request.date:
+        raise JobError(f"--date {request.date}: the run {request.run_id!r} is of {before}; choose another --run-id")
 
 
 def check_request(request: RunRequest) -> pa.Schema:
@@ -144,8 +155,10 @@ def check_request(request: RunRequest) -> pa.Schema:
             or clashes, or the model cannot be read or would run code when loaded.
     """
     job = request.job
-    _check_places(job)
+    _check_places(request)
     publish.check_owner(request.storage, request.output, job.name)
+    with suppress(Missing):
+        _check_date(request)
     check_model(request)
     schema = first_schema(request.storage, job)
     check_columns(job, schema)
@@ -154,15 +167,29 @@ def check_request(request: RunRequest) -> pa.Schema:
 
 def check_columns(job: Job, schema: pa.Schema) -> None:
     """Whether the input has every column the job names."""
-    input_columns(job, schema)
+    features = input_columns(job, schema)
     for key, names in (("carry", job.carry), ("label", (job.label,) if job.label else ())):
         for name in names:
             if name not in schema.names:
-                known = ", ".join(schema.names[:30])
-                raise JobError(f"{key}: the input has no column {name!r}; it has {known}")
+                known = nearest(name, schema.names) or f"; it has {', '.join(schema.names[:30])}"
+                raise JobError(f"{key}: {name!r} is not a column of the input{known}")
     if job.label and not _is_label(schema.field(job.label).type):
         raise JobError(f"label: {job.label!r} is {schema.field(job.label).type}; a label is bool, or 0 and 1")
+    if job.model.uses == "torch" and job.preprocess is None:
+        for name in features:
+            if not _is_numeric(kind := schema.field(name).type):
+                raise JobError(
+                    f"model.features: {name!r} is {kind}, and the torch adapter takes numbers only; list the columns "
+                    "the model takes, or make numbers of it in a preprocess"
+                )
     output_schema(job, schema)
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    """Numbers, or lists of them."""
+    while (inner := getattr(kind, "storage_type", None) or getattr(kind, "value_type", None)) is not None:
+        kind = inner
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _is_label(kind: pa.DataType) -> bool:
@@ -177,21 +204,21 @@ def check_model(request: RunRequest) -> str:
     """
     model = request.job.model
     digest = model_fingerprint(request.storage, model.path)
-    if model.uses == "torch" and not model.allow_pickle:
-        from nightjar.inference.predictors.torch import inspect_program
-
+    if model.uses == "torch":
         local = fetch_model(request.storage, model.path, digest, Path(request.model_cache))
         assert local is not None
-        inspect_program(local)
+        inspect_program(local, model.allow_pickle)
     return digest
 
 
-def _check_places(job: Job) -> None:
-    source, target = job.input.uri.rstrip("/"), job.output.uri
-    folder = source if is_local(source) else source.split("*")[0].rstrip("/")
-    if (target + "/").startswith(folder + "/"):
+def _check_places(request: RunRequest) -> None:
+    source, target = request.job.input.uri, request.output
+    if takes_in(source, join(request.run_uri, "r1", "data", "part.parquet")):
         raise JobError(
             f"output.uri: {target} lies inside input.uri {source}: the next run would score its own predictions"
         )
-    if (folder + "/").startswith(target + "/"):
+    if (input_folder(source) + "/").startswith(target + "/"):
         raise JobError(f"input.uri: {source} lies inside output.uri {target}; keep them apart")
+    with suppress(Missing):
+        request.storage.stat(target)
+        raise JobError(f"output.uri: {target} is a file; write a folder")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from nightjar.inference.errors import Missing
+from nightjar.inference.errors import Fenced, Missing
 from nightjar.inference.ledger import Ledger, LedgerWriter, State, replay
 from nightjar.inference.outcomes import outcomes, part_names
 from nightjar.inference.plan import Plan
@@ -88,7 +88,17 @@ def adopt(writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_p
 
     with ThreadPoolExecutor(_COPIES) as pool:
         while window := list(islice(lines, _WINDOW)):
-            writer.append([encode(receipt) for receipt in pool.map(copy, window)])
+            receipts = list(pool.map(copy, window))
+            try:
+                writer.append([encode(receipt) for receipt in receipts])
+            except Fenced:
+                # Whoever took over may have swept already.
+                storage.delete(join(uri, name) for receipt in receipts for name in _names(receipt))
+                raise
+
+
+def _names(receipt: Receipt) -> list[str]:
+    return [part.name for part in (receipt.data, receipt.quarantine) if part is not None]
 
 
 def _committed(storage: Storage, source: Revision, plan: Plan, wanted: set[str]) -> Iterator[Receipt]:
@@ -109,7 +119,8 @@ def _copy(
 def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     """Delete the parts no committed receipt of the plan names, of this epoch and older; returns how many.
 
-    A newer epoch's parts are left alone: their receipts may be on their way.
+    Of a published revision only: before, another plan may want a part that this one does not. A newer
+    epoch's parts are left alone: their receipts may be on their way.
     """
     storage = writer.ledger.storage
     table = outcomes(plan, writer.ledger)

@@ -11,7 +11,7 @@ import json
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -33,7 +33,7 @@ from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.request import RunRequest, check_columns, check_model, check_request, record_run
 from nightjar.inference.sink import checksum
-from nightjar.inference.storage import Storage, join, probe_conditional_writes
+from nightjar.inference.storage import join, probe_conditional_writes
 from nightjar.inference.trial import SAMPLE_ROWS
 from nightjar.inference.worker import WorkerSpec, read_schema
 
@@ -152,8 +152,12 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         if done:
             return replace(done, seconds=time.time() - began)
     number = _number(newest, request)
+    if newest and not newest.sealed and number != newest.number:
+        _retire(request, newest)
     uri = revs.revision_uri(request.run_uri, number)
     with _epoch(request, uri, "score", keep=True) as writer:
+        if writer.state.intent is not None:
+            raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = _plan_in(request, writer, uri, discovery, fingerprint, newest)
         spec = _spec(request, discovery, writer.epoch, writer.number, uri, model_hash, made.rows)
         progress = _progress(writer, made)
@@ -226,10 +230,11 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     with _epoch(request, uri, "publish", keep=False, after=verdict.epoch) as writer:
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
         assert made is not None
-        swept = revs.sweep(writer, uri, made)
         entry = publish.Published(scored.revision, verdict.manifest, verdict.checksum, request.date)
         number = publish.publish(writer, request.output, request.run_id, entry)
-        _succeed(request.storage, uri, number, verdict.manifest)
+        # Only now: no later plan can want a part back, whoever else continues and whenever this writer wakes.
+        swept = revs.sweep(writer, uri, made)
+        _succeed(writer, uri, number, verdict.manifest)
         return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began)
 
 
@@ -239,7 +244,7 @@ def _epoch(request: RunRequest, uri: str, task: str, *, keep: bool, after: int |
 
     after: the epoch of this invocation's previous step; nobody else may have written since.
     """
-    writer = open_epoch(request.storage, uri, this_writer(task, request.invocation))
+    writer = open_epoch(request.storage, uri, this_writer(task, request.invocation), lease_s=request.lease_s)
     released = True
     try:
         if after is not None:
@@ -276,7 +281,14 @@ def _probe(request: RunRequest) -> None:
 def _number(newest: revs.Revision | None, request: RunRequest) -> int:
     if newest is None:
         return 1
-    return newest.number + (newest.sealed or request.fresh)
+    begun = any(writer.flow_run == request.invocation for _, writer in newest.state.openers)
+    return newest.number + (newest.sealed or (request.fresh and not begun))
+
+
+def _retire(request: RunRequest, newest: revs.Revision) -> None:
+    """Leave an unfinished revision behind: only if nobody writes it, and so that nobody who wakes up can."""
+    with _epoch(request, newest.uri, "score", keep=False):
+        pass
 
 
 def _limited(made: Plan, request: RunRequest) -> Plan:
@@ -300,14 +312,14 @@ def _settle(request: RunRequest, newest: revs.Revision) -> None:
         made = revs.read_plan(request.storage, newest.uri, writer.state, manifest["fingerprint"])
         assert made is not None
         revs.sweep(writer, newest.uri, made)
-        _succeed(request.storage, newest.uri, number, entry.manifest)
+        _succeed(writer, newest.uri, number, entry.manifest)
 
 
-def _succeed(storage: Storage, uri: str, number: int, manifest: str) -> None:
-    try:
-        storage.create(join(uri, "_SUCCESS"), json.dumps({"publication": number, "manifest": manifest}).encode())
-    except AlreadyExists:
-        return  # whoever continued after a crash wrote the same
+def _succeed(writer: LedgerWriter, uri: str, number: int, manifest: str) -> None:
+    content = json.dumps({"publication": number, "manifest": manifest}).encode()
+    # Whoever continued after a crash wrote the same.
+    with suppress(AlreadyExists):
+        writer.ledger.storage.create(join(uri, "_SUCCESS"), content)
 
 
 def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> Scored | None:
@@ -346,7 +358,7 @@ def _plan_in(
     newest: revs.Revision | None,
 ) -> Plan:
     """Plan under this epoch, take over what an earlier revision has, and make both durable."""
-    storage = request.storage
+    storage = writer.ledger.storage
     previous = revs.read_plan(storage, uri, writer.state, fingerprint)
     source = newest if newest and newest.sealed and not request.fresh else None
     source_plan = None
@@ -460,7 +472,7 @@ def _write_manifest(
     results: tuple[GateResult, ...],
 ) -> tuple[str, str]:
     """Write `shards-<epoch>.parquet` and `manifest-<epoch>.json`; returns the manifest's name and checksum."""
-    storage, epoch = request.storage, writer.epoch
+    storage, epoch = writer.ledger.storage, writer.epoch
     shards = outcomes.to_parquet(table, writer.state)
     shards_name = f"shards-{epoch:06d}.parquet"
     storage.create(join(uri, shards_name), shards)

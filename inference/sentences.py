@@ -31,39 +31,94 @@ _WITHOUT_VALUE = {"missing", "string_too_short", "too_short"}
 _SHOWN_CHARS = 60
 
 
-def sentences(
-    error: ValidationError, sections: Mapping[str, type[BaseModel]], choices: Mapping[str, str]
-) -> list[str]:
+def sentences(error: ValidationError, sections: Mapping[str, type[BaseModel]], choices: Mapping[str, str]) -> list[str]:
     """One sentence per fault.
 
     sections: the model behind each key that has keys of its own, '' for the file itself. choices: what may be
     written where a key takes more than one form.
     """
-    return [_sentence(fault, sections, choices) for fault in _faults(error, choices)]
+    found = _faults(error, choices)
+    return [_sentence(where, fault, sections, choices) for where, fault in found.items()]
 
 
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     """`; did you mean 'x'?`, or nothing when no known word is near."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {prefix + close[0]!r}?" if close else ""
 
 
-def _faults(error: ValidationError, choices: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Faults by the user's own keys, and for a choice those of the form that was meant.
+def _faults(error: ValidationError, choices: Mapping[str, str]) -> dict[str, Any]:
+    """The first fault of each of the user's keys.
 
-    Pydantic tries every form and names each in the location: `{min: 3, max: 1}` is also "no whole number".
+    Where a key takes several forms pydantic reports each: `{min: 3, max: 1}` is also "no whole number". What
+    is said of the form that was meant lies deeper, or comes from that form's own validator.
     """
-    forms: dict[str, str] = {}
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for fault in error.errors():
-        where, form = _where(fault["loc"], choices)
-        choice = next((key for key in choices if where == key or where.startswith(f"{key}.")), None)
-        if choice is not None:
-            meant = isinstance(fault["input"], dict) or where != choice or fault["type"] == "value_error"
-            if forms.setdefault(choice, form if meant else "") != (form if meant else ""):
-                if not meant:
-                    continue
-                forms[choice] = form
-                found = {key: kept for key, kept in found.items() if key[0] != choice}
-        found.setdefault((where, form), {**fault, "where": where})
-    return list(found.values())
+    named = [(_where(fault["loc"], choices), fault) for fault in error.errors()]
+    meant = {
+        key for where, fault in named for key in choices if where.startswith(f"{key}.") or _is_meant(where, key, fault)
+    }
+    found: dict[str, Any] = {}
+    for where, fault in named:
+        if where not in meant or _is_meant(where, where, fault):
+            found.setdefault(where, fault)
+    return found
+
+
+def _is_meant(where: str, key: str, fault: Any) -> bool:
+    return where == key and fault["type"] == "value_error"
+
+
+def _where(location: tuple[int | str, ...], choices: Mapping[str, str]) -> str:
+    """The key as a user would write it. Under a choice pydantic names the form, which nobody wrote."""
+    where, previous = "", ""
+    for part in location:
+        if previous not in choices:
+            where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part
+            previous = where
+        else:
+            previous = ""
+    return where
+
+
+def _sentence(where: str, fault: Any, sections: Mapping[str, type[BaseModel]], choices: Mapping[str, str]) -> str:
+    kind = fault["type"]
+    if kind == "value_error":
+        return f"{where}: {fault['ctx']['error']}" if where else str(fault["ctx"]["error"])
+    if kind == "extra_forbidden":
+        section, _, key = where.rpartition(".")
+        known = _keys(section, sections)
+        close = nearest(key, known, prefix=f"{section}." if section else "")
+        return f"unknown key {where!r}" + (close or f"; known: {', '.join(known)}")
+    if fault["input"] is None:
+        return f"{where}: is empty; give it a value or remove it"
+    return f"{where}: {_must(where, kind, fault, sections, choices)}{_given(kind, fault['input'])}"
+
+
+def _must(
+    where: str, kind: str, fault: Any, sections: Mapping[str, type[BaseModel]], choices: Mapping[str, str]
+) -> str:
+    if where in choices:
+        return f"must be {choices[where]}"
+    if kind == "model_type":
+        return f"must be a mapping with the keys {', '.join(_keys(where, sections))}"
+    if kind in _PLAIN:
+        return _PLAIN[kind].format(**fault.get("ctx", {}))
+    return f"{fault['msg'][0].lower()}{fault['msg'][1:]}"
+
+
+def _given(kind: str, value: Any) -> str:
+    if kind in _WITHOUT_VALUE:
+        return ""
+    if isinstance(value, bool):
+        shown = str(value).lower()
+    else:
+        shown = value.isoformat() if isinstance(value, dt.date) else repr(value)
+    if len(shown) > _SHOWN_CHARS:
+        shown = f"{shown[:_SHOWN_CHARS]} …"
+    quotes = kind == "string_type" and not isinstance(value, dict | list)
+    return f", not {shown}" + ("; put it in quotes" if quotes else "")
+
+
+def _keys(section: str, sections: Mapping[str, type[BaseModel]]) -> list[str]:
+    model = sections.get(re.sub(r"\[\d+\]", "", section))
+    return [name for name, field in model.model_fields.items() if not field.exclude] if model else []

@@ -2,15 +2,17 @@
 
 A worker reports what it can catch. What it cannot, the death of its process, is narrowed down: the shard
 rides alone and leaves a crumb before each micro-batch (second death), then before each row of the batch the
-last crumb named (third death); that row goes to the quarantine without being scored. No chain is endless:
+last crumb named (third death); that row goes to the quarantine without being scored. A death while no row was
+with the predictor, in reading or writing, blames none. No chain is endless:
 attempts that failed are bounded by the job, deaths without a new culprit by `deaths_allowed`, and culprits
 by `MAX_CULPRITS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from nightjar.inference.shards import Failed
 
@@ -49,15 +51,16 @@ class GivenUp:
     why: str
 
 
-def next_attempt(failures: Iterable[Failed], attempts: int) -> Attempt | GivenUp:
+def next_attempt(failures: Sequence[Failed], attempts: int, earlier: Sequence[Failed] = ()) -> Attempt | GivenUp:
     """Fold a shard's failures, oldest first, into what to do next.
 
     attempts: tries the job allows (`retry.attempts`). Deaths that narrow the search cost none of them.
+    earlier: deaths under earlier commands. What they say of rows is kept; they do not bring the end nearer.
     """
     number, failed_tries, deaths = 1, 0, 0
     crumbs, singly = False, None
     skip: list[Rows] = []
-    for failed in failures:
+    for index, failed in enumerate(chain(earlier, failures)):
         number += 1
         if failed.terminal:
             return GivenUp(failed, failed.message)
@@ -65,7 +68,7 @@ def next_attempt(failures: Iterable[Failed], attempts: int) -> Attempt | GivenUp
             failed_tries += 1
         else:
             crumbs = True
-            deaths += 1
+            deaths += index >= len(earlier)
             if failed.rows == 1:
                 skip.append(Rows(failed.uri, failed.row, 1))
                 deaths = 0

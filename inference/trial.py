@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, ShardError, StorageError
 from nightjar.inference.scoring import BatchSize, score_table
 from nightjar.inference.shards import clip
 from nightjar.inference.sources import parquet
@@ -39,7 +39,12 @@ def try_model(spec: WorkerSpec, sample: str | None) -> Iterator[Loaded | str]:
     yield Loaded(device)
     if sample is None:
         return
-    table = parquet.read_head(spec.storage, sample, worker.features(), SAMPLE_ROWS)
+    try:
+        table = parquet.read_head(spec.storage, sample, worker.features(), SAMPLE_ROWS)
+    except (ShardError, StorageError) as error:
+        # A file that cannot be read is the passes' business: it costs its own shards.
+        yield Loaded(device, clip(str(error)))
+        return
     steps = score_table(table, worker.scorer, BatchSize(SAMPLE_ROWS), spec.job.model.output_types())
     try:
         while True:

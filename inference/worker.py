@@ -280,8 +280,9 @@ class _Output:
             self._bad.append((piece.uri, row, failure, self._replay(piece, row)))
 
     def _replay(self, piece: Piece, row: int) -> str:
-        words = ["nightjar", "replay", self.spec.job_path, self.spec.run_id, "--shard", self.shard.id, "--row", str(row)]
-        return shlex.join(words + (["--file", piece.uri] if len(self.shard.pieces) > 1 else []))
+        which = ("--file", piece.uri) if len(self.shard.pieces) > 1 else ()
+        run = ("nightjar", "replay", self.spec.job_path, self.spec.run_id)
+        return shlex.join([*run, "--shard", self.shard.id, "--row", str(row), *which])
 
     def table(self) -> pa.Table:
         """The shard's output, in input order, one chunk per column and file."""

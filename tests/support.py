@@ -135,6 +135,12 @@ class Lake:
         """The folder of one revision."""
         return self.out / "runs" / run_id / f"r{number}"
 
+    def quarantined(self, number: int = 1, run_id: str = "2026-11-19") -> pd.DataFrame:
+        """The rows in a revision's quarantine, sorted by file and row."""
+        parts = sorted((self.revision(number, run_id) / "quarantine").glob("*.parquet"))
+        frame = pd.concat([pq.read_table(part).to_pandas() for part in parts], ignore_index=True)
+        return frame.sort_values(["_file", "_row"], ignore_index=True)
+
     def records(self, number: int = 1, run_id: str = "2026-11-19") -> list[dict[str, Any]]:
         """Every record of a revision's ledger."""
         segments = sorted((self.revision(number, run_id) / "ledger").glob("*.jsonl"))

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import Job, _nearest
+from nightjar.inference.job import Job
 from nightjar.inference.predictors import batches, outputs, user
+from nightjar.inference.sentences import nearest
 
 __all__ = ["Scorer", "input_columns", "load_scorer"]
 
@@ -48,7 +49,7 @@ def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
             if name not in schema.names:
                 raise JobError(
                     f"model.features: {name!r} is not a column of the input"
-                    + (_nearest(name, set(schema.names)) or f"; it has {', '.join(schema.names)}")
+                    + (nearest(name, set(schema.names)) or f"; it has {', '.join(schema.names)}")
                 )
         return features
     aside = {*job.carry, job.label} - set(features)

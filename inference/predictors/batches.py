@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, OutputInvalid
-from nightjar.inference.job import _nearest
+from nightjar.inference.sentences import nearest
 
 FORMATS = {"numpy", "default", "pandas", "pyarrow", "torch"}
 """Names of `options.batch_format`, as Ray Data has them; `default` is numpy."""
@@ -37,7 +37,7 @@ def batch_format(options: Mapping[str, Any]) -> str:
     if not isinstance(name, str) or name not in FORMATS:
         raise JobError(
             f"model.options.batch_format: {name!r} is not one of numpy, pandas, pyarrow, torch"
-            + _nearest(str(name), FORMATS)
+            + nearest(str(name), FORMATS)
         )
     return name
 
@@ -132,7 +132,7 @@ def select(batch: Any, names: Sequence[str]) -> Any:
         if name not in held:
             raise JobError(
                 f"model.features: {name!r} is not a column that preprocess returned"
-                + (_nearest(name, set(held)) or f"; it returned {', '.join(map(str, held))}")
+                + (nearest(name, set(held)) or f"; it returned {', '.join(map(str, held))}")
             )
     if isinstance(batch, pa.Table):
         return batch.select(list(names))

@@ -17,8 +17,9 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import Job, _nearest
+from nightjar.inference.job import Job
 from nightjar.inference.predictors.user import folder_of
+from nightjar.inference.sentences import nearest
 
 
 def code_fingerprint(job: Job) -> str:
@@ -53,7 +54,7 @@ def _sources(key: str, module: str, folder: Path) -> dict[str, Path]:
     found = _reachable(key, module, root, followed, strict)
     if not any(_is_module(path, root, module) for path in found):
         known = {_dotted(path, root) for path in root.rglob("*.py")} if strict else set()
-        raise JobError(f"{key}: there is no module {module!r} in {root}" + _nearest(module, known))
+        raise JobError(f"{key}: there is no module {module!r} in {root}" + nearest(module, known))
     prefix = "installed" if followed else "folder"
     return {f"{prefix}/{path.relative_to(root).as_posix()}": path for path in found}
 
@@ -68,8 +69,7 @@ def _installed(key: str, module: str, folder: Path) -> Path:
     if spec is None:
         known = {_dotted(path, folder) for path in folder.glob("*.py")}
         raise JobError(
-            f"{key}: there is no module {module!r} in {folder} or among the installed packages"
-            + _nearest(module, known)
+            f"{key}: there is no module {module!r} in {folder} or among the installed packages" + nearest(module, known)
         )
     if spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations))).parent

@@ -17,7 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import Job, _nearest
+from nightjar.inference.job import Job
+from nightjar.inference.sentences import nearest
 
 BatchFunction = Callable[[Any], Any]
 
@@ -76,7 +77,7 @@ def find(key: str, spec: str, folder: Path) -> Any:
         known = {word for word in vars(module) if not word.startswith("_")}
         raise JobError(
             f"{key}: module {name!r} ({getattr(module, '__file__', 'built in')}) has no {attribute!r}"
-            + _nearest(attribute, known)
+            + nearest(attribute, known)
         ) from None
 
 

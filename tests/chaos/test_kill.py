@@ -1,0 +1,71 @@
+"""Promise 3, with the real command: killed in mid-score and run again, it scores only what was not committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from driver import Victim, committed
+from nightjar.inference.trial import SAMPLE_ROWS
+from support import Lake
+from writers import assert_published_once, metrics_of
+
+pytestmark = [pytest.mark.chaos, pytest.mark.flow, pytest.mark.usefixtures("ray_local")]
+
+STOPS = '''
+import time
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+def score(batch):
+    """Twice x; past the middle only when somebody says go. Notes the first row and the size of each batch."""
+    with (FOLDER / "calls").open("a") as calls:
+        calls.write(f"{int(batch['x'][0])} {len(batch['x'])}\\n")
+    while batch["x"][0] >= 4000 and not (FOLDER / "go").exists():
+        time.sleep(0.05)
+    return {"score": batch["x"] * 2}
+'''
+
+
+def test_a_command_killed_in_mid_score_continues_where_it_stopped(lake: Lake, tmp_path: Path) -> None:
+    """Same rows and metrics as a run never killed, committed shards untouched, and no process left behind."""
+    lake.write_model(STOPS)
+    lake.ready(checks=[{"column": "score", "max": 15998.0}])
+    victim = Victim.start(lake, tmp_path)
+    victim.wait_for_receipts(2)
+    victim.kill()
+    done, parts = committed(lake), _parts(lake)
+    assert 2 <= len(done) <= 4
+    assert not (lake.out / "publications").exists()
+    (tmp_path / "calls").unlink()
+    (tmp_path / "go").touch()
+
+    heir = Victim.start(lake, tmp_path)
+    said = heir.end()
+    assert (said["publication"], said["reused_shards"], said["rows_out"]) == (1, len(done), 8000)
+    assert _scored_again(lake, done) == set()
+    assert parts.items() <= _parts(lake).items()
+    victim.assert_nothing_left()
+    heir.assert_nothing_left()
+
+    lake.run(run_id="never-killed")
+    assert_published_once(lake, "2026-11-19", lake.published("never-killed"))
+    assert metrics_of(lake, "2026-11-19") == metrics_of(lake, "never-killed")
+
+
+def _parts(lake: Lake) -> dict[str, int]:
+    """The parts that committed shards had at that time, and when each was written."""
+    records = [record for record in lake.records() if record["t"] == "receipt"]
+    paths = [lake.revision() / record["data"]["name"] for record in records]
+    return {path.name: path.stat().st_mtime_ns for path in paths}
+
+
+def _scored_again(lake: Lake, done: set[str]) -> set[int]:
+    """First rows of committed shards that the predictor was given again; preflight's small sample aside."""
+    records = [r for r in lake.records() if r["t"] == "receipt" and r["shard"] in done]
+    frames = [pd.read_parquet(lake.revision() / r["data"]["name"], columns=["id"]) for r in records]
+    calls = [map(int, line.split()) for line in (lake.folder / "calls").read_text().splitlines()]
+    return {first for first, rows in calls if rows != SAMPLE_ROWS} & set(pd.concat(frames)["id"])

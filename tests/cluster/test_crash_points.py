@@ -1,0 +1,150 @@
+"""Promises 2 and 3: a run killed at any instant continues; readers see all of a revision or nothing of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import ray
+
+from nightjar.inference import publish
+from nightjar.inference.errors import GateFailed, JobError
+from nightjar.inference.faults import pause
+from nightjar.inference.storage import LakeStorage
+from support import Lake
+from writers import (
+    BEFORE_INTENT,
+    BEFORE_MANIFEST,
+    BEFORE_PLAN,
+    BEFORE_PUBLISHED,
+    BEFORE_RECEIPTS,
+    BEFORE_SNAPSHOT,
+    BEFORE_SUCCESS,
+    BEFORE_SWEEP,
+    OnDriver,
+    Point,
+    assert_published_once,
+    die_at,
+    metrics_of,
+    publications_of,
+    published_parts,
+    run_steps_with,
+)
+
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.usefixtures("ray_local")]
+
+HALVES = '''
+def score(batch):
+    """Half of x: every score that was twice x is another."""
+    return {"score": batch["x"] / 2}
+'''
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """One lake for all runs of this file, each under a name of its own."""
+    return Lake(tmp_path_factory.mktemp("lake")).ready()
+
+
+@pytest.fixture(scope="module")
+def rows(shared: Lake, ray_local: None) -> pd.DataFrame:
+    """What a run never killed publishes."""
+    shared.run(run_id="never-killed")
+    return shared.published("never-killed")
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        BEFORE_PLAN,
+        BEFORE_RECEIPTS,
+        BEFORE_MANIFEST,
+        BEFORE_INTENT,
+        BEFORE_SNAPSHOT,
+        BEFORE_PUBLISHED,
+        BEFORE_SWEEP,
+        BEFORE_SUCCESS,
+    ],
+    ids=str,
+)
+def test_a_run_killed_there_continues_to_the_same_publication(
+    shared: Lake, rows: pd.DataFrame, tmp_path: Path, point: Point
+) -> None:
+    """SIGKILL at that instant, then the command again, at once: same rows and metrics, one publication, once."""
+    run_id = f"killed-{point}"
+    die_at(shared.request(run_id=run_id), point, ray.get_runtime_context().gcs_address, tmp_path)
+    published = bool(publications_of(shared, run_id))
+    assert published == (point in (BEFORE_PUBLISHED, BEFORE_SWEEP, BEFORE_SUCCESS))
+    again = shared.run(run_id=run_id)
+    assert_published_once(shared, run_id, rows)
+    assert metrics_of(shared, run_id) == metrics_of(shared, "never-killed")
+    assert again.scored.progress.reused_shards == (0 if point in (BEFORE_PLAN, BEFORE_RECEIPTS) else 8)
+    assert again.publication.number
+
+
+def test_a_failing_gate_leaves_the_last_publication_as_it_was(lake: Lake) -> None:
+    """The new revision is complete and wrong: nothing of it is seen, nothing of the old one is touched."""
+    lake.ready(checks=[{"column": "score", "max": 15998.0, "min": 0.0}]).run()
+    before, files = lake.published(), _content(lake.revision(1))
+    lake.write_model(HALVES)
+    lake.write_job(checks=[{"column": "score", "max": 1.0}])
+    with pytest.raises(GateFailed, match="score"):
+        lake.run()
+    assert lake.revision(2).exists()
+    assert lake.snapshot().number == 1
+    pd.testing.assert_frame_equal(lake.published(), before)
+    lake.write_job()
+    assert lake.run().publication.number == 2
+    assert lake.published()["score"].tolist() == [i / 2 for i in range(8000)]
+    assert _content(lake.revision(1)) == files
+
+
+def test_readers_see_nothing_of_a_revision_before_its_publication(lake: Lake) -> None:
+    """Asked before every single thing that a run creates, a reader finds what was published before, whole."""
+    lake.ready()
+    seen: list[tuple[str, float | None]] = []
+
+    def read(uri: str) -> None:
+        try:
+            files = lake.published()
+        except JobError:
+            seen.append((uri, None))
+        else:
+            assert len(files) == 8000
+            seen.append((uri, files["score"].iloc[-1] / 7999))
+
+    def watched() -> OnDriver:
+        return OnDriver(LakeStorage(), [pause("create", "*/out/*", None, before=read)])
+
+    for expected, source in ((None, None), (2.0, HALVES)):
+        if source:
+            lake.write_model(source)
+        seen.clear()
+        run_steps_with(lake.request(), dict.fromkeys(("score", "validate", "publish"), watched()))
+        names = [uri for uri, _ in seen]
+        at = next(i for i, uri in enumerate(names) if "/publications/" in uri)
+        assert {factor for _, factor in seen[: at + 1]} == {expected}
+        assert {factor for _, factor in seen[at + 1 :]} == {0.5 if source else 2.0}
+        assert any("/manifest-" in uri for uri in names[:at])
+
+
+def test_publishing_again_leaves_earlier_publications_readable(lake: Lake) -> None:
+    """Revision 2 takes over what did not change; revision 1 is still there, byte for byte, and can be returned to."""
+    lake.ready().run()
+    before, files, parts = lake.published(), _content(lake.revision(1)), published_parts(lake, "2026-11-19")
+    lake.write_file("part-03.parquet", 100_000, 2000)
+    second = lake.run()
+    assert (second.scored.revision, second.scored.progress.reused_shards) == (2, 6)
+    assert 100_000 in lake.published()["id"].tolist()
+    assert _content(lake.revision(1)) == files
+    publish.rollback(LakeStorage(), str(lake.out), None)
+    pd.testing.assert_frame_equal(lake.published(), before)
+    assert published_parts(lake, "2026-11-19") == parts
+    assert lake.run().publication.number == 0  # done, and rolled back from: running again does not undo that
+    pd.testing.assert_frame_equal(lake.published(), before)
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    """Every file of a closed revision."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -1,0 +1,325 @@
+"""`nightjar run --ray ADDRESS` on a cluster started separately: GPUs, user code and storage settings get there.
+
+The cluster has two logical GPUs, another working directory, and none of the settings the command is given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.inference.storage import LakeStorage, StorageSettings
+from s3 import S3Server
+from support import Lake, command, nightjar, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
+
+FREED_S = 10.0
+"""Within this time after the command was interrupted its actors have let go of the GPUs."""
+
+MODEL = '''
+import json, os, time
+from pathlib import Path
+
+import numpy as np
+import ray
+from helper import FACTOR
+
+PLUS = json.loads(Path(__file__).with_name("table.json").read_text())["plus"]
+
+
+class Slow:
+    """x times a number from a module beside this one, plus one from a file beside it; and who scored it."""
+
+    def __init__(self):
+        self.gpu = int(ray.get_gpu_ids()[0])
+
+    def __call__(self, batch):
+        time.sleep(0.25)
+        rows = len(batch["x"])
+        return {
+            "score": batch["x"] * FACTOR + PLUS,
+            "gpu": np.full(rows, self.gpu),
+            "visible": np.full(rows, int(os.environ["CUDA_VISIBLE_DEVICES"])),
+            "pid": np.full(rows, os.getpid()),
+        }
+'''
+
+WATCH = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+for _ in sys.stdin:
+    print("free GPUs:", ray.available_resources().get("GPU", 0.0), flush=True)
+"""
+
+
+@dataclass
+class Head:
+    """A Ray cluster of one node, and a process connected to it that tells what is free."""
+
+    address: str
+    watch: subprocess.Popen[str]
+
+    def free_gpus(self) -> float:
+        """GPUs that nobody holds now, as the cluster sees it."""
+        assert self.watch.stdin is not None
+        assert self.watch.stdout is not None
+        self.watch.stdin.write("\n")
+        self.watch.stdin.flush()
+        while not (line := self.watch.stdout.readline()).startswith("free GPUs:"):
+            assert line, "the watching process ended"
+        return float(line.split()[-1])
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    """`ray start --head` in a process of its own, without AWS settings, in an empty folder."""
+    folder = tmp_path_factory.mktemp("head")
+    address = f"127.0.0.1:{free_port()}"
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PREFECT_"))}
+    start = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
+    start += [f"--port={address.rpartition(':')[2]}", "--num-cpus=4", "--num-gpus=2", "--include-dashboard=false"]
+    # Short, since Ray's sockets lie below it and their paths must not exceed 107 characters.
+    start += ["--ray-client-server-port=0", "--disable-usage-stats", f"--temp-dir=/tmp/nj-ray-{os.getpid()}"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(start, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_until(lambda: _listens(address), 60, f"the head at {address} listens: {(folder / 'log').read_text()}")
+        watch = subprocess.Popen(
+            [sys.executable, "-c", WATCH, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+        )
+        started = Head(address, watch)
+        wait_until(lambda: started.free_gpus() == 2, 60, "both GPUs are there")
+        yield started
+        watch.kill()
+        watch.wait()
+    finally:
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        process.wait(timeout=30)
+        for left in psutil.wait_procs(children, timeout=10)[1]:
+            left.kill()
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.partition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+@dataclass
+class Remote:
+    """A job over data on S3 whose modules and files lie beside it on this machine only."""
+
+    lake: Lake
+    storage: LakeStorage
+    out: str
+    env: dict[str, str]
+
+    def start(self, address: str) -> subprocess.Popen[str]:
+        """The command, going on in the background."""
+        words = [nightjar(), "run", str(self.lake.job_path), "--date", "2026-11-19", "--ray", address, "--json"]
+        return subprocess.Popen(
+            words, env={**os.environ, **self.env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def receipts(self) -> list[dict[str, object]]:
+        """Receipts in the ledger now."""
+        folder = f"{self.out}/runs/2026-11-19/r1/ledger"
+        lines = [line for entry in self.storage.list(folder) for line in self.storage.read(entry.uri).splitlines()[1:]]
+        return [record for record in map(json.loads, lines) if record["t"] == "receipt"]
+
+    def rows(self) -> pd.DataFrame:
+        """What `nightjar files` names, read from the bucket."""
+        listed = command("files", self.lake.job_path, "--run-id", "2026-11-19", env=self.env).stdout.split()
+        assert listed
+        assert all(uri.startswith(f"{self.out}/") for uri in listed)
+        tables = [pq.read_table(self.storage.open(uri)).to_pandas() for uri in listed]
+        return pd.concat(tables).sort_values(["_file", "_row"], ignore_index=True)
+
+
+def on_s3(folder: Path, server: S3Server, prefect_api: str, **changes: object) -> Remote:
+    """A bucket with data, and the job for it."""
+    uri = server.create_bucket(f"lake-{free_port()}-{time.time_ns() % 10**9}")
+    storage = LakeStorage(StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key))
+    lake = Lake(folder)
+    lake.write_files()
+    for path in sorted((folder / "data").iterdir()):
+        storage.write(f"{uri}/in/{path.name}", path.read_bytes())
+        path.unlink()
+    lake.write_job(input__uri=f"{uri}/in/", output__uri=f"{uri}/out/", **changes)
+    return Remote(lake, storage, f"{uri}/out", {**server_env(server), "PREFECT_API_URL": prefect_api})
+
+
+def server_env(server: S3Server) -> dict[str, str]:
+    """The settings by which the command, and nobody else, reaches the S3 server."""
+    return {
+        "AWS_ACCESS_KEY_ID": server.access_key,
+        "AWS_SECRET_ACCESS_KEY": server.secret_key,
+        "AWS_DEFAULT_REGION": server.region,
+        "AWS_ENDPOINT_URL": server.endpoint,
+    }
+
+
+@pytest.fixture(scope="module")
+def remote(
+    tmp_path_factory: pytest.TempPathFactory, server: S3Server, prefect_api: str, head: Head
+) -> Iterator[Remote]:
+    """The job, whose actors hold a GPU each."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "model.py").write_text(MODEL)
+    (folder / "helper.py").write_text("FACTOR = 3\n")
+    (folder / "table.json").write_text('{"plus": 0.5}')
+    outputs = {"score": "float32", "gpu": "int64", "visible": "int64", "pid": "int64"}
+    made = on_s3(
+        folder,
+        server,
+        prefect_api,
+        model__uses="model:Slow",
+        model__outputs=outputs,
+        model__batch_size=100,
+        resources={"actors": 2, "gpus": 1, "cpus": 1},
+    )
+    yield made
+
+
+@dataclass
+class Interrupted:
+    """One command that was stopped in mid-run."""
+
+    by: signal.Signals
+    committed: int
+    workers: set[int]
+    left: list[int]
+    freed: bool
+    exit_code: int
+    said: str
+
+
+def interrupt(remote: Remote, head: Head, how: signal.Signals) -> Interrupted:
+    """Start the command, stop it when it has committed something new while it holds both GPUs, and watch."""
+    before = len(remote.receipts())
+    process = remote.start(head.address)
+    try:
+        wait_until(lambda: _gone(process) or len(remote.receipts()) > before, 90, "a shard is committed")
+        wait_until(lambda: _gone(process) or head.free_gpus() == 0, 30, "the actors hold both GPUs")
+        assert process.poll() is None, process.communicate()
+        process.send_signal(how)
+        freed = True
+        try:
+            wait_until(lambda: head.free_gpus() == 2, FREED_S, "the GPUs are free")
+        except AssertionError:
+            freed = False
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    receipts = remote.receipts()
+    workers = {int(str(receipt["worker"]).rpartition(":")[2]) for receipt in receipts}
+    left = [pid for pid in workers if psutil.pid_exists(pid)]
+    return Interrupted(how, len(receipts), workers, left, freed, process.returncode, out + err)
+
+
+def _gone(process: subprocess.Popen[str]) -> bool:
+    return process.poll() is not None
+
+
+@pytest.fixture(scope="module")
+def interrupted(remote: Remote, head: Head) -> dict[str, Interrupted]:
+    """The same run, stopped three times, each time by another signal."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+    return {how.name: interrupt(remote, head, how) for how in signals}
+
+
+@pytest.fixture(scope="module")
+def finished(remote: Remote, head: Head, interrupted: dict[str, Interrupted]) -> dict[str, object]:
+    """The command after that, which continues and publishes."""
+    out, err = remote.start(head.address).communicate(timeout=180)
+    assert out, err
+    found: dict[str, object] = json.loads(out)
+    return found
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_an_interrupted_command_frees_its_actors(interrupted: dict[str, Interrupted], how: str) -> None:
+    """Within 10 s the cluster has both GPUs again, and the processes that held them are gone."""
+    stopped = interrupted[how]
+    assert stopped.freed, stopped.said
+    assert not stopped.left
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_command_says_so_and_nothing_else(interrupted: dict[str, Interrupted], how: str) -> None:
+    """Exit 130 and one sentence; no traceback."""
+    stopped = interrupted[how]
+    assert stopped.exit_code == 130, stopped.said
+    assert stopped.said.strip() == "nightjar: interrupted; what was committed is kept, repeat the command to continue"
+
+
+def test_the_next_command_continues(
+    remote: Remote, interrupted: dict[str, Interrupted], finished: dict[str, object]
+) -> None:
+    """What was committed before the kill is not scored again; the rest is, and then all is published."""
+    assert finished["state"] == "published"
+    assert finished["reused_shards"] == interrupted["SIGKILL"].committed > 2
+    assert len(remote.receipts()) == finished["shards"] == 8
+    assert remote.rows()["id"].tolist() == list(range(8000))
+
+
+def test_user_code_and_its_files_reach_the_workers(remote: Remote, finished: dict[str, object]) -> None:
+    """A module and a data file beside the job file, which the cluster cannot see, take part in the scores."""
+    assert finished["rows_out"] == 8000
+    np.testing.assert_allclose(remote.rows()["score"], np.arange(8000) * 3 + 0.5)
+
+
+def test_the_actors_hold_the_gpus(remote: Remote, finished: dict[str, object]) -> None:
+    """`resources.gpus: 1` gives each actor a GPU of its own, and shows it that one only."""
+    assert finished["state"] == "published"
+    rows = remote.rows()
+    assert set(rows["gpu"]) == {0, 1}
+    assert (rows["gpu"] == rows["visible"]).all()
+    assert (rows.groupby("pid")["gpu"].nunique() == 1).all()
+
+
+def test_no_cluster_at_the_address_is_one_sentence(remote: Remote) -> None:
+    """A wrong address ends in bounded time with exit 2 and names the address and what to do."""
+    nowhere = f"127.0.0.1:{free_port()}"
+    ended = command("run", remote.lake.job_path, "--ray", nowhere, env=remote.env, timeout_s=90)
+    assert ended.returncode == 2
+    assert f"no usable Ray cluster at {nowhere}" in ended.stderr
+    assert "ray start --head" in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_too_few_gpus_is_one_sentence(
+    tmp_path: Path, server: S3Server, prefect_api: str, head: Head, remote: Remote
+) -> None:
+    """More GPUs than the cluster has: exit 2, the key to change, and what is there."""
+    job = on_s3(tmp_path, server, prefect_api, resources={"actors": 2, "gpus": 2, "cpus": 1})
+    job.lake.write_model()
+    ended = command("run", job.lake.job_path, "--ray", head.address, env=job.env, timeout_s=90)
+    assert ended.returncode == 2
+    assert "resources: 2 actors of 1 CPUs and 2 GPUs each do not fit" in ended.stderr
+    assert "4 CPUs and 2 GPUs" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,244 @@
+"""Promise 5: of two writers of one run at most one commits, at most one publication results, the other is told.
+
+Here a writer stalls as a paused machine does, is replaced after its lease, and wakes up again at each step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from nightjar.inference import faults, publish, run
+from nightjar.inference import revisions as revs
+from nightjar.inference.errors import AlreadyExists, Held
+from nightjar.inference.ledger import Ledger, open_epoch, replay, this_writer
+from nightjar.inference.storage import LakeStorage
+from support import Lake, nightjar, run_steps, wait_until
+from writers import (
+    BEFORE_INTENT,
+    BEFORE_MANIFEST,
+    BEFORE_PLAN,
+    BEFORE_PUBLISH,
+    BEFORE_PUBLISHED,
+    BEFORE_RECEIPTS,
+    BEFORE_SNAPSHOT,
+    BEFORE_SUCCESS,
+    BEFORE_SWEEP,
+    BEFORE_VALIDATE,
+    SHORT_S,
+    OnDriver,
+    Point,
+    Writer,
+    assert_published_once,
+    published_parts,
+    run_steps_with,
+)
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+
+WAITING = '''
+import time
+from pathlib import Path
+
+def score(batch):
+    """Twice x, as soon as somebody says go."""
+    while not (Path(__file__).parent / "go").exists():
+        time.sleep(0.05)
+    return {"score": batch["x"] * 2}
+'''
+"""A predictor that keeps a run going until the test lets it end."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """One lake for all runs of this file, each under a name of its own."""
+    return Lake(tmp_path_factory.mktemp("lake")).ready()
+
+
+@pytest.fixture(scope="module")
+def rows(shared: Lake, ray_local: None) -> pd.DataFrame:
+    """What a run of one writer, undisturbed, publishes."""
+    shared.run(run_id="undisturbed")
+    return shared.published("undisturbed")
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        BEFORE_PLAN,
+        BEFORE_RECEIPTS,
+        BEFORE_VALIDATE,
+        BEFORE_MANIFEST,
+        BEFORE_PUBLISH,
+        BEFORE_INTENT,
+        BEFORE_SNAPSHOT,
+        BEFORE_PUBLISHED,
+        BEFORE_SWEEP,
+        BEFORE_SUCCESS,
+    ],
+    ids=str,
+)
+def test_a_writer_that_stalls_is_replaced_and_changes_nothing_when_it_wakes(
+    shared: Lake, rows: pd.DataFrame, point: Point
+) -> None:
+    """One publication, no doubled row, no stray part; the sleeper is told that it was replaced."""
+    run_id = f"stalls-{point}"
+    sleeper = Writer(shared.request(run_id=run_id), point)
+    sleeper.start_and_stall()
+    try:
+        run_steps(replace(shared.request(run_id=run_id), lease_s=SHORT_S))
+        assert_published_once(shared, run_id, rows)
+        before = published_parts(shared, run_id)
+    finally:
+        error = sleeper.wake_and_join()
+    if point in (BEFORE_SWEEP, BEFORE_SUCCESS):
+        assert error is None  # it had published, which nobody can take from it; its successor found that, and finished
+    else:
+        assert isinstance(error, Held), error
+        assert error.exit_code == 3
+    assert_published_once(shared, run_id, rows)
+    assert published_parts(shared, run_id) == before
+
+
+def test_of_two_that_start_at_once_one_publishes(shared: Lake, rows: pd.DataFrame) -> None:
+    """Simultaneous: both see a run that nobody writes; one gets it, the other learns who has it."""
+    first, second = shared.request(run_id="at-once"), shared.request(run_id="at-once")
+    with ThreadPoolExecutor(2) as pool:
+        errors = [tried.exception(120) for tried in [pool.submit(run_steps, first), pool.submit(run_steps, second)]]
+    refused = [error for error in errors if error is not None]
+    assert len(refused) == 1, errors
+    assert isinstance(refused[0], Held)
+    assert "is being written by" in str(refused[0])
+    assert_published_once(shared, "at-once", rows)
+
+
+def test_one_that_comes_while_another_writes_is_told_who_that_is(shared: Lake) -> None:
+    """Staggered, with --fresh or without: it changes nothing, and names task and process."""
+    request = shared.request(run_id="staggered")
+    found = run.discover(request)
+    holder = open_epoch(request.storage, revs.revision_uri(request.run_uri, 1), this_writer("score", "h"), lease_s=1)
+    try:
+        for late in (replace(request, invocation="late"), replace(request, invocation="late", fresh=True)):
+            with pytest.raises(Held, match=r"being written by score of flow run h, process \d+ on \S+, since"):
+                run.score(late, found, lambda _: None)
+    finally:
+        holder.stop(release=True)
+    assert not shared.revision(2, "staggered").exists()
+    assert {record["t"] for record in shared.records(1, "staggered")} == {"opened", "closed"}
+
+
+def test_a_fresh_run_leaves_no_way_back_to_the_writer_it_replaced(shared: Lake, rows: pd.DataFrame) -> None:
+    """--fresh begins revision 2 beside a stalled revision 1, which can no longer publish over it."""
+    sleeper = Writer(shared.request(run_id="fresh"), BEFORE_INTENT)
+    sleeper.start_and_stall()
+    try:
+        ran = run_steps(replace(shared.request(run_id="fresh", fresh=True), lease_s=SHORT_S))
+    finally:
+        error = sleeper.wake_and_join()
+    assert ran.scored.revision == 2
+    assert isinstance(error, Held)
+    assert_published_once(shared, "fresh", rows, revision=2)
+
+
+def test_a_fresh_run_that_is_repeated_by_its_own_flow_is_continued(shared: Lake) -> None:
+    """Prefect repeats a task of the same flow run: that continues the fresh revision, and begins no other."""
+    shared.run(run_id="repeated")
+    request = shared.request(run_id="repeated", fresh=True, invocation="flow")
+    found = run.discover(request)
+    first = run.score(request, found, lambda _: None)
+    again = run.score(request, found, lambda _: None)
+    assert (first.revision, again.revision) == (2, 2)
+    assert again.progress.reused_shards == 8
+
+
+def test_who_looked_before_a_publication_does_not_write_into_it(lake: Lake) -> None:
+    """A published revision is closed for ever, also to a command that last looked at it while it was open.
+
+    The second command comes just before the first publishes, and with other input: planned into the published
+    revision, its shards would cost the published ones their parts.
+    """
+    lake.ready()
+    first = Writer(lake.request(), BEFORE_INTENT)
+    first.start_and_stall()
+    lake.write_file("part-00.parquet", 0, 2000, row_group=500)
+    second = Writer(lake.request(), Point("before it opens", "score", "list", "*/r1/ledger", 2))
+    try:
+        second.start_and_stall()
+        assert first.wake_and_join() is None
+        before = published_parts(lake, "2026-11-19")
+    finally:
+        first.stall.wake()
+        error = second.wake_and_join()
+    assert isinstance(error, Held)
+    assert published_parts(lake, "2026-11-19") == before
+    assert lake.published()["id"].tolist() == list(range(8000))
+    ran = lake.run()
+    assert (ran.scored.revision, ran.scored.progress.reused_shards) == (2, 6)
+    assert lake.published()["id"].tolist() == list(range(8000))
+
+
+def test_lost_answers_replace_nobody(shared: Lake, rows: pd.DataFrame) -> None:
+    """A creation that happened, but whose answer was lost or came as "exists", is one's own."""
+    exists = AlreadyExists("sent twice on purpose")
+    lossy = OnDriver(
+        LakeStorage(),
+        [
+            faults.lose_answer("create", "*/ledger/*", nth=2),
+            faults.Fault("create", "*/ledger/*", None, error=exists),
+            faults.lose_answer("create", "*/publications/*"),
+            faults.lose_answer("create", "*/_SUCCESS"),
+            faults.lose_answer("create", "*/manifest-*"),
+        ],
+    )
+    run_steps_with(shared.request(run_id="lossy"), dict.fromkeys(("score", "validate", "publish"), lossy))
+    assert_published_once(shared, "lossy", rows)
+    twice = OnDriver(LakeStorage(), [faults.Fault("create", "*/publications/*", None, error=exists)])
+    run_steps_with(shared.request(run_id="twice"), {"publish": twice})
+    assert_published_once(shared, "twice", rows)
+
+
+def test_epochs_of_a_run_only_rise(shared: Lake, rows: pd.DataFrame) -> None:
+    """Over all the takeovers of this file: a later segment never has a lower epoch, each opening a higher one."""
+    for folder in (shared.out / "runs").glob("*/r*"):
+        segments = list(Ledger(LakeStorage(), str(folder)).segments())
+        epochs = [segment.epoch for segment in segments]
+        assert epochs == sorted(epochs)
+        opened = [epoch for epoch, _ in replay(Ledger(LakeStorage(), str(folder))).openers]
+        assert opened == list(range(1, max(epochs) + 1))
+
+
+def test_two_commands_started_together_publish_once(
+    lake: Lake, prefect_api: str, prefect_home: Path, tmp_path: Path
+) -> None:
+    """The real command, twice: one exits 0; the other exits 3 at once, and names the one that holds the run."""
+    lake.write_model(WAITING)
+    lake.ready()
+    env = {**os.environ, "PREFECT_API_URL": prefect_api, "PREFECT_HOME": str(prefect_home)}
+    words = [nightjar(), "run", str(lake.job_path), "--date", "2026-11-19", "--json"]
+    both = [subprocess.Popen(words, env=env, stdout=-1, stderr=-1, text=True) for _ in range(2)]
+    try:
+        wait_until(lambda: any(process.poll() is not None for process in both), 120, "one of the two ends")
+        (loser,) = [process for process in both if process.poll() is not None]
+        (winner,) = [process for process in both if process is not loser]
+        said = loser.communicate(timeout=60)
+        assert loser.returncode == 3, said
+        (tmp_path / "go").touch()
+        published, trouble = winner.communicate(timeout=120)
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
+    assert winner.returncode == 0, trouble
+    assert json.loads(published)["publication"] == 1
+    opened = [record["writer"] for record in lake.records() if record["t"] == "opened"]
+    assert f"process {opened[0]['pid']}" in said[1]
+    assert f"flow run {opened[0]['flow_run']}" in said[1]
+    assert lake.published()["id"].tolist() == list(range(8000))
+    assert publish.newest(LakeStorage(), str(lake.out)).number == 1

@@ -1,0 +1,286 @@
+"""Discovery: the files an input uri means, all of them, in order; and what is said when there are none."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nightjar.inference.discovery import discover, first_schema, input_files, takes_in
+from nightjar.inference.errors import JobError
+from nightjar.inference.job import Job, parse_job
+from nightjar.inference.plan import make_plan
+from nightjar.inference.sources.parquet import read_piece
+from nightjar.inference.storage import LakeStorage
+
+STORAGE = LakeStorage()
+
+
+def job(folder: Path, uri: str, **input_keys: Any) -> Job:
+    content = {
+        "name": "t",
+        "input": {"uri": uri, **input_keys},
+        "model": {"uses": "m:f", "outputs": {"score": "float32"}},
+        "output": {"uri": "out"},
+    }
+    return parse_job(content, folder / "job.yaml")
+
+
+def write(path: Path, rows: int = 3, kind: pa.DataType | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"x": pa.array(range(rows), kind or pa.int64())}), path)
+    return path
+
+
+Found = Callable[..., list[str]]
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Found:
+    """The files below `tmp_path` that an input uri means."""
+
+    def names(uri: str, **input_keys: Any) -> list[str]:
+        files = input_files(STORAGE, job(tmp_path, uri, **input_keys))
+        return [entry.uri.removeprefix(f"{tmp_path}/") for entry in files]
+
+    return names
+
+
+def test_a_folder_means_all_parquet_files_below_it(tmp_path: Path, found: Found) -> None:
+    for name in ("b.parquet", "a.PARQUET", "deep/er/c.pq", "day=2026-11-19/d.parquet", "notes.txt", "e.parquet.crc"):
+        write(tmp_path / "in" / name)
+    wanted = ["in/a.PARQUET", "in/b.parquet", "in/day=2026-11-19/d.parquet", "in/deep/er/c.pq"]
+    assert found("in/") == found("in") == wanted
+
+
+def test_hidden_files_and_folders_are_no_input(tmp_path: Path, found: Found) -> None:
+    """What Spark, Delta, editors and file systems leave beside the data."""
+    for name in ("_temporary/0/a.parquet", "_delta_log/b.parquet", ".c.parquet", ".snap/d.parquet", "_e.parquet"):
+        write(tmp_path / "in" / name)
+    write(tmp_path / "in" / "f_.parquet")
+    assert found("in/") == found("in/**/*.parquet") == ["in/f_.parquet"]
+
+
+def test_a_hidden_folder_that_is_named_is_input(tmp_path: Path, found: Found) -> None:
+    write(tmp_path / "_staging" / "a.parquet")
+    assert found("_staging/") == ["_staging/a.parquet"]
+
+
+def test_a_file_that_is_named_is_taken_whatever_its_name(tmp_path: Path, found: Found) -> None:
+    write(tmp_path / "part-0")
+    write(tmp_path / "data[1]?.bin")
+    assert found("part-0") == ["part-0"]
+    assert found("data[1]?.bin") == ["data[1]?.bin"]
+
+
+def test_files_without_the_suffix_are_taken_when_the_job_says_they_are_parquet(tmp_path: Path, found: Found) -> None:
+    write(tmp_path / "in" / "part-0")
+    with pytest.raises(JobError, match=r"only files of other names; name one by its path, or set input\.format"):
+        found("in/")
+    assert found("in/", format="parquet") == ["in/part-0"]
+
+
+GLOBS = [
+    ("in/*.parquet", ["a.parquet", "b1.parquet"]),
+    ("in/?1.parquet", ["b1.parquet"]),
+    ("in/[a-c]*.parquet", ["a.parquet", "b1.parquet"]),
+    ("in/[!a]*.parquet", ["b1.parquet"]),
+    ("in/*/*.parquet", ["d=1/c.parquet"]),
+    ("in/*/", ["d=1/c.parquet", "d=1/e/f.parquet"]),
+    ("in/d=*/", ["d=1/c.parquet", "d=1/e/f.parquet"]),
+    ("in/**", ["a.parquet", "b1.parquet", "d=1/c.parquet", "d=1/e/f.parquet"]),
+    ("in/**/*.parquet", ["a.parquet", "b1.parquet", "d=1/c.parquet", "d=1/e/f.parquet"]),
+    ("in/**/f.parquet", ["d=1/e/f.parquet"]),
+    ("i?/a.parquet", ["a.parquet"]),
+    ("*/a.parquet", ["a.parquet"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "names"), GLOBS)
+def test_globs_mean_what_they_mean_in_a_shell(tmp_path: Path, found: Found, pattern: str, names: list[str]) -> None:
+    """`*` stays in one folder, `**` crosses them, and a slash at the end names folders with all they hold."""
+    for name in ("a.parquet", "b1.parquet", "d=1/c.parquet", "d=1/e/f.parquet"):
+        write(tmp_path / "in" / name)
+    assert found(pattern) == [f"in/{name}" for name in names]
+
+
+TREE = ["a", "b", "ab", "a/a", "a/b", "b/a", "b/ab", "a/b/a", "b/a/ab"]
+SEGMENTS = st.sampled_from(["*", "**", "a", "b", "a*", "*b", "?", "??", "[ab]", "[!a]", "[a-b]*"])
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tree")
+    for name in TREE:
+        write(folder / f"{name}.parquet")
+    return folder
+
+
+@given(st.lists(SEGMENTS, min_size=1, max_size=3), st.sampled_from(["*.parquet", "a.parquet", "?b.parquet"]))
+def test_globs_agree_with_the_standard_library(tree: Path, folders: list[str], last: str) -> None:
+    pattern = "/".join([*folders, last])
+    wanted = sorted({str(tree / name) for name in glob.glob(pattern, root_dir=tree, recursive=True)})  # noqa: PTH207 (Path.glob takes hidden files and links otherwise)
+    try:
+        files = [entry.uri for entry in input_files(STORAGE, job(tree, pattern))]
+    except JobError:
+        files = []
+    assert files == wanted
+    for name in TREE:
+        file = str(tree / f"{name}.parquet")
+        assert takes_in(str(tree / pattern), file) == (file in wanted)
+
+
+def test_a_pattern_that_is_none_says_so(found: Found) -> None:
+    with pytest.raises(JobError, match=r"^input\.uri: '.*\[z-a\].*' is no pattern: bad character range z-a"):
+        found("in/[z-a].parquet")
+
+
+ODD = [
+    "with space.parquet",
+    "per%20cent.parquet",
+    "per%cent.parquet",
+    "hash#1?.parquet",
+    "plus+and&=.parquet",
+    "quote'\".parquet",
+    "back\\slash.parquet",
+    "ünïcode-東京-🐦.parquet",
+    "star*.parquet",
+    "bracket[1].parquet",
+    "brace{date}.parquet",
+    "colon:.parquet",
+    "new\nline.parquet",
+    "~tilde.parquet",
+    "-dash.parquet",
+    "dot..dot.parquet",
+]
+
+
+def test_odd_names_are_listed_planned_and_read(tmp_path: Path) -> None:
+    """A name is a name: nothing in it is decoded, expanded or taken for a pattern."""
+    for index, name in enumerate(ODD):
+        write(tmp_path / "in" / f"day={name}" / name, rows=index + 1)
+    here = job(tmp_path, "in/", shard_rows=1)
+    lake = discover(STORAGE, here)
+    assert lake.files["uri"].to_pylist() == sorted(str(tmp_path / "in" / f"day={name}" / name) for name in ODD)
+    plan = make_plan(lake, here, "m")
+    read = {
+        piece.uri.rsplit("/", 1)[-1]: read_piece(STORAGE, piece, lake.schema).num_rows
+        for shard in plan.shards()
+        for piece in shard.pieces
+    }
+    assert read == {name: index + 1 for index, name in enumerate(ODD)}
+
+
+def test_a_bracket_is_escaped_in_a_pattern(tmp_path: Path, found: Found) -> None:
+    write(tmp_path / "in [old]" / "a.parquet")
+    with pytest.raises(JobError, match=r"no Parquet files at .*; in a pattern, write \[\[\] for the bracket \["):
+        found("in [old]/")
+    assert found("in [[]old]/") == ["in [old]/a.parquet"]
+
+
+def test_files_are_in_order_of_their_uri(tmp_path: Path) -> None:
+    """The order of the plan, the parts and the reports: bytes, not locale, and the same on every storage."""
+    names = ["a.parquet", "a/b.parquet", "a-b.parquet", "B.parquet", "ä.parquet", "a0.parquet"]
+    for name in names:
+        write(tmp_path / "in" / name)
+    uris = discover(STORAGE, job(tmp_path, "in/")).files["uri"].to_pylist()
+    assert uris == sorted(str(tmp_path / "in" / name) for name in names)
+
+
+def test_row_counts_are_per_row_group(tmp_path: Path) -> None:
+    path = tmp_path / "in" / "a.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.table({"x": range(25)}), path, row_group_size=10)
+    lake = discover(STORAGE, job(tmp_path, "in/"))
+    assert lake.files["rows"].to_pylist() == [[10, 10, 5]]
+    assert all(size > 0 for size in lake.files["sizes"].to_pylist()[0])
+    assert lake.rows == 25
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"garbage", b"PAR1" + b"\0" * 100 + b"PAR1", b"x" * 10_000])
+def test_an_unreadable_footer_costs_that_file_only(tmp_path: Path, content: bytes) -> None:
+    """Promise 6: the file is in the plan with its error, so that its shard fails and is reported."""
+    write(tmp_path / "in" / "b.parquet")
+    (tmp_path / "in" / "a.parquet").write_bytes(content)
+    lake = discover(STORAGE, job(tmp_path, "in/"))
+    bad, good = lake.files.to_pylist()
+    assert str(tmp_path / "in" / "a.parquet") in bad["error"]
+    assert (bad["rows"], good["error"], good["rows"]) == ([], None, [3])
+    assert (lake.unreadable, lake.rows) == (1, 3)
+    assert lake.schema.names == first_schema(STORAGE, job(tmp_path, "in/")).names == ["x"]
+
+
+def test_a_truncated_file_costs_that_file_only(tmp_path: Path) -> None:
+    path = write(tmp_path / "in" / "a.parquet", rows=1000)
+    path.write_bytes(path.read_bytes()[:-1])
+    write(tmp_path / "in" / "b.parquet")
+    assert discover(STORAGE, job(tmp_path, "in/")).unreadable == 1
+
+
+def test_the_columns_are_those_of_the_first_file_with_rows(tmp_path: Path) -> None:
+    """An empty file's types are often a guess: pandas writes a column of nothing as null."""
+    write(tmp_path / "in" / "a.parquet", rows=0, kind=pa.null())
+    write(tmp_path / "in" / "b.parquet")
+    here = job(tmp_path, "in/")
+    assert discover(STORAGE, here).schema.types == first_schema(STORAGE, here).types == [pa.int64()]
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({}, r"^input\.uri: no Parquet files at .*/in/$"),
+        ({"a.csv": b"x"}, r"^input\.uri: no Parquet files at .*/in/, only files of other names; name one"),
+        ({"a.parquet": None}, r"^input\.uri: the file .*/in/ holds no rows$"),
+        ({"a.parquet": None, "b.parquet": None}, r"^input\.uri: the 2 files at .*/in/ hold no rows$"),
+        ({"a.parquet": b"junk"}, r"^input\.uri: .* can be read; the first: .*/in/a\.parquet: not a readable Parquet"),
+    ],
+)
+def test_nothing_to_score_is_said_before_anything_starts(
+    tmp_path: Path, files: dict[str, bytes | None], sentence: str
+) -> None:
+    """By the quick look before a run, and by discovery itself, in the same words."""
+    (tmp_path / "in").mkdir()
+    for name, content in files.items():
+        if content is None:
+            write(tmp_path / "in" / name, rows=0)
+        else:
+            (tmp_path / "in" / name).write_bytes(content)
+    for look in (discover, first_schema):
+        with pytest.raises(JobError, match=sentence):
+            look(STORAGE, job(tmp_path, "in/"))
+
+
+def test_a_linked_folder_is_followed_once(tmp_path: Path, found: Found) -> None:
+    """A link back to a folder above does not go round for ever."""
+    write(tmp_path / "real" / "a.parquet")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "back").symlink_to(tmp_path / "in")
+    assert found("in/") == ["in/link/a.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "file", "taken"),
+    [
+        ("/lake/in/", "/lake/in/out/runs/x.parquet", True),
+        ("/lake/in", "/lake/in/out/x.parquet", True),
+        ("/lake/in", "/lake/inside/x.parquet", False),
+        ("/lake/in/*.parquet", "/lake/in/out/x.parquet", False),
+        ("/lake/in/**/*.parquet", "/lake/in/out/x.parquet", True),
+        ("/lake/**", "/lake/out/x.parquet", True),
+        ("s3://b/in/*", "s3://b/in/x.parquet", True),
+        ("s3://b/in/part-*", "s3://b/in/part-ition/x.parquet", False),
+        ("s3://b/in/", "s3://c/in/x.parquet", False),
+        ("/", "/x.parquet", True),
+    ],
+)
+def test_whether_an_input_would_take_a_file_in_is_known_without_looking(uri: str, file: str, taken: bool) -> None:
+    """From this a job is refused that would score its own predictions the next night."""
+    assert takes_in(uri, file) == taken

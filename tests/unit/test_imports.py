@@ -1,0 +1,97 @@
+"""The rooms: who may import what (design, "The rooms"), read from the source; and how little a command loads."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+HEAVY = ("ray", "torch", "prefect", "pandas", "boto3")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module a file imports, wherever in it, also by a written-out name."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
+            first = node.args[0]
+            if isinstance(first, ast.Constant):
+                yield str(first.value)
+
+
+def importers(room: str, module: str) -> set[str]:
+    """The files of a room that import a module or anything below it."""
+    files = (ROOT / room).rglob("*.py")
+    return {
+        path.relative_to(ROOT).as_posix()
+        for path in files
+        if any(f"{name}.".startswith(f"{module}.") for name in imports(path))
+    }
+
+
+@pytest.mark.parametrize(
+    ("room", "module", "owners"),
+    [
+        ("inference", "prefect", set()),
+        ("inference", "prefect_ray", set()),
+        ("inference", "nightjar.flows", set()),
+        ("inference", "ray", {"inference/engine.py"}),
+        ("inference", "torch", {"inference/predictors/torch.py"}),
+        ("inference", "boto3", {"inference/storage.py"}),
+        ("inference", "botocore", {"inference/storage.py"}),
+        ("inference", "obstore", {"inference/storage.py", "inference/objectstore.py"}),
+        ("flows", "ray", {"flows/cluster.py"}),
+        ("flows", "prefect_ray", {"flows/cluster.py", "flows/nightly.py"}),
+        ("flows", "torch", set()),
+        ("flows", "boto3", set()),
+        ("flows", "obstore", set()),
+        ("flows", "pyarrow.compute", set()),
+        ("flows", "pyarrow.parquet", set()),
+        ("flows", "pandas", set()),
+    ],
+)
+def test_each_sdk_has_its_owners_and_no_others(room: str, module: str, owners: set[str]) -> None:
+    """`inference/` knows no Prefect, `flows/` touches no row, and every SDK is met in one place."""
+    assert importers(room, module) == owners
+
+
+def test_the_rooms_are_where_the_rules_look() -> None:
+    """A rule about an empty folder would always hold."""
+    assert len(list((ROOT / "inference").rglob("*.py"))) > 20
+    assert len(list((ROOT / "flows").rglob("*.py"))) > 5
+
+
+def loaded_by(code: str) -> set[str]:
+    """The top-level modules a fresh process has loaded when the code is done."""
+    tail = (
+        "\nimport sys; sys.__stdout__.write('\\nLOADED ' + ' '.join({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code + tail], capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("LOADED ")[2].split())
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    """`import nightjar.flows.cli` is what every command pays first."""
+    assert not loaded_by("import nightjar.flows.cli") & {*HEAVY, "pyarrow"}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], []])
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    """Help is there at once, without Ray, torch, Prefect or pandas."""
+    code = (
+        "import sys\n"
+        f"sys.argv = {['nightjar', *words]!r}\n"
+        "from nightjar.flows.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code, done.code"
+    )
+    assert not loaded_by(code) & {*HEAVY, "pyarrow"}

@@ -1,0 +1,316 @@
+"""The job file: what it says is taken at its word, what it says wrong is answered with one sentence a fault."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job import Job, arrow_type, load_job
+
+JOB: dict[str, Any] = {
+    "name": "lake",
+    "input": {"uri": "data/"},
+    "model": {"uses": "model:score", "features": ["x"], "outputs": {"score": "float32"}},
+    "carry": ["id"],
+    "output": {"uri": "out/"},
+}
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    """`JOB` with keys changed; `retry__attempts` is a nested one, None removes."""
+    job = {key: dict(value) if isinstance(value, dict) else value for key, value in JOB.items()}
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        target: dict[str, Any] = job
+        for part in path:
+            target = target.setdefault(part, {})
+        if value is None:
+            target.pop(last, None)
+        else:
+            target[last] = value
+    return job
+
+
+def load(folder: Path, **changes: Any) -> Job:
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(changed(**changes), sort_keys=False))
+    return load_job(path)
+
+
+def refusal(folder: Path, **changes: Any) -> str:
+    """What is said of a wrong job file, without the path of the file before each sentence."""
+    with pytest.raises(JobError) as caught:
+        load(folder, **changes)
+    lines = str(caught.value).split("\n")
+    assert all(line.startswith(f"{folder}/job.yaml: ") for line in lines), "each sentence names the file"
+    return "\n".join(line.removeprefix(f"{folder}/job.yaml: ") for line in lines)
+
+
+# ---- what is wrong ------------------------------------------------------------------------------------------
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"modle": {}}, "unknown key 'modle'; did you mean 'model'?"),
+    ({"model__bathc_size": 3}, "unknown key 'model.bathc_size'; did you mean 'model.batch_size'?"),
+    (
+        {"retry__zzz": 3},
+        "unknown key 'retry.zzz'; known: attempts, backoff_s, max_quarantined, stall_s",
+    ),
+    ({"resources__actors": {"min": 1, "max": 2, "mix": 1}}, "unknown key 'resources.actors.mix'; did you mean"),
+    ({"checks": [{"column": "score", "mim": 0}]}, "unknown key 'checks[0].mim'; did you mean 'checks[0].min'?"),
+    ({"name": None}, "name: is required"),
+    ({"model": None}, "model: is required"),
+    ({"resources__actors": {"min": 1}}, "resources.actors.max: is required"),
+    ({"name": "My Job"}, "name: 'My Job' must be lower case letters, digits and dashes: it names the artifacts"),
+    ({"input": "data/"}, "input: must be a mapping with the keys uri, format, shard_rows, not 'data/'"),
+    ({"input__uri": ""}, "input.uri: must not be empty"),
+    ({"checks": ["score"]}, "checks[0]: must be a mapping with the keys column, min, max, nulls, finite, not 'score'"),
+    ({"checks": {"score": 1}}, "checks: must be a list, not {'score': 1}"),
+    ({"carry": "id"}, "carry: must be a list, not 'id'"),
+    ({"carry": [1]}, "carry[0]: must be text, not 1; put it in quotes"),
+    ({"carry": ["id", "id"]}, "carry: a column is listed twice"),
+    ({"carry": ["_row"]}, "carry: '_row' is the name of a lineage column (output.lineage)"),
+    ({"carry": ["id", "score"]}, "model.outputs: 'score' is also a carried column; rename the output or drop it"),
+    ({"model__features": "x"}, "model.features: must be a list, not 'x'"),
+    ({"model__features": []}, "model.features: must not be empty"),
+    ({"model__features": ["x", "x"]}, "model.features: a column is listed twice"),
+    ({"model__version": 3}, "model.version: must be text, not 3; put it in quotes"),
+    ({"model__version": dt.date(2026, 11, 1)}, "model.version: must be text, not 2026-11-01; put it in quotes"),
+    ({"model__outputs": ["score"]}, "model.outputs: must be a mapping of name: type, not ['score']"),
+    ({"model__outputs": {}}, "model.outputs: must not be empty"),
+    ({"model__outputs": {"score": "flaot"}}, "model.outputs: score: 'flaot' is not an Arrow type; write float32"),
+    ({"model__outputs": {"_file": "string"}}, "model.outputs: '_file' is the name of a lineage column; choose another"),
+    ({"model__batch_size": 0}, "model.batch_size: must be auto or a number of rows, 1 or more, not 0"),
+    ({"model__batch_size": "big"}, "model.batch_size: must be auto or a number of rows, 1 or more, not 'big'"),
+    ({"model__uses": "keras"}, 'model.uses: \'keras\' is neither "torch" nor "module:Name" of a class or function'),
+    ({"model__uses": "torch"}, "model.path: the torch adapter needs the path of an exported program (.pt2)"),
+    ({"preprocess": "prep"}, "preprocess: 'prep' must be \"module:name\" of a callable"),
+    ({"resources__actors": 0}, "resources.actors: must be a number of actors, 1 or more, or {min: 1, max: 8}, not 0"),
+    ({"resources__actors": "two"}, "resources.actors: must be a number of actors, 1 or more, or {min: 1, max: 8}"),
+    ({"resources__actors": {"min": 3, "max": 1}}, "resources.actors: min 3 is more than max 1"),
+    ({"resources__gpus": "one"}, "resources.gpus: must be a number, not 'one'"),
+    ({"retry__attempts": 0}, "retry.attempts: must be at least 1, not 0"),
+    ({"retry__attempts": "3"}, "retry.attempts: must be a whole number, not '3'"),
+    ({"retry__max_quarantined": 1.5}, "retry.max_quarantined: must be at most 1, not 1.5"),
+    ({"retry__stall_s": 0}, "retry.stall_s: must be more than 0, not 0"),
+    ({"retry__backoff_s": float("inf")}, "retry.backoff_s: must be a finite number, not inf"),
+    ({"input__format": "csv"}, "input.format: must be 'parquet', not 'csv'"),
+    ({"output__format": "delta"}, "output.format: must be 'parquet', not 'delta'"),
+    ({"output__lineage": "no"}, "output.lineage: must be true or false, not 'no'"),
+    ({"checks": [{"column": "score"}]}, "checks[0]: asks nothing: give at least one of min, max, nulls, finite"),
+    ({"checks": [{"column": "scor", "min": 0}]}, "checks[0].column: 'scor' is neither an output nor a carried column;"),
+    ({"models": []}, "models: scoring several models in one read is not supported yet; write one job per model"),
+    ({"schedule": {"cron": "0 2 * * *"}}, "schedule: schedules are not supported yet; start `nightjar run` from"),
+    ({"input__uri": "s3a://b/x"}, "input.uri: 's3a://b/x' is no place; write a path, or s3://, gs:// or az:// with"),
+    ({"output__uri": "s3:///x"}, "output.uri: 's3:///x' is no place"),
+    ({"input__uri": "data/{day}/"}, "input.uri: {day} is unknown; write {date} or {date:%Y/%m/%d}"),
+    ({"model__path": "m/{}"}, "model.path: {} is unknown; write {date} or {date:%Y/%m/%d}"),
+    ({"input__uri": "data/{date"}, "input.uri: expected '}' before end of string"),
+    ({"input__uri": "data/{date:{x}}/"}, "input.uri: "),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), WRONG, ids=lambda case: str(case)[:50])
+def test_a_wrong_key_is_answered_with_one_sentence_that_names_it(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    said = refusal(tmp_path, **changes)
+    assert said.startswith(sentence)
+    assert "\n" not in said
+
+
+def test_every_fault_is_named_at_once_each_on_a_line_of_its_own(tmp_path: Path) -> None:
+    """Nobody should mend a job file one run at a time."""
+    said = refusal(tmp_path, carry="id", name="BAD", modle={})
+    assert [line.split(":")[0] for line in said.split("\n")] == [
+        "name",
+        "carry",
+        "unknown key 'modle'; did you mean 'model'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "a job file is a mapping of keys; start with `name:`"),
+        ("- a", "a job file is a mapping of keys; start with `name:`"),
+        ("a: [1, 2", "line 1, column 9: not valid YAML: expected ',' or ']', but got '<stream end>'"),
+        ("a: 1\n\tb: 2", "line 2, column 1: not valid YAML: found character '\\t' that cannot start any token"),
+        ("name: a\nname: b", "line 2, column 1: not valid YAML: key 'name' is written twice"),
+        ("input:\n  uri: a\n  uri: b", "line 3, column 3: not valid YAML: key 'uri' is written twice"),
+        ("1: a", "line 1, column 1: not valid YAML: key 1 must be text; write it in quotes"),
+        ("a: !!python/object/apply:os.system [ls]", "line 1, column 4: not valid YAML: could not determine"),
+        ("a: \x00", "not valid YAML: unacceptable character #x0000"),
+    ],
+)
+def test_a_file_that_is_no_yaml_says_where(tmp_path: Path, text: str, sentence: str) -> None:
+    """And no YAML tag is ever executed."""
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    assert str(caught.value).startswith(f"{path}: {sentence}")
+
+
+def test_an_empty_section_says_so(tmp_path: Path) -> None:
+    """`retry:` with nothing under it is how a half-edited file looks."""
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(JOB) + "retry:\n")
+    with pytest.raises(JobError, match=r"job\.yaml: retry: is empty; give it a value or remove it$"):
+        load_job(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    for name, reason in [("no.yaml", "no such job file"), ("binary.yaml", "cannot be read"), ("", "cannot be read")]:
+        with pytest.raises(JobError, match=reason) as caught:
+            load_job(tmp_path / name)
+        assert str(caught.value).startswith(str(tmp_path / name))
+
+
+# ---- what is right ------------------------------------------------------------------------------------------
+
+
+def test_relative_places_are_looked_up_beside_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the command is started from; a slash at the end, which says "a folder", is kept for the input."""
+    monkeypatch.chdir("/")
+    job = load(tmp_path, model__path="../models/m.pt2", input__uri="./data/", output__uri="s3://lake/out/")
+    assert job.folder == str(tmp_path)
+    assert job.input.uri == f"{tmp_path}/data/"
+    assert job.model.path == f"{tmp_path.parent}/models/m.pt2"
+    assert job.output.uri == "s3://lake/out"
+    assert load(tmp_path, input__uri=f"file://{tmp_path}/x").input.uri == f"{tmp_path}/x"
+
+
+def test_dates_are_filled_into_every_place(tmp_path: Path) -> None:
+    job = load(
+        tmp_path,
+        input__uri="in/{date:%Y/%m/%d}/",
+        output__uri="out-{date:%B}",
+        model__path="models/{date}.pt2",
+    ).at(dt.date(2026, 3, 9))
+    assert job.input.uri == f"{tmp_path}/in/2026/03/09/"
+    assert job.output.uri == f"{tmp_path}/out-March"
+    assert job.model.path == f"{tmp_path}/models/2026-03-09.pt2"
+
+
+def test_a_brace_that_is_meant_is_written_twice(tmp_path: Path) -> None:
+    job = load(tmp_path, input__uri="in/{{a}}/{date}").at(dt.date(2026, 3, 9))
+    assert job.input.uri == f"{tmp_path}/in/{{a}}/2026-03-09"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("float32", pa.float32()),
+        ("double", pa.float64()),
+        ("string", pa.string()),
+        ("timestamp[us]", pa.timestamp("us")),
+        ("timestamp[ms, Europe/Berlin]", pa.timestamp("ms", "Europe/Berlin")),
+        ("list<float32>", pa.list_(pa.float32())),
+        ("list<list<int8>>", pa.list_(pa.list_(pa.int8()))),
+        ("float32[384]", pa.list_(pa.float32(), 384)),
+        (" bool ", pa.bool_()),
+    ],
+)
+def test_output_types_are_arrow_types(text: str, kind: pa.DataType) -> None:
+    assert arrow_type(text) == kind
+
+
+def test_a_job_survives_the_way_to_a_worker(tmp_path: Path) -> None:
+    job = load(tmp_path, resources__actors={"min": 1, "max": 3}, checks=[{"column": "score", "min": 0}])
+    assert pickle.loads(pickle.dumps(job)) == job
+
+
+# ---- identity (promise 4) -----------------------------------------------------------------------------------
+
+ALTERS: dict[str, Any] = {
+    "model.uses": "model:other",
+    "model.version": "2",
+    "model.features": ["y"],
+    "model.outputs": {"score": "float64"},
+    "model.batch_size": 7,
+    "model.options": {"scale": 2},
+    "preprocess": "prep:decode",
+    "carry": ["other"],
+    "label": "late",
+    "output.lineage": False,
+    "resources.gpus": 1,
+    "checks": [{"column": "score", "min": 0}],
+}
+"""Keys that can change what a part holds (values, columns, or the metric states in its footer)."""
+
+CANNOT: dict[str, Any] = {
+    "name": "other",
+    "input.uri": "elsewhere/",
+    "input.format": "parquet",
+    "input.shard_rows": 3,
+    "model.path": "elsewhere.bin",
+    "model.allow_pickle": True,
+    "output.uri": "elsewhere/",
+    "output.format": "parquet",
+    "output.single_writer": True,
+    "resources.actors": {"min": 2, "max": 9},
+    "resources.cpus": 3,
+    "retry.attempts": 9,
+    "retry.backoff_s": 9,
+    "retry.max_quarantined": 0.9,
+    "retry.stall_s": 9,
+}
+"""Keys that cannot. Where files and model lie is no identity of theirs: their content is, and is hashed itself."""
+
+
+@pytest.mark.parametrize("key", ALTERS)
+def test_what_can_alter_an_output_is_identity(tmp_path: Path, key: str) -> None:
+    before = load(tmp_path).identity()
+    assert load(tmp_path, **{key.replace(".", "__"): ALTERS[key]}).identity() != before
+
+
+@pytest.mark.parametrize("key", CANNOT)
+def test_what_cannot_alter_an_output_is_no_identity(tmp_path: Path, key: str) -> None:
+    before = load(tmp_path).identity()
+    assert load(tmp_path, **{key.replace(".", "__"): CANNOT[key]}).identity() == before
+
+
+def test_the_limits_of_checks_are_no_identity_their_columns_are(tmp_path: Path) -> None:
+    """The metric states in a part's footer are of the checked columns: their limits are compared later."""
+    one = load(tmp_path, checks=[{"column": "score", "min": 0}]).identity()
+    assert load(tmp_path, checks=[{"column": "score", "max": 5, "nulls": 0.5}]).identity() == one
+    assert load(tmp_path, checks=[{"column": "id", "min": 0}]).identity() != one
+
+
+@pytest.mark.parametrize("key", ["model__features", "carry"])
+def test_the_order_of_columns_is_identity(tmp_path: Path, key: str) -> None:
+    """Features in another order are another input to the model, and readers see the order of carried columns."""
+    assert load(tmp_path, **{key: ["a", "b"]}).identity() != load(tmp_path, **{key: ["b", "a"]}).identity()
+
+
+def test_the_order_of_outputs_is_identity(tmp_path: Path) -> None:
+    """A program's results are named by position."""
+    ab = load(tmp_path, model__outputs={"a": "float32", "b": "float32"})
+    ba = load(tmp_path, model__outputs={"b": "float32", "a": "float32"})
+    assert ab.identity() != ba.identity()
+
+
+def test_every_key_of_the_job_is_known_to_these_tests() -> None:
+    """Whoever adds a key decides whether it is identity, and says so here."""
+    assert set(_leaves(Job, "")) == set(ALTERS) | set(CANNOT)
+
+
+def _leaves(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if field.exclude:
+            continue
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _leaves(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name

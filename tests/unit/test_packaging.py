@@ -1,0 +1,55 @@
+"""The folders stand at the top; what is installed is `nightjar.flows` and `nightjar.inference`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the project's wheel was installed, without its dependencies."""
+    folder, source = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source")
+    # Built from a copy: setuptools leaves a build folder behind, whose old modules would be packed again.
+    for name in ("flows", "inference"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--target", str(folder), str(source)], check=True, cwd=folder)
+    return folder
+
+
+def test_the_wheel_holds_both_packages_with_their_types(installed: Path) -> None:
+    """Every module of `flows/` and `inference/` is there, with `py.typed`, and nothing at the top level."""
+    for package in ("flows", "inference"):
+        source = {str(path.relative_to(ROOT / package)) for path in (ROOT / package).rglob("*.py")} | {"py.typed"}
+        there = {
+            str(path.relative_to(installed / "nightjar" / package))
+            for path in (installed / "nightjar" / package).rglob("*")
+            if path.suffix in {".py", ".typed"}
+        }
+        assert there == source
+    assert not (installed / "flows").exists()
+    assert not (installed / "inference").exists()
+
+
+def test_the_wheel_imports_without_the_checkout(installed: Path) -> None:
+    """Installed somewhere else, the packages are found there and not in the checkout."""
+    program = "import nightjar.flows.cli, nightjar.inference.run as r; print(r.__file__)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        cwd=installed,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.startswith(str(installed))

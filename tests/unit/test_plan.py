@@ -1,0 +1,216 @@
+"""Shards: every row group of every file in exactly one, whatever the sizes; and what stands stays as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nightjar.inference.discovery import FILES, Discovery
+from nightjar.inference.job import Job, parse_job
+from nightjar.inference.plan import Plan, make_plan
+from nightjar.inference.shards import UNKNOWN
+
+Lines = list[dict[str, Any]]
+
+
+def job(shard_rows: int | None = None, actors: int = 2) -> Job:
+    content = {
+        "name": "t",
+        "input": {"uri": "data/", **({"shard_rows": shard_rows} if shard_rows else {})},
+        "model": {"uses": "m:f", "outputs": {"score": "float32"}},
+        "output": {"uri": "out"},
+        "resources": {"actors": actors},
+    }
+    return parse_job(content, Path("/lake/job.yaml"))
+
+
+def line(name: str, rows: list[int], sizes: list[int] | None = None, version: str = "1") -> dict[str, Any]:
+    sizes = [100 * count for count in rows] if sizes is None else sizes
+    uri = f"/lake/data/{name}.parquet"
+    return {"uri": uri, "size": sum(sizes) + 1, "version": version, "rows": rows, "sizes": sizes, "error": None}
+
+
+def unreadable(name: str) -> dict[str, Any]:
+    return {**line(name, []), "error": "not a Parquet file"}
+
+
+def lake(lines: Lines) -> Discovery:
+    files = pa.Table.from_pylist(sorted(lines, key=lambda each: str(each["uri"])), schema=FILES)
+    return Discovery(files, pa.schema([("x", pa.float32())]))
+
+
+def check_cover(plan: Plan, lines: Lines) -> None:
+    """Each readable file's row groups once and in order, with the rows they begin at; each unreadable file once."""
+    pieces = [piece for shard in plan.shards() for piece in shard.pieces]
+    for each in lines:
+        ours = sorted((p for p in pieces if p.uri == each["uri"]), key=lambda p: p.first_row)
+        if each["error"] is not None:
+            assert [(p.rows, p.row_groups) for p in ours] == [(UNKNOWN, (0, 0))]
+            continue
+        groups, first = 0, 0
+        for piece in ours:
+            low, high = piece.row_groups
+            assert (low, piece.first_row) == (groups, first), "each piece begins where the one before ended"
+            assert high > low
+            assert piece.rows == sum(each["rows"][low:high])
+            assert (piece.size, piece.version) == (each["size"], each["version"])
+            groups, first = high, first + piece.rows
+        assert first == sum(each["rows"])
+        assert groups == len(each["rows"]) or not first
+    assert {p.uri for p in pieces} <= {str(each["uri"]) for each in lines}
+    assert len(set(plan.ids())) == len(plan), "no id twice"
+    assert plan.rows == sum(sum(each["rows"]) for each in lines)
+
+
+GROUPS = st.lists(
+    st.tuples(st.integers(0, 2_000_000), st.integers(0, 4_000_000_000)),
+    max_size=8,
+)
+
+
+@st.composite
+def lakes(draw: st.DrawFn) -> Lines:
+    """Files large, small, empty and unreadable."""
+    lines: Lines = []
+    for index, groups in enumerate(draw(st.lists(st.none() | GROUPS, max_size=12))):
+        name = f"f{index:02d}"
+        if groups is None:
+            lines.append(unreadable(name))
+        else:
+            lines.append(line(name, [rows for rows, _ in groups], [size for _, size in groups]))
+    return lines
+
+
+SHARD_ROWS = st.none() | st.integers(1, 5_000_000)
+ACTORS = st.integers(1, 64)
+
+
+@given(lakes(), SHARD_ROWS, ACTORS)
+def test_every_row_group_is_in_exactly_one_shard(lines: Lines, shard_rows: int | None, actors: int) -> None:
+    """Promise 1 begins here: nothing of the lake is left out or planned twice."""
+    check_cover(make_plan(lake(lines), job(shard_rows, actors), "model"), lines)
+
+
+@given(lakes(), st.integers(1, 5_000_000))
+def test_a_shard_is_no_larger_than_asked_but_for_one_row_group(lines: Lines, shard_rows: int) -> None:
+    plan = make_plan(lake(lines), job(shard_rows), "model")
+    for shard in plan.shards():
+        low, high = shard.pieces[0].row_groups
+        assert shard.rows <= shard_rows or (len(shard.pieces) == 1 and high - low == 1)
+
+
+@given(lakes(), SHARD_ROWS, SHARD_ROWS, ACTORS, ACTORS)
+def test_continuing_with_other_actors_or_shard_sizes_keeps_every_shard(
+    lines: Lines, before_rows: int | None, after_rows: int | None, before_actors: int, after_actors: int
+) -> None:
+    """What was committed stays committed: boundaries, and so ids, are those of the earlier plan."""
+    readable = [each for each in lines if each["error"] is None]
+    before = make_plan(lake(readable), job(before_rows, before_actors), "model")
+    after = make_plan(lake(readable), job(after_rows, after_actors), "model", before)
+    assert after.ids() == before.ids()
+
+
+@given(lakes(), SHARD_ROWS, st.data())
+def test_changed_new_and_deleted_files_cost_only_the_shards_they_are_in(
+    lines: Lines, shard_rows: int | None, data: st.DataObject
+) -> None:
+    before = make_plan(lake(lines), job(shard_rows), "model")
+    fates = {each["uri"]: data.draw(st.sampled_from(["stays", "changes", "goes"])) for each in lines}
+    after_lines = [
+        {**each, "version": "2"} if fates[each["uri"]] == "changes" else each
+        for each in lines
+        if fates[each["uri"]] != "goes"
+    ]
+    after_lines += [line(f"new{index}", [5, 5]) for index in range(data.draw(st.integers(0, 3)))]
+    after = make_plan(lake(after_lines), job(shard_rows), "model", before)
+    check_cover(after, after_lines)
+    untouched = {
+        shard.id
+        for shard in before.shards()
+        if shard.rows != UNKNOWN and all(fates[piece.uri] == "stays" for piece in shard.pieces)
+    }
+    assert untouched <= set(after.ids())
+    changed = {each["uri"] for each in lines if fates[each["uri"]] != "stays"}
+    stale = {shard.id for shard in before.shards() if any(piece.uri in changed for piece in shard.pieces)}
+    assert not stale & set(after.ids()), "no result of a changed or deleted file is used again"
+
+
+@given(lakes(), SHARD_ROWS)
+def test_another_model_makes_every_shard_another(lines: Lines, shard_rows: int | None) -> None:
+    """Promise 4: the same boundaries, but no id in common."""
+    before = make_plan(lake(lines), job(shard_rows), "one")
+    after = make_plan(lake(lines), job(shard_rows), "two", before)
+    assert [shard.pieces for shard in after.shards()] == [shard.pieces for shard in before.shards()]
+    assert not set(after.ids()) & set(before.ids())
+
+
+@given(lakes(), SHARD_ROWS, st.integers(1, 30_000_000))
+def test_a_limited_plan_is_the_first_shards_that_hold_the_rows(
+    lines: Lines, shard_rows: int | None, limit: int
+) -> None:
+    plan = make_plan(lake(lines), job(shard_rows), "model")
+    limited = plan.limited(limit)
+    assert limited.ids() == plan.ids()[: len(limited)]
+    if plan.rows >= limit:
+        assert limited.rows >= limit
+        without_last = [max(rows, 0) for rows in limited.table["rows"].to_pylist()[:-1]]
+        assert sum(without_last) < limit
+    else:
+        assert len(limited) == len(plan)
+
+
+@given(lakes(), SHARD_ROWS, st.integers(1, 30_000_000))
+def test_continuing_a_limited_plan_covers_the_whole_lake(lines: Lines, shard_rows: int | None, limit: int) -> None:
+    """A file of which only the beginning was planned is planned anew, not taken for whole."""
+    limited = make_plan(lake(lines), job(shard_rows), "model").limited(limit)
+    check_cover(make_plan(lake(lines), job(shard_rows), "model", limited), lines)
+
+
+@given(lakes(), SHARD_ROWS)
+def test_a_plan_survives_being_stored(lines: Lines, shard_rows: int | None) -> None:
+    plan = make_plan(lake(lines), job(shard_rows), "model")
+    assert Plan.from_bytes(plan.to_bytes()).table.equals(plan.table)
+    assert all(plan.shard(shard.id) == shard for shard in plan.shards())
+
+
+@given(lakes())
+def test_the_plan_is_in_input_order(lines: Lines) -> None:
+    """By file and row: the order of parts in reports and of rows for readers."""
+    firsts = [(s.pieces[0].uri, s.pieces[0].first_row) for s in make_plan(lake(lines), job(1000), "m").shards()]
+    assert firsts == sorted(firsts)
+
+
+def test_splitting_a_packed_shard_gives_one_per_file_and_loses_nothing() -> None:
+    lines = [line(f"f{index}", [10]) for index in range(6)]
+    plan = make_plan(lake(lines), job(30), "model")
+    assert [len(shard.pieces) for shard in plan.shards()] == [3, 3]
+    after, parts = plan.with_split(plan.ids()[0], "model")
+    assert [shard.pieces[0].uri for shard in parts] == [each["uri"] for each in lines[:3]]
+    check_cover(after, lines)
+    assert [len(shard.pieces) for shard in after.shards()] == [1, 1, 1, 3]
+
+
+def test_a_repaired_file_is_planned_anew() -> None:
+    """An unreadable file has a shard of its own, which fails; once it can be read it gets its own shards."""
+    before = make_plan(lake([unreadable("a"), line("b", [10])]), job(10), "model")
+    lines = [{**line("a", [7, 7]), "size": 1}, line("b", [10])]
+    after = make_plan(lake(lines), job(10), "model", before)
+    check_cover(after, lines)
+    assert before.ids()[1] in after.ids()
+
+
+@pytest.mark.parametrize(("actors", "shards"), [(1, 8), (2, 16), (4, 32)])
+def test_by_default_each_actor_has_eight_shards(actors: int, shards: int) -> None:
+    plan = make_plan(lake([line(f"f{index:03d}", [10] * 4) for index in range(64)]), job(actors=actors), "model")
+    assert len(plan) == shards
+
+
+def test_by_default_a_shard_is_at_most_128_mib_decoded() -> None:
+    lines = [line(f"f{index}", [1000] * 100, [32 << 20] * 100) for index in range(8)]
+    plan = make_plan(lake(lines), job(actors=1), "model")
+    assert {shard.rows for shard in plan.shards()} == {4000}

@@ -1,0 +1,286 @@
+"""Promise 2: a publication is one atomic act, whatever else is published, rolled back or killed meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from nightjar.inference import faults, publish
+from nightjar.inference import revisions as revs
+from nightjar.inference.errors import AlreadyExists, Fenced, Held, JobError, StorageError, Transient
+from nightjar.inference.faults import FaultyStorage
+from nightjar.inference.ledger import LedgerWriter, open_epoch, this_writer
+from nightjar.inference.plan import Plan
+from nightjar.inference.publish import Published, Snapshot
+from nightjar.inference.shards import Part, Piece, Receipt, encode, shard_of
+from nightjar.inference.storage import LakeStorage, Storage, join
+
+LONG_S = 3600.0
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> str:
+    return str(tmp_path / "out")
+
+
+def writer_of(output: str, run: str, storage: Storage | None = None, revision: int = 1) -> LedgerWriter:
+    """The one who writes this revision now, whoever wrote it before."""
+    uri = join(output, "runs", run, f"r{revision}")
+    clock = itertools.count(step=2 * LONG_S).__next__
+    return open_epoch(
+        storage or LakeStorage(), uri, this_writer("publish"), lease_s=LONG_S, clock=clock, sleep=lambda _: None
+    )
+
+
+def entry(run: str, revision: int = 1) -> Published:
+    return Published(revision, f"runs/{run}/r{revision}/manifest-000002.json", f"sum of {run} {revision}", run[:10])
+
+
+def published(output: str, *runs: str) -> None:
+    """Publish these runs, one after the other."""
+    for run in runs:
+        writer = writer_of(output, run)
+        publish.publish(writer, output, run, entry(run))
+        writer.stop(release=True)
+
+
+def intend(output: str, run: str, number: int, revision: int = 1) -> None:
+    """A writer said in the ledger what it would publish, and died."""
+    writer = writer_of(output, run, revision=revision)
+    writer.append([{"t": "intent", "number": number, "published": asdict(entry(run, revision))}])
+    writer.stop(release=False)
+
+
+def now(output: str) -> Snapshot:
+    return publish.newest(LakeStorage(), output)
+
+
+def notes(output: str) -> list[str]:
+    """Why each publication was made, in order; they have all numbers from 1."""
+    return [publish.snapshot(LakeStorage(), output, n).note for n in range(1, now(output).number + 1)]
+
+
+def test_before_anything_is_published_readers_find_nothing_and_are_told(output: str) -> None:
+    assert now(output) == Snapshot(0)
+    with pytest.raises(JobError, match=r"nothing is published in .*out yet"):
+        publish.published_run(LakeStorage(), output, None)
+
+
+def test_each_publication_shows_all_runs_and_leaves_earlier_ones_as_they_were(output: str) -> None:
+    """The newest counts; a reader that still holds an older one is not disturbed."""
+    published(output, "2026-11-18")
+    first = Path(output, "publications", "00000001.json").read_bytes()
+    published(output, "2026-11-19")
+    assert now(output).runs == {run: entry(run) for run in ("2026-11-18", "2026-11-19")}
+    assert publish.snapshot(LakeStorage(), output, 1).runs == {"2026-11-18": entry("2026-11-18")}
+    assert Path(output, "publications", "00000001.json").read_bytes() == first
+    with pytest.raises(JobError, match=r"'2026-11-17' is not published in .*; published: 2026-11-18, 2026-11-19"):
+        publish.published_run(LakeStorage(), output, "2026-11-17")
+
+
+def test_the_latest_night_is_the_highest_date_so_a_backfill_rewinds_nobody(output: str) -> None:
+    """Order of publication does not matter. A run named by its date stands for it before others of that date."""
+    published(output, "2026-11-19", "2026-11-17", "2026-11-18")
+    assert now(output).latest() == "2026-11-19"
+    assert publish.published_run(LakeStorage(), output, None) == ("2026-11-19", entry("2026-11-19"))
+    published(output, "2026-11-19-again", "2026-11-18-again")
+    assert now(output).latest() == "2026-11-19"
+    assert Snapshot(1).latest() is None
+
+
+def test_a_number_taken_by_another_run_means_a_new_intent(output: str) -> None:
+    """The other's publication is kept, and this one builds on it."""
+    overtake = faults.pause("create", "*/publications/*", before=lambda _: published(output, "2026-11-18"))
+    writer = writer_of(output, "2026-11-19", FaultyStorage(LakeStorage(), [overtake]))
+    assert publish.publish(writer, output, "2026-11-19", entry("2026-11-19")) == 2
+    assert notes(output) == ["run 2026-11-18 revision 1", "run 2026-11-19 revision 1"]
+    assert set(now(output).runs) == {"2026-11-18", "2026-11-19"}
+    assert writer.state.intent is not None
+    assert writer.state.intent["number"] == 2
+    writer.stop(release=True)
+
+
+def test_runs_that_publish_at_once_are_all_seen(output: str) -> None:
+    """Each gets a number of its own, and none is built on a state that lacks another."""
+    runs = [f"2026-11-{day}" for day in range(10, 18)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda run: published(output, run), runs))
+    assert now(output).number == 8
+    assert set(now(output).runs) == set(runs)
+    sizes = [len(publish.snapshot(LakeStorage(), output, n).runs) for n in range(1, 9)]
+    assert sizes == list(range(1, 9))
+
+
+def test_an_intent_left_by_a_crash_is_carried_out(output: str) -> None:
+    """With its own manifest: readers may have been promised nothing else."""
+    intend(output, "2026-11-19", 1)
+    writer = writer_of(output, "2026-11-19")
+    assert publish.publish(writer, output, "2026-11-19", entry("2026-11-19", 7)) == 1
+    assert now(output).runs == {"2026-11-19": entry("2026-11-19")}
+    writer.stop(release=True)
+
+
+def test_an_intent_whose_number_others_took_gets_another(output: str) -> None:
+    intend(output, "2026-11-19", 1)
+    published(output, "2026-11-17", "2026-11-18")
+    published(output, "2026-11-19")
+    assert [note.split()[1] for note in notes(output)] == ["2026-11-17", "2026-11-18", "2026-11-19"]
+
+
+def test_a_publication_the_ledger_does_not_know_of_is_not_made_again(output: str) -> None:
+    """Killed between the two; meanwhile others published and somebody rolled back. That stays so."""
+    kill = faults.fail("create", "*/r1/ledger/00000003.jsonl", error=StorageError("killed here"))
+    dying = writer_of(output, "2026-11-17", FaultyStorage(LakeStorage(), [kill]))
+    with pytest.raises(StorageError, match="killed here"):
+        publish.publish(dying, output, "2026-11-17", entry("2026-11-17"))
+    dying.stop(release=False)
+    published(output, "2026-11-18")
+    publish.rollback(LakeStorage(), output, 0)
+    heir = writer_of(output, "2026-11-17")
+    assert publish.publish(heir, output, "2026-11-17", entry("2026-11-17")) == 1
+    assert heir.state.published == {"t": "published", "number": 1}
+    assert (now(output).number, now(output).runs) == (3, {})
+    heir.stop(release=True)
+
+
+@pytest.mark.parametrize(
+    "error", [Transient("no answer"), AlreadyExists("sent twice")], ids=["no-answer", "sent-twice"]
+)
+def test_a_lost_answer_does_not_publish_twice(output: str, error: Exception) -> None:
+    published(output, "2026-11-18")
+    lossy = FaultyStorage(LakeStorage(), [faults.Fault("create", "*/publications/*", error=error)])
+    writer = writer_of(output, "2026-11-19", lossy)
+    assert publish.publish(writer, output, "2026-11-19", entry("2026-11-19")) == 2
+    assert now(output).number == 2
+    writer.stop(release=True)
+
+
+def test_a_writer_replaced_between_intent_and_publication_adds_none(output: str) -> None:
+    """Whoever replaced it carried out the intent; the sleeper finds that, and may not say that it did it."""
+
+    def replaced(_: str) -> None:
+        heir = writer_of(output, "2026-11-19")
+        publish.publish(heir, output, "2026-11-19", entry("2026-11-19"))
+        heir.stop(release=True)
+
+    stalling = FaultyStorage(LakeStorage(), [faults.pause("create", "*/publications/*", before=replaced)])
+    sleeper = writer_of(output, "2026-11-19", stalling)
+    with pytest.raises(Fenced):
+        publish.publish(sleeper, output, "2026-11-19", entry("2026-11-19"))
+    assert notes(output) == ["run 2026-11-19 revision 1"]
+    sleeper.stop(release=True)
+
+
+def test_an_earlier_revision_is_never_published_over_a_later_one(output: str) -> None:
+    """A writer of revision 1 that wakes up after revision 2 was published."""
+    writer = writer_of(output, "2026-11-19", revision=2)
+    publish.publish(writer, output, "2026-11-19", entry("2026-11-19", 2))
+    writer.stop(release=True)
+    late = writer_of(output, "2026-11-19", revision=1)
+    with pytest.raises(Held, match="revision 2 of the run '2026-11-19' was published meanwhile"):
+        publish.publish(late, output, "2026-11-19", entry("2026-11-19", 1))
+    assert now(output).runs["2026-11-19"].revision == 2
+    late.stop(release=True)
+
+
+def test_rollback_shows_the_publication_before_and_each_repetition_goes_further_back(output: str) -> None:
+    """Rolling back is a new publication: nothing is taken away, and it can be taken back."""
+    published(output, "2026-11-17", "2026-11-18", "2026-11-19")
+    first = publish.rollback(LakeStorage(), output, None)
+    assert (first.number, first.note) == (4, "rollback to publication 2")
+    assert set(now(output).runs) == {"2026-11-17", "2026-11-18"}
+    second = publish.rollback(LakeStorage(), output, None)
+    assert (second.number, second.note) == (5, "rollback to publication 1")
+    assert set(now(output).runs) == {"2026-11-17"}
+    with pytest.raises(JobError, match="no earlier publication to go back to"):
+        publish.rollback(LakeStorage(), output, None)
+    assert now(output) == second
+    publish.rollback(LakeStorage(), output, 3)
+    assert now(output).runs == publish.snapshot(LakeStorage(), output, 3).runs
+    assert len(notes(output)) == 6
+
+
+def test_rollback_to_a_number_shows_exactly_that_one(output: str) -> None:
+    """Any number that exists, and 0 for nothing at all."""
+    published(output, "2026-11-17", "2026-11-18")
+    assert publish.rollback(LakeStorage(), output, 1).runs == {"2026-11-17": entry("2026-11-17")}
+    assert publish.rollback(LakeStorage(), output, 0).runs == {}
+    with pytest.raises(JobError, match="no earlier publication"):
+        publish.rollback(LakeStorage(), output, None)
+    for unknown in (99, -1):
+        with pytest.raises(JobError, match=f"there is no publication {unknown}"):
+            publish.rollback(LakeStorage(), output, unknown)
+    assert now(output).number == 4
+
+
+def test_what_is_published_after_a_rollback_builds_on_it(output: str) -> None:
+    """The night rolled back stays away; rolling back again undoes the newest one alone."""
+    published(output, "2026-11-17", "2026-11-18")
+    publish.rollback(LakeStorage(), output, None)
+    published(output, "2026-11-19")
+    assert set(now(output).runs) == {"2026-11-17", "2026-11-19"}
+    publish.rollback(LakeStorage(), output, None)
+    assert set(now(output).runs) == {"2026-11-17"}
+
+
+def test_a_rollback_never_undoes_what_appeared_while_it_was_made(output: str) -> None:
+    """What the person saw is no longer the newest: it says so, and the new publication stands."""
+    published(output, "2026-11-17", "2026-11-18")
+    overtake = faults.pause("create", "*/publications/*", before=lambda _: published(output, "2026-11-19"))
+    with pytest.raises(JobError, match=r"publication 3 \(run 2026-11-19 revision 1\) appeared .* repeat with --to 1"):
+        publish.rollback(FaultyStorage(LakeStorage(), [overtake]), output, None)
+    assert now(output).number == 3
+    assert set(now(output).runs) == {"2026-11-17", "2026-11-18", "2026-11-19"}
+
+
+def test_a_rollback_whose_answer_came_as_exists_is_found_done(output: str) -> None:
+    published(output, "2026-11-17", "2026-11-18")
+    exists = faults.Fault("create", "*/publications/*", error=AlreadyExists("sent twice"))
+    back = publish.rollback(FaultyStorage(LakeStorage(), [exists]), output, None)
+    assert (back.number, now(output)) == (3, back)
+
+
+def test_an_output_belongs_to_one_job(output: str) -> None:
+    publish.claim_output(LakeStorage(), output, "delays")
+    publish.claim_output(LakeStorage(), output, "delays")
+    with pytest.raises(JobError, match=r"output.uri: .* belongs to the job 'delays'"):
+        publish.claim_output(LakeStorage(), output, "arrivals")
+
+
+def test_a_manifest_that_was_changed_is_not_what_was_published(output: str) -> None:
+    """Readers check it against the snapshot."""
+    published(output, "2026-11-19")
+    place = Path(output, entry("2026-11-19").manifest)
+    place.write_text("{}")
+    with pytest.raises(JobError, match="not the manifest that was published; restore it"):
+        publish.read_manifest(LakeStorage(), output, now(output).runs["2026-11-19"])
+
+
+def test_the_sweep_deletes_what_no_receipt_names_and_nothing_newer_or_foreign(output: str) -> None:
+    """Of its own epoch and older. Only the first receipt of a shard names its parts."""
+    uri = join(output, "runs", "x", "r1")
+    shard = shard_of((Piece("/in/a.parquet", 9, "v", 0, 10, (0, 1)),), "fingerprint")
+    writer_of(output, "x").stop(release=True)
+    writer = writer_of(output, "x")
+
+    def part(kind: str, epoch: int, nonce: str) -> Part:
+        name = f"{kind}/{shard.id}-{epoch:06d}-{nonce}.parquet"
+        LakeStorage().write(join(uri, name), b"rows")
+        return Part(name, 10, 4, "sum")
+
+    first = Receipt(shard.id, 1, 1, "w", 10, 9, 1, part("data", 1, "a" * 8), part("quarantine", 1, "b" * 8), 0, 0)
+    second = Receipt(shard.id, 2, 2, "w", 10, 10, 0, part("data", 2, "c" * 8), None, 0, 0)
+    stray = [part("data", 1, "d" * 8), part("quarantine", 2, "e" * 8)]
+    newer = part("data", 3, "f" * 8)
+    Path(uri, "data", "notes.txt").write_text("mine")
+    writer.append([encode(first), encode(second)])
+    assert revs.sweep(writer, uri, Plan.of([shard])) == 1 + len(stray)
+    left = sorted(str(path.relative_to(uri)) for kind in ("data", "quarantine") for path in Path(uri, kind).iterdir())
+    assert first.data is not None
+    assert first.quarantine is not None
+    assert left == sorted([first.data.name, first.quarantine.name, newer.name, "data/notes.txt"])
+    writer.stop(release=True)

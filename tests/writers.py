@@ -1,0 +1,224 @@
+"""Writers that stall or die at a chosen storage call: what the tests of takeovers and of killed runs share."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from nightjar.inference import publish, run
+from nightjar.inference import revisions as revs
+from nightjar.inference.discovery import Discovery
+from nightjar.inference.faults import FaultyStorage, pause
+from nightjar.inference.outcomes import part_names
+from nightjar.inference.outcomes import read as read_outcomes
+from nightjar.inference.request import RunRequest
+from nightjar.inference.run import Scored, Verdict
+from nightjar.inference.storage import LakeStorage, Storage
+from support import Lake, Ran, wait_until
+
+SHORT_S = 1.0
+"""The lease in tests where a silent writer is to be replaced."""
+
+LONG_S = 3600.0
+"""A lease under which no keep-alive is due while a test lasts: a step's segments have fixed numbers."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A storage call of one step of a run: the instant before it is where a writer stalls or dies."""
+
+    name: str
+    step: str
+    operation: str
+    pattern: str
+    nth: int = 1
+
+    def __str__(self) -> str:
+        return self.name.replace(" ", "-")
+
+
+BEFORE_PLAN = Point("before the plan", "score", "create", "*/plan-*")
+BEFORE_RECEIPTS = Point("between parts and receipts", "score", "create", "*/ledger/00000003.jsonl")
+BEFORE_VALIDATE = Point("before validate opens", "validate", "create", "*/ledger/*")
+BEFORE_MANIFEST = Point("before the manifest", "validate", "create", "*/manifest-*")
+BEFORE_PUBLISH = Point("before publish opens", "publish", "create", "*/ledger/*")
+BEFORE_INTENT = Point("before the intent", "publish", "create", "*/ledger/*", 2)
+BEFORE_SNAPSHOT = Point("between intent and publication", "publish", "create", "*/publications/*")
+BEFORE_PUBLISHED = Point("between publication and the ledgers word", "publish", "create", "*/ledger/*", 3)
+BEFORE_SWEEP = Point("before the sweep", "publish", "list", "*/data")
+BEFORE_SUCCESS = Point("between publication and _SUCCESS", "publish", "create", "*/_SUCCESS")
+
+
+class OnDriver(FaultyStorage):
+    """Faults of this process alone: workers are sent the storage behind them."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copy.copy, (self.inner,)
+
+
+class Stall:
+    """Freezes a writer as a paused machine would: from `point` on, every call of each of its threads waits."""
+
+    def __init__(self, point: Point) -> None:
+        self.reached, self._woken = threading.Event(), threading.Event()
+        freeze = pause(point.operation, point.pattern, point.nth, before=self._freeze)
+        self.storage = OnDriver(LakeStorage(), [freeze, pause("*", nth=None, before=self._wait)])
+
+    def wake(self) -> None:
+        """Let everything go on."""
+        self._woken.set()
+
+    def _freeze(self, uri: str) -> None:
+        self.reached.set()
+        assert self._woken.wait(120), f"nobody woke the writer at {uri}"
+
+    def _wait(self, uri: str) -> None:
+        if self.reached.is_set():
+            self._freeze(uri)
+
+
+class Writer(threading.Thread):
+    """A whole run in a thread that freezes at `point`. `error` is what it raised in the end."""
+
+    def __init__(self, request: RunRequest, point: Point) -> None:
+        super().__init__(daemon=True)
+        self.stall, self.error = Stall(point), None
+        self._request, self._point = replace(request, lease_s=LONG_S), point
+
+    def run(self) -> None:
+        try:
+            run_steps_with(self._request, {self._point.step: self.stall.storage})
+        except Exception as error:  # noqa: BLE001 (the test looks at it)
+            self.error: Exception | None = error
+
+    def start_and_stall(self) -> None:
+        """Return once it stands still."""
+        self.start()
+        wait_until(lambda: self.stall.reached.is_set() or not self.is_alive(), 90, "the writer reaches its point")
+        assert self.stall.reached.is_set(), f"it ended before that: {self.error!r}"
+
+    def wake_and_join(self) -> Exception | None:
+        """What it raised after it woke up; None if it went on to the end."""
+        self.stall.wake()
+        self.join(90)
+        assert not self.is_alive(), "the writer still runs"
+        return self.error
+
+
+def run_steps_with(request: RunRequest, storages: Mapping[str, Storage]) -> Ran:
+    """The four steps, each with the storage given for it."""
+
+    def at(step: str) -> RunRequest:
+        return replace(request, storage=storages.get(step, request.storage))
+
+    found = run.discover(request)
+    scored = run.score(at("score"), found, lambda _: None)
+    verdict = run.validate(at("validate"), scored, found, lambda _: None)
+    return Ran(scored, verdict, run.publish_run(at("publish"), scored, verdict))
+
+
+@dataclass(frozen=True)
+class Last:
+    """The step a process dies in, and what the steps before it left."""
+
+    request: RunRequest
+    point: Point
+    ray_address: str
+    found: Discovery
+    scored: Scored | None = None
+    verdict: Verdict | None = None
+
+
+def die_at(request: RunRequest, point: Point, ray_address: str, scratch: Path) -> None:
+    """Run up to `point`, whose step is carried out by a process that kills itself there with SIGKILL."""
+    request = replace(request, lease_s=LONG_S)
+    last = Last(request, point, ray_address, run.discover(request))
+    if point.step != "score":
+        last = replace(last, scored=run.score(request, last.found, lambda _: None))
+    if point.step == "publish":
+        assert last.scored is not None
+        last = replace(last, verdict=run.validate(request, last.scored, last.found, lambda _: None))
+    handed = scratch / "last"
+    handed.write_bytes(pickle.dumps(last))
+    died = subprocess.run(
+        [sys.executable, "-c", "import sys, writers; writers.carry_out(sys.argv[1])", handed],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+
+
+def carry_out(handed: str) -> None:
+    """In the process that dies: the last step."""
+    last: Last = pickle.loads(Path(handed).read_bytes())
+    point = last.point
+    if point in (BEFORE_RECEIPTS, BEFORE_MANIFEST):
+        import ray
+
+        ray.init(address=last.ray_address, log_to_driver=False, logging_level="ERROR")
+
+    def die(_: str) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    faulty = OnDriver(LakeStorage(), [pause(point.operation, point.pattern, point.nth, before=die)])
+    request = replace(last.request, storage=faulty)
+    if last.scored is None:
+        run.score(request, last.found, lambda _: None)
+    elif last.verdict is None:
+        run.validate(request, last.scored, last.found, lambda _: None)
+    else:
+        run.publish_run(request, last.scored, last.verdict)
+
+
+def publications_of(lake: Lake, run_id: str) -> list[int]:
+    """Numbers of the snapshots that were made to publish this run."""
+    numbers = sorted(int(path.stem) for path in (lake.out / "publications").glob("*.json"))
+    snapshots = [publish.snapshot(LakeStorage(), str(lake.out), number) for number in numbers]
+    return [snapshot.number for snapshot in snapshots if snapshot.note.startswith(f"run {run_id} ")]
+
+
+def metrics_of(lake: Lake, run_id: str) -> dict[str, Any]:
+    """The metrics in a published run's manifest."""
+    request = lake.request()
+    _, entry = publish.published_run(request.storage, request.output, run_id)
+    metrics: dict[str, Any] = publish.read_manifest(request.storage, request.output, entry)["metrics"]
+    return metrics
+
+
+def assert_published_once(lake: Lake, run_id: str, rows: pd.DataFrame, revision: int = 1) -> None:
+    """One publication, exactly these rows, no other part in the folder, each shard committed once."""
+    assert len(publications_of(lake, run_id)) == 1
+    pd.testing.assert_frame_equal(lake.published(run_id), rows)
+    folder = lake.revision(revision, run_id)
+    assert (folder / "_SUCCESS").exists()
+    request = lake.request()
+    named = set(publish.data_files(request.storage, request.output, run_id))
+    assert {str(path) for path in (folder / "data").iterdir()} == named
+    # What a reader finds who takes the folder as it is.
+    assert sum(pq.read_metadata(path).num_rows for path in (folder / "data").iterdir()) == len(rows)
+    committed = [record["shard"] for record in lake.records(revision, run_id) if record["t"] == "receipt"]
+    assert sorted(committed) == sorted(set(committed))
+
+
+def published_parts(lake: Lake, run_id: str) -> dict[str, int]:
+    """The published parts of a run, and when each was written: a part is never rewritten."""
+    request = lake.request()
+    _, entry = publish.published_run(request.storage, request.output, run_id)
+    manifest = publish.read_manifest(request.storage, request.output, entry)
+    folder = Path(revs.revision_uri(str(lake.out / "runs" / run_id), entry.revision))
+    table = read_outcomes((folder / manifest["shards"]["file"]).read_bytes())
+    return {name: (folder / name).stat().st_mtime_ns for name in part_names(table, "data")}
