@@ -36,6 +36,7 @@ from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec
 
 BLOCKS_PER_ACTOR = 64
 MAX_BLOCKS = 1024
+AUDIT_BLOCKS = 256
 TICK_S = 0.5
 
 _CLOSING_S = 5.0
@@ -158,7 +159,7 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
         RunFailed: Ray gave up on the pass itself.
     """
     blocks = _blocks(shards, attempts, spec.job.resources.max_actors)
-    _configure(errored_blocks=-1, stall_s=spec.job.retry.stall_s)
+    _configure(spec.job.retry.stall_s)
     try:
         for events in _stream(_pass(spec, blocks)):
             yield [decode(json.loads(text)) for text in events]
@@ -229,50 +230,56 @@ def _stream(dataset: Any) -> Generator[list[str], None, None]:
 
 
 def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
-    """Audit committed shards on the cluster; yields None on a tick, and at last everything merged in order."""
-    _configure(errored_blocks=0, stall_s=job.retry.stall_s)
-    # A pure function of the number of shards: the order in which sums are merged must not vary.
-    count = max(1, min(outcomes.num_rows, 256))
-    edges = [outcomes.num_rows * index // count for index in range(count + 1)]
-    blocks = [
-        outcomes.slice(low, high - low).append_column("block", pa.array([index] * (high - low), pa.int32()))
-        for index, (low, high) in enumerate(itertools.pairwise(edges))
-    ]
-    audit_batch: Any = _audit_batch  # its further arguments are given as fn_args
-    dataset = ray.data.from_arrow(blocks).map_batches(
-        audit_batch,
-        fn_args=(storage, revision, job),
-        batch_size=None,
-        batch_format="pyarrow",
-        num_cpus=1,
-    )
+    """Audit committed shards on the cluster; yields None on a tick, and at last everything merged in order.
+
+    Plain tasks: an audit needs neither a pool nor a model, and repeating one harms nothing.
+    """
+    audit_task = ray.remote(num_cpus=1)(_audit_lines)
+    waiting = _audit_blocks(outcomes)
+    running: dict[Any, int] = {}
     found: dict[int, Audited] = {}
-    for events in _stream(dataset):
-        if not events:
-            yield None
-        for text in events:
-            record = json.loads(text)
-            block = record.pop("block")
-            found[block] = Audited(**{**record, "metrics": bytes.fromhex(record["metrics"])})
+    room = max(1, int(_total("CPU"))) * 2
+    while True:
+        for index, block in itertools.islice(waiting, room - len(running)):
+            running[audit_task.options(name="nightjar audit").remote(block, storage, revision, job)] = index
+        if not running:
+            break
+        done, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
+        for task in done:
+            found[running.pop(task)] = ray.get(task)
+        yield None
     merged = Audited()
     for index in sorted(found):
         merged.merge(found[index])
     yield merged
 
 
-def _audit_batch(block: pa.Table, storage: Storage, revision: str, job: Job) -> pa.Table:
-    audited = audit_block(storage, revision, job, block.drop_columns(["block"]).to_pylist())
-    record = {**asdict(audited), "metrics": audited.metrics.hex(), "block": block["block"][0].as_py()}
-    return pa.table({"event": [json.dumps(record)]})
+def _audit_blocks(outcomes: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """A bounded number of blocks, a pure function of the shards: the order of merging must not vary."""
+    count = max(1, min(outcomes.num_rows, AUDIT_BLOCKS))
+    edges = [outcomes.num_rows * index // count for index in range(count + 1)]
+    for index, (low, high) in enumerate(itertools.pairwise(edges)):
+        yield index, outcomes.slice(low, high - low).combine_chunks()
 
 
-def _configure(*, errored_blocks: int, stall_s: float) -> None:
+def _total(resource: str) -> float:
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return resources.get(resource, 0.0)
+
+
+def _audit_lines(block: pa.Table, storage: Storage, revision: str, job: Job) -> Audited:
+    return audit_block(storage, revision, job, block.to_pylist())
+
+
+def _configure(stall_s: float) -> None:
     context = DataContext.get_current()
-    context.max_errored_blocks = errored_blocks
+    context.max_errored_blocks = -1
     # Each event is handed over when it is yielded, not when a block is full.
     context.target_max_block_size = 1
     context.execution_no_progress_timeout_s = stall_s
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.enable_auto_log_stats = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # It logs a traceback for each lost task, which the ledger tells better, and a handler that keeps such a
+    # record keeps the pool's actors, too. What ends a pass is raised.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
