@@ -254,7 +254,7 @@ def replay(
     result = replay_row(request, shard, row, file, pdb=pdb)
     out.print(result.text, highlight=False, markup=False, soft_wrap=True)
     if not result.scored:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

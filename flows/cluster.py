@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 
 import ray
 from prefect_ray import RayTaskRunner
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
 import nightjar.flows
 import nightjar.inference
@@ -25,6 +27,10 @@ from nightjar.inference.job import Job
 from nightjar.inference.storage import is_local
 
 _EXCLUDED = (".git/", ".venv/", "venv/", "__pycache__/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
+
+_REACH_S = 10.0
+_TRIES = "3"
+"""How often Ray tries to reach a cluster's head; each may take most of a minute."""
 
 
 @contextmanager
@@ -47,11 +53,27 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
         if address is None:
             _start(address="local", include_dashboard=False, runtime_env={"env_vars": env}, **options)
         else:
+            _reach(address)
             _start(address=address, runtime_env=_shipped(job, env, Path(staging)), **options)
         try:
             yield RayTaskRunner()
         finally:
             ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Fail at once where nobody listens, and sign in as `ray start` would: Ray waits many minutes for either."""
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", _TRIES)
+    # A head uses the token it finds on its machine; a client does only when told to.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except OSError as error:
+        raise _unusable(address, str(error)) from error
 
 
 def _start(address: str, **options: Any) -> None:
@@ -61,10 +83,14 @@ def _start(address: str, **options: Any) -> None:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if address == "local":
             raise ClusterError(f"Ray could not start on this machine: {first}") from error
-        raise ClusterError(
-            f"no usable Ray cluster at {address}: {first} Start one with `ray start --head`, check the address, its "
-            "Ray and Python versions and its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN), or leave --ray out"
-        ) from error
+        raise _unusable(address, first) from error
+
+
+def _unusable(address: str, why: str) -> ClusterError:
+    return ClusterError(
+        f"no usable Ray cluster at {address}: {why.rstrip('.')}. Start one with `ray start --head`, check the address, "
+        "its Ray and Python versions and its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN), or leave --ray out"
+    )
 
 
 def _shipped(job: Job, env: dict[str, str], staging: Path) -> dict[str, Any]:

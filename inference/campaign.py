@@ -91,8 +91,21 @@ class Campaign:
                 self._split(shard)
         if not ids:
             return None
-        chosen = pc.is_in(self.plan.table["shard"], value_set=pa.array(ids, pa.string()))
-        return self.plan.table.filter(chosen), attempts
+        riding = self._riding(attempts)
+        chosen = pc.is_in(self.plan.table["shard"], value_set=pa.array([ids[i] for i in riding], pa.string()))
+        return self.plan.table.filter(chosen), [attempts[i] for i in riding]
+
+    def _riding(self, attempts: list[Attempt]) -> list[int]:
+        """Which of the pending ride in the next pass: suspects only when nothing else is left, row by row last.
+
+        But as long as nothing at all succeeded, a few suspects are judged before more processes die.
+        """
+        kinds = [attempt.crumbs + (attempt.singly is not None) for attempt in attempts]
+        suspects = [index for index, kind in enumerate(kinds) if kind]
+        judged = not self._receipts and len(suspects) >= ALIKE
+        pending = suspects[:ALIKE] if judged else range(len(kinds))
+        kind = min(kinds[index] for index in pending)
+        return [index for index in pending if kinds[index] == kind]
 
     def _decide(self) -> tuple[list[str], list[Attempt], list[str]]:
         ids: list[str] = []

@@ -13,7 +13,6 @@ import json
 import logging
 import queue
 import threading
-import warnings
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -28,7 +27,7 @@ from nightjar.inference.audit import Audited, audit_block
 from nightjar.inference.errors import ClusterError, JobError, RunFailed
 from nightjar.inference.job import Job
 from nightjar.inference.plan import shard_of_line
-from nightjar.inference.shards import Event, clip, decode, encode
+from nightjar.inference.shards import Crumb, Event, clip, decode, encode
 from nightjar.inference.storage import Storage
 from nightjar.inference.suspects import Attempt, Rows
 from nightjar.inference.trial import Loaded, try_model
@@ -36,6 +35,9 @@ from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec
 
 BLOCKS_PER_ACTOR = 64
 MAX_BLOCKS = 1024
+BUFFERED = 64
+FEW = 4
+"""So many suspects share one actor: Ray Data takes each crumb at once from one, at 10 Hz from several."""
 AUDIT_BLOCKS = 256
 TICK_S = 0.5
 
@@ -107,7 +109,12 @@ class _Actor:
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         for event in self._worker.process(_assignments(block)):
-            yield pa.table({"event": [json.dumps(encode(event))]})
+            table = pa.table({"event": [json.dumps(encode(event))]})
+            yield table
+            if isinstance(event, Crumb):
+                # With one block buffered, a second one is taken only when the first has arrived: no crumb is
+                # still on its way while its row is scored, so the death is never blamed on the row before.
+                yield table
 
 
 def _assignments(block: pa.Table) -> Iterator[Assignment]:
@@ -158,10 +165,13 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
     Raises:
         RunFailed: Ray gave up on the pass itself.
     """
-    blocks = _blocks(shards, attempts, spec.job.resources.max_actors)
-    _configure(spec.job.retry.stall_s)
+    need = spec.job.resources
+    blocks = _blocks(shards, attempts, need.max_actors)
+    suspects = any(attempt.crumbs for attempt in attempts)
+    most = 1 if any(attempt.singly for attempt in attempts) or (suspects and len(blocks) <= FEW) else need.max_actors
+    _configure(spec.job.retry.stall_s, buffered=1 if suspects else BUFFERED)
     try:
-        for events in _stream(_pass(spec, blocks)):
+        for events in _stream(_pass(spec, blocks, most, suspects)):
             yield [decode(json.loads(text)) for text in events]
     finally:
         # A task that lost its process leaves its exception in a reference cycle with the pool. Until that is
@@ -169,28 +179,26 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
         gc.collect()
 
 
-def _pass(spec: WorkerSpec, blocks: list[pa.Table]) -> Any:
-    """The dataset whose execution is the pass."""
+def _pass(spec: WorkerSpec, blocks: list[pa.Table], most: int, suspects: bool) -> Any:
+    """The dataset whose execution is the pass, over at most so many actors; nothing waits behind a suspect."""
     need = spec.job.resources
     pool = ActorPoolStrategy(
-        min_size=min(need.min_actors, len(blocks)),
-        max_size=min(need.max_actors, len(blocks)),
-        max_tasks_in_flight_per_actor=2,
+        min_size=min(need.min_actors, most, len(blocks)),
+        max_size=min(most, len(blocks)),
+        max_tasks_in_flight_per_actor=1 if suspects else 2,
     )
-    with warnings.catch_warnings():
-        # How often an actor restarts has no named parameter yet, and is what makes a pass end.
-        warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
-        return ray.data.from_arrow(blocks).map_batches(
-            _Actor,
-            fn_constructor_args=(spec,),
-            batch_size=None,
-            batch_format="pyarrow",
-            compute=pool,
-            num_cpus=need.cpus,
-            num_gpus=need.gpus,
-            max_restarts=-1,
-            max_task_retries=0,
-        )
+    # Not map_batches: that wants a batch size for GPUs, and would join suspects to blocks of so many rows.
+    return ray.data.from_arrow(blocks).map_batches_internal(
+        _Actor,
+        fn_constructor_args=(spec,),
+        batch_size=None,
+        batch_format="pyarrow",
+        compute=pool,
+        num_cpus=need.cpus,
+        num_gpus=need.gpus,
+        max_restarts=-1,
+        max_task_retries=0,
+    )
 
 
 def _stream(dataset: Any) -> Generator[list[str], None, None]:
@@ -271,8 +279,10 @@ def _audit_lines(block: pa.Table, storage: Storage, revision: str, job: Job) -> 
     return audit_block(storage, revision, job, block.to_pylist())
 
 
-def _configure(stall_s: float) -> None:
+def _configure(stall_s: float, buffered: int) -> None:
     context = DataContext.get_current()
+    # How many events an actor may be ahead of the driver; there is no public name for it.
+    context._max_num_blocks_in_streaming_gen_buffer = buffered
     context.max_errored_blocks = -1
     # Each event is handed over when it is yielded, not when a block is full.
     context.target_max_block_size = 1

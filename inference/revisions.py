@@ -47,7 +47,11 @@ def newest_revision(storage: Storage, run_uri: str) -> Revision | None:
     names = [name for name in storage.subfolders(run_uri) if re.fullmatch(r"r\d+", name)]
     if not names:
         return None
-    number = max(int(name[1:]) for name in names)
+    return read_revision(storage, run_uri, max(int(name[1:]) for name in names))
+
+
+def read_revision(storage: Storage, run_uri: str, number: int) -> Revision:
+    """One revision by number."""
     uri = revision_uri(run_uri, number)
     try:
         success = json.loads(storage.read(join(uri, "_SUCCESS")))

@@ -360,7 +360,7 @@ def _plan_in(
     """Plan under this epoch, take over what an earlier revision has, and make both durable."""
     storage = writer.ledger.storage
     previous = revs.read_plan(storage, uri, writer.state, fingerprint)
-    source = newest if newest and newest.sealed and not request.fresh else None
+    source = _source(request, writer.state, newest)
     source_plan = None
     if source is not None:
         assert source.state.planned is not None
@@ -372,10 +372,18 @@ def _plan_in(
         limited = _limited(made, request)
         totals = _totals(writer, limited)
         record = {"t": "planned", "file": name, "fingerprint": fingerprint, "date": request.date, **totals}
-        writer.append([record])
+        writer.append([{**record, "adopts": source.number if source else 0}])
     if source is not None and source_plan is not None:
         revs.adopt(writer, uri, made, source, source_plan)
     return _limited(made, request)
+
+
+def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> revs.Revision | None:
+    """The published revision whose results may be taken over: chosen when this one began, kept when continued."""
+    if state.planned is not None:
+        adopts = state.planned.get("adopts", 0)
+        return revs.read_revision(request.storage, request.run_uri, adopts) if adopts else None
+    return newest if newest and newest.sealed and not request.fresh else None
 
 
 def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:

@@ -71,7 +71,7 @@ def next_attempt(failures: Sequence[Failed], attempts: int, earlier: Sequence[Fa
             deaths += index >= len(earlier)
             if failed.rows == 1:
                 skip.append(Rows(failed.uri, failed.row, 1))
-                deaths = 0
+                singly, deaths = None, 0
             elif failed.rows > 1:
                 singly = Rows(failed.uri, failed.row, failed.rows)
         if failed_tries >= attempts:

@@ -21,6 +21,7 @@ from nightjar.inference import publish, run
 from nightjar.inference import revisions as revs
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.faults import FaultyStorage, pause
+from nightjar.inference.ledger import Ledger, replay
 from nightjar.inference.outcomes import part_names
 from nightjar.inference.outcomes import read as read_outcomes
 from nightjar.inference.request import RunRequest
@@ -51,9 +52,9 @@ class Point:
 
 BEFORE_PLAN = Point("before the plan", "score", "create", "*/plan-*")
 BEFORE_RECEIPTS = Point("between parts and receipts", "score", "create", "*/ledger/00000003.jsonl")
-BEFORE_VALIDATE = Point("before validate opens", "validate", "create", "*/ledger/*")
+BEFORE_VALIDATE = Point("between score and validate", "validate", "list", "*/ledger")
 BEFORE_MANIFEST = Point("before the manifest", "validate", "create", "*/manifest-*")
-BEFORE_PUBLISH = Point("before publish opens", "publish", "create", "*/ledger/*")
+BEFORE_PUBLISH = Point("between validate and publish", "publish", "list", "*/ledger")
 BEFORE_INTENT = Point("before the intent", "publish", "create", "*/ledger/*", 2)
 BEFORE_SNAPSHOT = Point("between intent and publication", "publish", "create", "*/publications/*")
 BEFORE_PUBLISHED = Point("between publication and the ledgers word", "publish", "create", "*/ledger/*", 3)
@@ -200,7 +201,7 @@ def metrics_of(lake: Lake, run_id: str) -> dict[str, Any]:
 
 
 def assert_published_once(lake: Lake, run_id: str, rows: pd.DataFrame, revision: int = 1) -> None:
-    """One publication, exactly these rows, no other part in the folder, each shard committed once."""
+    """One publication, exactly these rows, no other part in the folder, each shard committed once, epochs rising."""
     assert len(publications_of(lake, run_id)) == 1
     pd.testing.assert_frame_equal(lake.published(run_id), rows)
     folder = lake.revision(revision, run_id)
@@ -212,6 +213,10 @@ def assert_published_once(lake: Lake, run_id: str, rows: pd.DataFrame, revision:
     assert sum(pq.read_metadata(path).num_rows for path in (folder / "data").iterdir()) == len(rows)
     committed = [record["shard"] for record in lake.records(revision, run_id) if record["t"] == "receipt"]
     assert sorted(committed) == sorted(set(committed))
+    ledger = Ledger(request.storage, str(folder))
+    epochs = [segment.epoch for segment in ledger.segments()]
+    assert epochs == sorted(epochs)
+    assert [epoch for epoch, _ in replay(ledger).openers] == sorted(set(epochs))
 
 
 def published_parts(lake: Lake, run_id: str) -> dict[str, int]:

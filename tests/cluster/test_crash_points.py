@@ -83,6 +83,18 @@ def test_a_run_killed_there_continues_to_the_same_publication(
     assert again.publication.number
 
 
+def test_what_one_attempt_did_not_want_is_kept_for_the_next(lake: Lake, tmp_path: Path) -> None:
+    """Parts are swept once the revision is published: a file that was away for an attempt costs nothing."""
+    lake.ready()
+    address = ray.get_runtime_context().gcs_address
+    die_at(lake.request(), BEFORE_MANIFEST, address, tmp_path)
+    away = (lake.folder / "data" / "part-03.parquet").rename(tmp_path / "away")
+    die_at(lake.request(), BEFORE_INTENT, address, tmp_path)
+    away.rename(lake.folder / "data" / "part-03.parquet")
+    assert lake.run().scored.progress.reused_shards == 8
+    assert lake.published()["id"].tolist() == list(range(8000))
+
+
 def test_a_failing_gate_leaves_the_last_publication_as_it_was(lake: Lake) -> None:
     """The new revision is complete and wrong: nothing of it is seen, nothing of the old one is touched."""
     lake.ready(checks=[{"column": "score", "max": 15998.0, "min": 0.0}]).run()

@@ -5,16 +5,20 @@ The cluster has two logical GPUs, another working directory, and none of the set
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,14 +46,19 @@ from helper import FACTOR
 PLUS = json.loads(Path(__file__).with_name("table.json").read_text())["plus"]
 
 
-class Slow:
-    """x times a number from a module beside this one, plus one from a file beside it; and who scored it."""
+class Gated:
+    """x times a number from a module beside this one, plus one from a file beside it; and who scored it.
 
-    def __init__(self):
+    Scores no row whose x is not below the number in the file `gate`: it waits there.
+    """
+
+    def __init__(self, gate):
+        self.gate = Path(gate)
         self.gpu = int(ray.get_gpu_ids()[0])
 
     def __call__(self, batch):
-        time.sleep(0.25)
+        while batch["x"].max() >= int(self.gate.read_text()):
+            time.sleep(0.05)
         rows = len(batch["x"])
         return {
             "score": batch["x"] * FACTOR + PLUS,
@@ -60,7 +69,9 @@ class Slow:
 '''
 
 WATCH = """
-import sys, ray
+import os, sys
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # as the head, which finds a token on this machine
+import ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 for _ in sys.stdin:
     print("free GPUs:", ray.available_resources().get("GPU", 0.0), flush=True)
@@ -102,11 +113,16 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     start = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
     start += [f"--port={address.rpartition(':')[2]}", "--num-cpus=4", "--num-gpus=2", "--include-dashboard=false"]
     # Short, since Ray's sockets lie below it and their paths must not exceed 107 characters.
-    start += ["--ray-client-server-port=0", "--disable-usage-stats", f"--temp-dir=/tmp/nj-ray-{os.getpid()}"]
+    start += [
+        f"--ray-client-server-port={free_port()}",
+        "--disable-usage-stats",
+        f"--temp-dir=/tmp/nj-ray-{os.getpid()}",
+    ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(start, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
     try:
-        wait_until(lambda: _listens(address), 60, f"the head at {address} listens: {(folder / 'log').read_text()}")
+        wait_until(lambda: _gone(process) or _listens(address), 60, f"the head at {address} listens")
+        assert not _gone(process), (folder / "log").read_text()
         watch = subprocess.Popen(
             [sys.executable, "-c", WATCH, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
         )
@@ -116,11 +132,13 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         watch.kill()
         watch.wait()
     finally:
-        children = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        process.wait(timeout=30)
-        for left in psutil.wait_procs(children, timeout=10)[1]:
-            left.kill()
+        processes = [] if _gone(process) else [psutil.Process(process.pid)]
+        processes += [child for parent in processes for child in parent.children(recursive=True)]
+        for each in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.wait()
+        shutil.rmtree(temp, ignore_errors=True)
 
 
 def _listens(address: str) -> bool:
@@ -144,6 +162,10 @@ class Remote:
         return subprocess.Popen(
             words, env={**os.environ, **self.env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+
+    def let_pass(self, shards: int) -> None:
+        """The model scores the first so many shards, and waits at the next ones."""
+        (self.lake.folder / "gate").write_text(str(shards * 1000))
 
     def receipts(self) -> list[dict[str, object]]:
         """Receipts in the ledger now."""
@@ -197,9 +219,9 @@ def remote(
         folder,
         server,
         prefect_api,
-        model__uses="model:Slow",
+        model__uses="model:Gated",
+        model__options={"gate": str(folder / "gate")},
         model__outputs=outputs,
-        model__batch_size=100,
         resources={"actors": 2, "gpus": 1, "cpus": 1},
     )
     yield made
@@ -209,23 +231,21 @@ def remote(
 class Interrupted:
     """One command that was stopped in mid-run."""
 
-    by: signal.Signals
     committed: int
-    workers: set[int]
     left: list[int]
     freed: bool
     exit_code: int
     said: str
 
 
-def interrupt(remote: Remote, head: Head, how: signal.Signals) -> Interrupted:
-    """Start the command, stop it when it has committed something new while it holds both GPUs, and watch."""
-    before = len(remote.receipts())
+def interrupt(remote: Remote, head: Head, how: signal.Signals, after: int) -> Interrupted:
+    """Start the command, stop it when `after` shards are committed and it holds both GPUs, and watch."""
+    remote.let_pass(after)
     process = remote.start(head.address)
     try:
-        wait_until(lambda: _gone(process) or len(remote.receipts()) > before, 90, "a shard is committed")
+        wait_until(lambda: _gone(process) or len(remote.receipts()) == after, 120, f"{after} shards are committed")
         wait_until(lambda: _gone(process) or head.free_gpus() == 0, 30, "the actors hold both GPUs")
-        assert process.poll() is None, process.communicate()
+        assert not _gone(process), process.communicate()
         process.send_signal(how)
         freed = True
         try:
@@ -235,26 +255,26 @@ def interrupt(remote: Remote, head: Head, how: signal.Signals) -> Interrupted:
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    receipts = remote.receipts()
-    workers = {int(str(receipt["worker"]).rpartition(":")[2]) for receipt in receipts}
+    workers = {int(str(receipt["worker"]).rpartition(":")[2]) for receipt in remote.receipts()}
     left = [pid for pid in workers if psutil.pid_exists(pid)]
-    return Interrupted(how, len(receipts), workers, left, freed, process.returncode, out + err)
+    return Interrupted(len(remote.receipts()), left, freed, process.returncode, out + err)
 
 
-def _gone(process: subprocess.Popen[str]) -> bool:
+def _gone(process: subprocess.Popen[Any]) -> bool:
     return process.poll() is not None
 
 
 @pytest.fixture(scope="module")
 def interrupted(remote: Remote, head: Head) -> dict[str, Interrupted]:
     """The same run, stopped three times, each time by another signal."""
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-    return {how.name: interrupt(remote, head, how) for how in signals}
+    signals = {signal.SIGINT: 2, signal.SIGTERM: 4, signal.SIGKILL: 6}
+    return {how.name: interrupt(remote, head, how, after) for how, after in signals.items()}
 
 
 @pytest.fixture(scope="module")
 def finished(remote: Remote, head: Head, interrupted: dict[str, Interrupted]) -> dict[str, object]:
     """The command after that, which continues and publishes."""
+    remote.let_pass(8)
     out, err = remote.start(head.address).communicate(timeout=180)
     assert out, err
     found: dict[str, object] = json.loads(out)
@@ -282,7 +302,7 @@ def test_the_next_command_continues(
 ) -> None:
     """What was committed before the kill is not scored again; the rest is, and then all is published."""
     assert finished["state"] == "published"
-    assert finished["reused_shards"] == interrupted["SIGKILL"].committed > 2
+    assert finished["reused_shards"] == interrupted["SIGKILL"].committed == 6
     assert len(remote.receipts()) == finished["shards"] == 8
     assert remote.rows()["id"].tolist() == list(range(8000))
 

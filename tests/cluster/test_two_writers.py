@@ -18,7 +18,7 @@ import pytest
 from nightjar.inference import faults, publish, run
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import AlreadyExists, Held
-from nightjar.inference.ledger import Ledger, open_epoch, replay, this_writer
+from nightjar.inference.ledger import open_epoch, this_writer
 from nightjar.inference.storage import LakeStorage
 from support import Lake, nightjar, run_steps, wait_until
 from writers import (
@@ -184,6 +184,23 @@ def test_who_looked_before_a_publication_does_not_write_into_it(lake: Lake) -> N
     assert lake.published()["id"].tolist() == list(range(8000))
 
 
+def test_who_is_replaced_while_it_takes_results_over_leaves_no_copies(lake: Lake) -> None:
+    """A new revision begins with copies of what did not change; a sleeper's copies go again when it wakes."""
+    lake.ready().run()
+    lake.write_file("part-03.parquet", 6000, 2000, row_group=500)
+    sleeper = Writer(lake.request(), Point("while it copies", "score", "copy", "*/r2/data/*", 3))
+    sleeper.start_and_stall()
+    try:
+        run_steps(replace(lake.request(), lease_s=SHORT_S))
+    finally:
+        error = sleeper.wake_and_join()
+    assert isinstance(error, Held)
+    assert {path.name for path in lake.revision(2).joinpath("data").iterdir()} == {
+        name.rsplit("/", 1)[-1] for name in published_parts(lake, "2026-11-19")
+    }
+    assert lake.published()["id"].tolist() == list(range(8000))
+
+
 def test_lost_answers_replace_nobody(shared: Lake, rows: pd.DataFrame) -> None:
     """A creation that happened, but whose answer was lost or came as "exists", is one's own."""
     exists = AlreadyExists("sent twice on purpose")
@@ -202,16 +219,6 @@ def test_lost_answers_replace_nobody(shared: Lake, rows: pd.DataFrame) -> None:
     twice = OnDriver(LakeStorage(), [faults.Fault("create", "*/publications/*", None, error=exists)])
     run_steps_with(shared.request(run_id="twice"), {"publish": twice})
     assert_published_once(shared, "twice", rows)
-
-
-def test_epochs_of_a_run_only_rise(shared: Lake, rows: pd.DataFrame) -> None:
-    """Over all the takeovers of this file: a later segment never has a lower epoch, each opening a higher one."""
-    for folder in (shared.out / "runs").glob("*/r*"):
-        segments = list(Ledger(LakeStorage(), str(folder)).segments())
-        epochs = [segment.epoch for segment in segments]
-        assert epochs == sorted(epochs)
-        opened = [epoch for epoch, _ in replay(Ledger(LakeStorage(), str(folder))).openers]
-        assert opened == list(range(1, max(epochs) + 1))
 
 
 def test_two_commands_started_together_publish_once(

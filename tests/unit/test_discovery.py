@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightjar.inference.discovery import discover, first_schema, input_files, takes_in
@@ -123,6 +123,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@settings(deadline=None)
 @given(st.lists(SEGMENTS, min_size=1, max_size=3), st.sampled_from(["*.parquet", "a.parquet", "?b.parquet"]))
 def test_globs_agree_with_the_standard_library(tree: Path, folders: list[str], last: str) -> None:
     pattern = "/".join([*folders, last])
