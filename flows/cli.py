@@ -48,7 +48,10 @@ def main() -> None:
     """Entry point: runs a command and turns what went wrong into one sentence and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        if code == EXIT_INTERRUPTED:
+            raise KeyboardInterrupt  # it was one, which typer has turned into an exit code
+        sys.exit(code)
     except NightjarError as error:
         _say(str(error))
         for note in getattr(error, "__notes__", ()):
@@ -59,8 +62,6 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
     except typer.Abort:
         sys.exit(EXIT_INTERRUPTED)
-    except typer.Exit as done:
-        sys.exit(done.exit_code)
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,8 +79,12 @@ def _reach(address: str) -> None:
 
 
 def _start(address: str, **options: Any) -> None:
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, **options)
+        if threading.current_thread() is threading.main_thread():
+            # Ray's own handler would end the process without a word.
+            signal.signal(signal.SIGTERM, on_sigterm)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if address == "local":

@@ -6,6 +6,7 @@ They persist no results and cache nothing: the ledger is the memory, so a task r
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -153,11 +154,32 @@ def _four_steps(request: RunRequest) -> Outcome:
         began = time.monotonic()
         # Handed on as a future: the listing goes from worker to worker, not through here.
         found: Any = discover_task.submit(request)
-        found.result()
+        _result(found)
         discover_s = time.monotonic() - began
-        scored = score_task.submit(request, found).result()
+        scored = _result(score_task.submit(request, found))
         get_run_logger().info("scored: %s", describe(scored.progress))
-        verdict = validate_task.submit(request, scored, found).result()
-        publication = publish_task.submit(request, scored, verdict).result()
+        verdict = _result(validate_task.submit(request, scored, found))
+        publication = _result(publish_task.submit(request, scored, verdict))
         get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
     return Outcome(request, scored, verdict, publication, discover_s)
+
+
+def _result(future: Any) -> Any:
+    """A task's result, waited for in a thread: a signal that arrives inside Ray's own wait is lost.
+
+    Raises:
+        RunFailed: the task's process was lost.
+    """
+    done = threading.Event()
+
+    def wait() -> None:
+        try:
+            future.wait()
+        finally:
+            done.set()
+
+    threading.Thread(target=wait, daemon=True, name="nightjar-wait").start()
+    done.wait()
+    if future.state.is_crashed():
+        raise RunFailed(f"a task's process was lost: {str(future.state.message).splitlines()[0]}")
+    return future.result()

@@ -144,10 +144,10 @@ class Ledger:
                     assert isinstance(receipt, Receipt)
                     yield receipt
 
-    def newest_epoch(self, after: int) -> int | None:
-        """The epoch of the newest segment beyond `after`; None when there is none. For workers' checks."""
+    def newest(self, after: int) -> Segment | None:
+        """The newest segment beyond `after`; None when there is none. For workers' checks."""
         numbers = self.numbers(after)
-        return self.read(numbers[-1]).epoch if numbers else None
+        return self.read(numbers[-1]) if numbers else None
 
 
 @dataclass(slots=True)

@@ -383,7 +383,12 @@ def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> 
     if state.planned is not None:
         adopts = state.planned.get("adopts", 0)
         return revs.read_revision(request.storage, request.run_uri, adopts) if adopts else None
-    return newest if newest and newest.sealed and not request.fresh else None
+    if newest is None or request.fresh:
+        return None
+    if not newest.sealed and newest.number > 1:
+        # It was begun before, and killed before it had a plan.
+        newest = revs.read_revision(request.storage, request.run_uri, newest.number - 1)
+    return newest if newest.sealed else None
 
 
 def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:

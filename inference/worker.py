@@ -29,7 +29,7 @@ from nightjar.inference.retrying import RetryingStorage
 from nightjar.inference.scoring import Ahead, BatchSize, RowFailure, Scored, auto_batch_rows, score_table
 from nightjar.inference.shards import Crumb, Event, Failed, Part, Piece, Receipt, Shard, Started, clip
 from nightjar.inference.sources import parquet
-from nightjar.inference.storage import Storage
+from nightjar.inference.storage import Storage, join
 from nightjar.inference.suspects import Attempt, Rows
 
 
@@ -93,6 +93,7 @@ class ShardWorker:
         self.scorer = scorer or load(spec)
         self.size = BatchSize(batch_rows(spec))
         self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self._segment = spec.segment
         self._features = list(input_columns(spec.job, spec.schema))
         self._reader = ThreadPoolExecutor(1, "nightjar-read")
         self._writer = ThreadPoolExecutor(1, "nightjar-write")
@@ -192,6 +193,7 @@ class ShardWorker:
             data = sink.write_data(
                 storage, self.spec.revision, output.name("data"), table, running.started.shard, metrics
             )
+            self._check_epoch(storage, data, quarantine)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             return self._failed(running, error)
         return Receipt(
@@ -210,11 +212,19 @@ class ShardWorker:
             batch_rows=forced,
         )
 
-    def _check_epoch(self, storage: Storage) -> None:
-        """Before a part appears: a replaced writer's workers must leave nothing behind."""
-        epoch = Ledger(storage, self.spec.revision).newest_epoch(self.spec.segment)
-        if epoch is not None and epoch > self.spec.epoch:
-            raise Fenced(f"epoch {self.spec.epoch} was replaced by epoch {epoch}")
+    def _check_epoch(self, storage: Storage, *written: Part | None) -> None:
+        """A replaced writer's workers leave nothing behind: looked at before a part appears, and after.
+
+        After it, because a worker may stand still between the two for as long as the successor needs.
+        """
+        newest = Ledger(storage, self.spec.revision).newest(self._segment)
+        if newest is None:
+            return
+        if newest.epoch > self.spec.epoch:
+            storage.delete(join(self.spec.revision, part.name) for part in written if part is not None)
+            raise Fenced(f"epoch {self.spec.epoch} was replaced by epoch {newest.epoch}")
+        # So that each look lists only what came since the last.
+        self._segment = newest.number
 
     def _failed(self, running: _Running, error: Exception) -> Failed:
         return Failed(

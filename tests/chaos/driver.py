@@ -82,6 +82,7 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def committed(lake: Lake) -> set[str]:
-    """Shards with a receipt in the ledger of the first revision."""
-    return {record["shard"] for record in lake.records() if record["t"] == "receipt"}
+def committed(lake: Lake, epoch: int | None = None) -> set[str]:
+    """Shards with a receipt in the ledger of the first revision (of that epoch)."""
+    receipts = [record for record in lake.records() if record["t"] == "receipt"]
+    return {record["shard"] for record in receipts if epoch in (None, record["epoch"])}

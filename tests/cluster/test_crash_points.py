@@ -21,7 +21,6 @@ from writers import (
     BEFORE_RECEIPTS,
     BEFORE_SNAPSHOT,
     BEFORE_SUCCESS,
-    BEFORE_SWEEP,
     OnDriver,
     Point,
     assert_published_once,
@@ -63,7 +62,6 @@ def rows(shared: Lake, ray_local: None) -> pd.DataFrame:
         BEFORE_INTENT,
         BEFORE_SNAPSHOT,
         BEFORE_PUBLISHED,
-        BEFORE_SWEEP,
         BEFORE_SUCCESS,
     ],
     ids=str,
@@ -75,12 +73,28 @@ def test_a_run_killed_there_continues_to_the_same_publication(
     run_id = f"killed-{point}"
     die_at(shared.request(run_id=run_id), point, ray.get_runtime_context().gcs_address, tmp_path)
     published = bool(publications_of(shared, run_id))
-    assert published == (point in (BEFORE_PUBLISHED, BEFORE_SWEEP, BEFORE_SUCCESS))
+    assert published == (point in (BEFORE_PUBLISHED, BEFORE_SUCCESS))
     again = shared.run(run_id=run_id)
     assert_published_once(shared, run_id, rows)
     assert metrics_of(shared, run_id) == metrics_of(shared, "never-killed")
     assert again.scored.progress.reused_shards == (0 if point in (BEFORE_PLAN, BEFORE_RECEIPTS) else 8)
     assert again.publication.number
+
+
+@pytest.mark.parametrize("point", [BEFORE_PLAN, BEFORE_RECEIPTS], ids=str)
+def test_a_new_revision_killed_while_it_begins_still_takes_over_what_did_not_change(
+    lake: Lake, tmp_path: Path, point: Point
+) -> None:
+    """Killed before its plan, or between copies and receipts: continued, it scores only the changed file."""
+    lake.ready().run()
+    lake.write_file("part-03.parquet", 6000, 2000, row_group=500)
+    die_at(lake.request(), point, ray.get_runtime_context().gcs_address, tmp_path)
+    again = lake.run()
+    assert (again.scored.revision, again.scored.progress.reused_shards) == (2, 6)
+    assert lake.published()["id"].tolist() == list(range(8000))
+    assert {path.name for path in lake.revision(2).joinpath("data").iterdir()} == {
+        name.rsplit("/", 1)[-1] for name in published_parts(lake, "2026-11-19")
+    }
 
 
 def test_what_one_attempt_did_not_want_is_kept_for_the_next(lake: Lake, tmp_path: Path) -> None:

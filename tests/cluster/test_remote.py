@@ -113,11 +113,8 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     start = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
     start += [f"--port={address.rpartition(':')[2]}", "--num-cpus=4", "--num-gpus=2", "--include-dashboard=false"]
     # Short, since Ray's sockets lie below it and their paths must not exceed 107 characters.
-    start += [
-        f"--ray-client-server-port={free_port()}",
-        "--disable-usage-stats",
-        f"--temp-dir=/tmp/nj-ray-{os.getpid()}",
-    ]
+    temp = tempfile.mkdtemp(prefix="nj-")
+    start += [f"--ray-client-server-port={free_port()}", "--disable-usage-stats", f"--temp-dir={temp}"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(start, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
     try:
@@ -239,12 +236,12 @@ class Interrupted:
 
 
 def interrupt(remote: Remote, head: Head, how: signal.Signals, after: int) -> Interrupted:
-    """Start the command, stop it when `after` shards are committed and it holds both GPUs, and watch."""
+    """Start the command, stop it when `after` shards are committed and its actors wait at the gate, and watch."""
     remote.let_pass(after)
     process = remote.start(head.address)
     try:
         wait_until(lambda: _gone(process) or len(remote.receipts()) == after, 120, f"{after} shards are committed")
-        wait_until(lambda: _gone(process) or head.free_gpus() == 0, 30, "the actors hold both GPUs")
+        wait_until(lambda: _gone(process) or head.free_gpus() < 2, 30, "an actor holds a GPU")
         assert not _gone(process), process.communicate()
         process.send_signal(how)
         freed = True

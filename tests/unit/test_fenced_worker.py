@@ -1,0 +1,62 @@
+"""A worker whose writer was replaced leaves no part behind, however long it stood still."""
+
+from __future__ import annotations
+
+from nightjar.inference import run, sink
+from nightjar.inference.faults import FaultyStorage, pause
+from nightjar.inference.gates import budget_rows
+from nightjar.inference.ledger import open_epoch, this_writer
+from nightjar.inference.shards import Event, Failed, Receipt
+from nightjar.inference.storage import LakeStorage
+from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec, read_schema
+from support import Lake
+
+
+def score_first_shard(lake: Lake, replace_before: str) -> list[Event]:
+    """Score one shard in this process; its writer is replaced just before `replace_before` touches a data part."""
+    lake.ready()
+    request = lake.request()
+    found = run.discover(request)
+    made, _ = run.plan(request, found)
+    revision = str(lake.revision())
+    first = open_epoch(LakeStorage(), revision, this_writer("score", "one"))
+
+    def succeed(_: str) -> None:
+        open_epoch(LakeStorage(), revision, this_writer("score", "one")).stop(release=True)
+
+    storage = FaultyStorage(
+        LakeStorage(), [pause(replace_before, "*/data/*", before=succeed)] if replace_before else []
+    )
+    spec = WorkerSpec(
+        job=request.job,
+        job_path=request.job_path,
+        run_id=request.run_id,
+        revision=revision,
+        storage=storage,
+        schema=read_schema(request.job, found.schema),
+        epoch=first.epoch,
+        segment=first.number,
+        budget=budget_rows(0.0, made.rows),
+        model_hash="",
+        model_cache="",
+    )
+    events = list(ShardWorker(spec).process([Assignment(next(made.shards()))]))
+    first.stop(release=False)
+    return events
+
+
+def test_a_worker_whose_writer_still_holds_leaves_its_part(lake: Lake) -> None:
+    """The other test says something only because of this one."""
+    receipt = score_first_shard(lake, "")[-1]
+    assert isinstance(receipt, Receipt)
+    assert receipt.data is not None
+    part = lake.revision() / receipt.data.name
+    assert sink.checksum(part.read_bytes()) == receipt.data.checksum
+
+
+def test_a_worker_replaced_between_its_check_and_its_write_takes_its_part_back(lake: Lake) -> None:
+    """Promise 5: `data/` holds exactly the published parts, even if a replaced worker wakes after `_SUCCESS`."""
+    failed = score_first_shard(lake, "write")[-1]
+    assert isinstance(failed, Failed)
+    assert (failed.cause, failed.terminal) == ("Fenced", True)
+    assert list((lake.revision() / "data").glob("*")) == []

@@ -1,0 +1,240 @@
+"""One process, shard after shard: what it says and when, what it reads ahead, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.inference import run
+from nightjar.inference.faults import Fault, FaultyStorage, fail, pause
+from nightjar.inference.ledger import open_epoch, this_writer
+from nightjar.inference.plan import Plan
+from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Shard, Started
+from nightjar.inference.storage import LakeStorage, Storage
+from nightjar.inference.suspects import Attempt, Rows
+from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec, read_schema
+from support import Lake
+
+SUSPECT = Attempt(2, crumbs=True)
+
+
+class Doubling:
+    """A real scorer, twice x, that remembers the rows of each call."""
+
+    device = "cpu"
+
+    def __init__(self, before: Callable[[list[int]], None] = lambda _: None) -> None:
+        self.before = before
+        self.calls: list[list[int]] = []
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        rows = [int(x) for x in table["x"].to_pylist()]
+        self.calls.append(rows)
+        self.before(rows)
+        return {"score": pa.array(np.asarray(table["x"]) * 2, pa.float32())}
+
+
+def planned(lake: Lake) -> Plan:
+    request = lake.request()
+    return run.plan(request, run.discover(request))[0]
+
+
+def worker(lake: Lake, scorer: Doubling | None = None, *, storage: Storage | None = None) -> ShardWorker:
+    request = lake.request()
+    spec = WorkerSpec(
+        job=request.job,
+        job_path=request.job_path,
+        run_id=request.run_id,
+        revision=str(lake.revision()),
+        storage=storage or LakeStorage(),
+        schema=read_schema(request.job, run.discover(request).schema),
+        epoch=1,
+        segment=0,
+        budget=8,
+        model_hash="",
+        model_cache=str(lake.folder / "cache"),
+    )
+    return ShardWorker(spec, scorer or Doubling())
+
+
+def assignments(lake: Lake, *attempts: Attempt) -> list[Assignment]:
+    """The lake's shards; the first ones with these attempts."""
+    shards = list(planned(lake).shards())
+    return [Assignment(shard, *attempts[i : i + 1]) for i, shard in enumerate(shards)]
+
+
+def small_files(lake: Lake, files: int = 3) -> Lake:
+    """A lake whose files make one packed shard."""
+    for index in range(files):
+        lake.write_file(f"small-{index}.parquet", index * 100, 100)
+    lake.write_model()
+    lake.write_job()
+    return lake
+
+
+def told(events: list[Event], shard: Shard) -> list[str]:
+    return [type(event).__name__ for event in events if event.shard == shard.id]
+
+
+def test_each_shard_is_started_once_and_ends_once(lake: Lake) -> None:
+    """Started, then a receipt that says what was written; nothing else, and no crumb from shards nobody suspects."""
+    work = assignments(lake.ready())
+    events = list(worker(lake).process(work))
+    for assignment in work:
+        assert told(events, assignment.shard) == ["Started", "Receipt"]
+    for event in events:
+        if isinstance(event, Receipt):
+            assert event.data is not None
+            assert (event.rows_in, event.rows_out, event.rows_quarantined) == (1000, 1000, 0)
+            assert pq.read_metadata(lake.revision() / event.data.name).num_rows == 1000
+
+
+def test_the_next_shard_is_read_while_one_is_scored(lake: Lake) -> None:
+    """Reading ahead is said: whoever dies now is charged with both."""
+    lake.ready()
+    first, second, *_ = work = assignments(lake)
+    events = [(type(event), event.shard) for event in worker(lake).process(work)]
+    assert events.index((Started, second.shard.id)) < events.index((Receipt, first.shard.id))
+
+
+def test_a_shard_is_started_before_its_file_is_touched(lake: Lake) -> None:
+    """A file may kill who reads it: then, too, the shard is known to have been begun."""
+    lake.ready()
+    touched: list[str] = []
+    watching = FaultyStorage(LakeStorage(), [pause("stat", nth=None, before=touched.append)])
+    events = worker(lake, storage=watching).process(assignments(lake)[:1])
+    assert isinstance(next(events), Started)
+    assert touched == []
+    assert isinstance(next(events), Receipt)
+    assert len(set(touched)) == 1
+
+
+def test_a_suspect_rides_alone(lake: Lake) -> None:
+    """Everything before it is done with before it begins, and nothing begins before it is done with."""
+    lake.ready()
+    work = assignments(lake, Attempt(), SUSPECT, Attempt())
+    events = list(worker(lake).process(work))
+    one, suspect, three = (assignment.shard.id for assignment in work[:3])
+    order = [(type(event).__name__, event.shard) for event in events if not isinstance(event, Crumb)]
+    assert order[:5] == [
+        ("Started", one),
+        ("Receipt", one),
+        ("Started", suspect),
+        ("Receipt", suspect),
+        ("Started", three),
+    ]
+
+
+def test_a_suspect_leaves_a_crumb_before_each_batch_and_each_row_asked_for(lake: Lake) -> None:
+    """When the scorer is called, the newest crumb names exactly its rows; the last one says that none is scored."""
+    lake.ready()
+    work = assignments(lake, Attempt(3, crumbs=True, singly=Rows(str(lake.folder / "data/part-00.parquet"), 256, 256)))
+    scorer = Doubling()
+    crumbs: list[Crumb] = []
+    for event in worker(lake, scorer).process(work[:1]):
+        if isinstance(event, Crumb):
+            crumbs.append(event)
+            assert len(scorer.calls) == len(crumbs) - 1
+    assert [(crumb.row, crumb.rows) for crumb in crumbs[:-1]] == [(rows[0], len(rows)) for rows in scorer.calls]
+    assert [len(rows) for rows in scorer.calls] == [256, *[1] * 256, 256, 232]
+    assert crumbs[-1].rows == 0
+
+
+def test_a_suspect_of_several_files_is_read_one_file_at_a_time(lake: Lake) -> None:
+    """A death in reading the second file must not be blamed on a row of the first."""
+    work = assignments(small_files(lake), SUSPECT)
+    read: list[str] = []
+    watching = FaultyStorage(LakeStorage(), [pause("open", nth=None, before=read.append)])
+    for event in worker(lake, storage=watching).process(work):
+        if isinstance(event, Crumb):
+            assert read[-1] == event.uri
+    assert len(read) == 3
+
+
+def test_killers_are_not_scored_and_keep_their_input(lake: Lake) -> None:
+    """Rows known to kill go to the quarantine as they are, and the rest of their batch is scored."""
+    work = assignments(
+        small_files(lake), Attempt(4, crumbs=True, skip=(Rows(str(lake.folder / "data/small-1.parquet"), 7, 1),))
+    )
+    scorer = Doubling()
+    receipt = list(worker(lake, scorer).process(work))[-1]
+    assert isinstance(receipt, Receipt)
+    assert (receipt.rows_in, receipt.rows_out, receipt.rows_quarantined) == (300, 299, 1)
+    assert not any(107 in rows for rows in scorer.calls)
+    row = lake.quarantined().iloc[0]
+    assert (row["_row"], row["error"], row["input"]["id"]) == (7, "ProcessDied", 107)
+
+
+def test_what_can_be_caught_costs_the_shard_and_the_worker_goes_on(lake: Lake) -> None:
+    """A broken file, a file changed since it was planned, and more bad rows than the run may lose."""
+    lake.ready()
+    work = [Assignment(shard) for shard in planned(lake).shards()]
+
+    def too_many(rows: list[int]) -> None:
+        if any(4000 <= row < 5000 for row in rows):
+            raise ValueError("not these")
+
+    os.utime(lake.folder / "data" / "part-00.parquet", ns=(1, 1))
+    (lake.folder / "data" / "part-01.parquet").unlink()
+    events = list(worker(lake, Doubling(too_many)).process(work))
+    failed = [event for event in events if isinstance(event, Failed)]
+    assert [event.cause for event in failed] == ["InputChanged"] * 4 + ["OverBudget"]
+    assert all(event.terminal and not event.died for event in failed)
+    assert sum(isinstance(event, Receipt) for event in events) == 3
+
+
+@pytest.mark.parametrize("operation", ["open", "stat", "write"])
+def test_a_fault_is_counted_with_the_shard_that_met_it(lake: Lake, operation: str) -> None:
+    """Not with the one that was being scored meanwhile."""
+    lake.ready()
+    second: str = assignments(lake)[2].shard.id
+    pattern = f"*/data/{second}-*" if operation == "write" else "*/part-01.parquet"
+    faults: list[Fault] = [fail(operation, pattern)]
+    events = list(worker(lake, storage=FaultyStorage(LakeStorage(), faults)).process(assignments(lake)))
+    retries = {event.shard: event.retries for event in events if isinstance(event, Receipt)}
+    assert len(retries) == 8
+    assert {shard: count for shard, count in retries.items() if count} == {second: 1}
+
+
+def test_memory_is_learnt_once_and_said_from_then_on(lake: Lake) -> None:
+    """Shards before the lesson are not said to have been affected by it."""
+    lake.ready()
+
+    def short_of_memory(rows: list[int]) -> None:
+        if rows[0] >= 2000 and len(rows) > 100:
+            raise MemoryError
+
+    events = worker(lake, Doubling(short_of_memory)).process(assignments(lake))
+    assert [event.batch_rows for event in events if isinstance(event, Receipt)] == [0, 0, 64, 64, 64, 64, 64, 64]
+
+
+def test_a_replaced_writers_worker_writes_nothing(lake: Lake) -> None:
+    """Before a part appears the epoch is checked."""
+    lake.ready()
+    for task in ("score", "score again"):
+        open_epoch(LakeStorage(), str(lake.revision()), this_writer(task)).stop(release=True)
+    events = list(worker(lake).process(assignments(lake)[:1]))
+    assert [type(event) for event in events] == [Started, Failed]
+    assert events[-1].cause == "Fenced"  # type: ignore[union-attr]
+    assert not (lake.revision() / "data").exists()
+
+
+def test_replay_commands_can_be_pasted_whatever_the_path(tmp_path: Path) -> None:
+    """Spaces and quotes in a path do not break the command, and a row of a packed shard names its file."""
+    folder = tmp_path / "Jane's lake"
+    folder.mkdir()
+    lake = small_files(Lake(folder))
+    file = str(folder / "data/small-2.parquet")
+    work = assignments(lake, Attempt(4, crumbs=True, skip=(Rows(file, 99, 1),)))
+    list(worker(lake).process(work))
+    assert shlex.split(lake.quarantined()["replay"][0]) == [
+        *("nightjar", "replay", str(lake.job_path), "2026-11-19"),
+        *("--shard", work[0].shard.id, "--row", "99", "--file", file),
+    ]
