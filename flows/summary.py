@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,18 +134,25 @@ def _next_steps(launched: Launched) -> list[str]:
     steps = []
     if outcome.publication.number:
         steps += [
-            f"Read it:     nightjar files {job} --run-id {outcome.request.run_id}",
-            f"Take it back: nightjar rollback {job}",
+            f"Read it:      {typed('nightjar')} files {job} --run-id {outcome.request.run_id}",
+            f"Take it back: {typed('nightjar')} rollback {job}",
         ]
     elif outcome.scored.finished:
-        steps.append(f"Show it again: nightjar rollback {job} --to NUMBER (see {outcome.request.output}/publications)")
+        steps.append(
+            f"Show it again: {typed('nightjar')} rollback {job} --to NUMBER (see {outcome.request.output}/publications)"
+        )
     elif not outcome.request.limit:
-        steps.append(f"Publish it:  nightjar run {job} --run-id {outcome.request.run_id}")
+        steps.append(f"Publish it:   {typed('nightjar')} run {job} --run-id {outcome.request.run_id}")
     if launched.own_api:
-        steps.append("In the UI:   prefect server start, then http://127.0.0.1:4200 → Runs, and Artifacts")
+        steps.append(f"In the UI:    {typed('prefect')} server start, then http://127.0.0.1:4200 → Runs, and Artifacts")
     else:
-        steps.append(f"In the UI:   {launched.api_url.removesuffix('/api')} → Runs, and Artifacts")
+        steps.append(f"In the UI:    {launched.api_url.removesuffix('/api')} → Runs, and Artifacts")
     return steps
+
+
+def typed(name: str) -> str:
+    """A command as this person may type it: with its path where its environment is not activated."""
+    return name if shutil.which(name) else _shown(str(Path(sys.executable).parent / name))
 
 
 def _shown(path: str) -> str:
@@ -162,8 +171,8 @@ def after_failure(request: RunRequest) -> str:
     if found["state"] != "unknown":
         lines.append(f"  so far     {found['summary']}")
     lines += [
-        f"  look       nightjar status {job} --run-id {request.run_id}",
-        f"  repeat     nightjar run {job} --run-id {request.run_id}   (scores only what is missing)",
+        f"  look       {typed('nightjar')} status {job} --run-id {request.run_id}",
+        f"  repeat     {typed('nightjar')} run {job} --run-id {request.run_id}   (scores only what is missing)",
     ]
     return "\n".join(lines)
 

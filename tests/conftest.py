@@ -8,13 +8,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from s3 import S3Server, s3_server
-from support import Lake, wait_until
+from support import Lake, leaves_nothing, wait_until
 
 
 @pytest.fixture(scope="session")
@@ -76,21 +75,12 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
-def no_leftovers() -> Iterator[None]:
-    """Fails when the test leaves a Ray, Prefect or server process of its own behind."""
-    before = {process.pid for process in psutil.process_iter()}
-    yield
-
-    def left() -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter(["name", "cmdline"]):
-            words = " ".join(process.info["cmdline"] or [])
-            ours = any(word in words for word in ("raylet", "gcs_server", "nightjar.flows.server", "default_worker.py"))
-            if process.pid not in before and ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        return found
-
-    wait_until(lambda: not left(), 30, f"no process is left behind, but {left()} are")
+def no_leftovers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails when a command that the test ran leaves a process behind."""
+    with leaves_nothing() as mark:
+        for name, value in mark.items():
+            monkeypatch.setenv(name, value)
+        yield
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

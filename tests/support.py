@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
@@ -169,6 +172,24 @@ def read_published(request: RunRequest, run_id: str | None = None) -> pd.DataFra
     names = list(publish.data_files(request.storage, request.output, run_id))
     frame = pd.concat([pq.read_table(name).to_pandas() for name in names], ignore_index=True)
     return frame.sort_values(["_file", "_row"], ignore_index=True)
+
+
+@contextmanager
+def leaves_nothing() -> Iterator[dict[str, str]]:
+    """Gives an environment for commands; fails when a process that has it outlives the block by 30 s."""
+    mark = {"NIGHTJAR_TEST": uuid.uuid4().hex}
+    yield mark
+    wait_until(lambda: not marked(mark), 30, f"no process is left behind, but {marked(mark)} are")
+
+
+def marked(mark: dict[str, str]) -> list[psutil.Process]:
+    """The processes that run with this environment: children inherit it, whatever becomes of their parents."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and mark.items() <= process.environ().items():
+                found.append(process)
+    return found
 
 
 def command(

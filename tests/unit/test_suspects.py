@@ -53,6 +53,7 @@ def rides(fate: Callable[[Attempt], Failed | None], attempts: int = 3) -> tuple[
         if failure is None:
             return following, failures
         failures.append(failure)
+        assert len(failures) < 10_000, "endless"
 
 
 @given(st.integers(1, 2000), st.integers(1, 600), st.data())
