@@ -133,16 +133,15 @@ class ShardWorker:
         # One storage a shard, so that each fault is counted with the shard that met it.
         storage = RetryingStorage(self.spec.storage, retry.attempts, retry.backoff_s)
         started = Started(assignment.shard.id, assignment.attempt.number, self.name)
-        at = time.time()
+        at, began = time.time(), time.monotonic()
         yield started
-        return _Running(assignment, started, storage, self._read(storage, assignment.shard.pieces[0]), at)
+        return _Running(assignment, started, storage, self._read(storage, assignment.shard.pieces[0]), at, began)
 
     def _read(self, storage: Storage, piece: Piece) -> Future[pa.Table]:
         return self._reader.submit(parquet.read_piece, storage, piece, self.spec.schema)
 
     def _score(self, running: _Running) -> Generator[Event, None, Future[Event] | None]:
         """Score one shard, leaving crumbs if it is suspected; returns its write, still going on."""
-        began = time.monotonic()
         shard, attempt = running.assignment.shard, running.assignment.attempt
         output = _Output(self.spec, shard)
         try:
@@ -160,7 +159,7 @@ class ShardWorker:
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield self._failed(running, error)
             return None
-        return self._writer.submit(self._write, running, output, began, self.size.forced)
+        return self._writer.submit(self._write, running, output, self.size.forced)
 
     def _score_piece(
         self, shard: Shard, piece: Piece, table: pa.Table, attempt: Attempt, failed: int
@@ -184,7 +183,7 @@ class ShardWorker:
             if attempt.crumbs and isinstance(step, Ahead):
                 yield Crumb(shard.id, piece.uri, piece.first_row + step.first, step.rows)
 
-    def _write(self, running: _Running, output: _Output, began: float, forced: int) -> Event:
+    def _write(self, running: _Running, output: _Output, forced: int) -> Event:
         storage = running.storage
         try:
             table, metrics = output.table(), output.metrics()
@@ -206,7 +205,7 @@ class ShardWorker:
             rows_quarantined=output.failed,
             data=data,
             quarantine=quarantine,
-            seconds=round(time.monotonic() - began, 3),
+            seconds=round(time.monotonic() - running.began, 3),
             started_at=round(running.at, 3),
             retries=storage.retries,
             batch_rows=forced,
@@ -245,6 +244,7 @@ class _Running:
     storage: RetryingStorage
     first: Future[pa.Table]
     at: float
+    began: float
 
     @property
     def alone(self) -> bool:

@@ -134,7 +134,7 @@ def test_the_printed_command_mends_the_night(lake: Lake, prefect_api: str) -> No
     assert lake.snapshot().runs == {}
 
     data.write_bytes(whole)
-    printed = re.search(r"repeat +nightjar (.*?)(?:   .*)?$", failed.stderr, re.MULTILINE)
+    printed = re.search(r"repeat +\S*nightjar (.*?)(?:   .*)?$", failed.stderr, re.MULTILINE)
     assert printed, failed.stderr
     mended = command(*shlex.split(printed[1]), env={"PREFECT_API_URL": prefect_api})
     assert mended.returncode == 0, mended.stderr

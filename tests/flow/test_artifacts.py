@@ -1,0 +1,337 @@
+"""What Prefect's API shows of a run, read back with Prefect's own client."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    FlowRunFilter,
+    FlowRunFilterName,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+)
+from prefect.client.schemas.objects import Artifact, FlowRun, TaskRun
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from commands import DATE, Flights, Partial, Watched
+from support import Lake, nightjar, wait_until
+
+pytestmark = pytest.mark.flow
+
+TASKS = ["discover", "score", "validate", "publish"]
+
+
+@dataclass
+class Page:
+    """A flow run as the API has it: the run, its tasks in order, its artifacts by key."""
+
+    run: FlowRun
+    tasks: list[TaskRun]
+    artifacts: dict[str, Artifact]
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The task runs' states by name."""
+        return {task.name: str(task.state_name) for task in self.tasks}
+
+    def table(self, key: str) -> list[dict[str, Any]]:
+        """The lines of a table artifact."""
+        lines: list[dict[str, Any]] = json.loads(str(self.artifacts[key].data))
+        return lines
+
+
+def page(api: str, name: str, *, until: Callable[[Page], object] = lambda _: True) -> Page:
+    """The newest flow run of this name, once `until` holds: the server takes a task's states in a little later."""
+    pages: list[Page] = []
+
+    def ready() -> bool:
+        pages.append(_read(api, name))
+        return bool(until(pages[-1]))
+
+    wait_until(ready, 30, f"the page of {name} is complete")
+    return pages[-1]
+
+
+def _read(api: str, name: str) -> Page:
+    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+        named = FlowRunFilter(name=FlowRunFilterName(any_=[name]))
+        run = client.read_flow_runs(flow_run_filter=named, sort=FlowRunSort.START_TIME_DESC, limit=1)[0]
+        tasks = client.read_task_runs(task_run_filter=TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id])))
+        shown = client.read_artifacts(
+            artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id]))
+        )
+    # Of several versions of one key the newest is what the page shows.
+    known = sorted((artifact for artifact in shown if artifact.key), key=lambda artifact: str(artifact.updated))
+    return Page(
+        run,
+        sorted(tasks, key=lambda task: str(task.start_time)),
+        {str(artifact.key): artifact for artifact in known},
+    )
+
+
+def completed(found: Page) -> bool:
+    """Whether all four tasks have come through."""
+    return found.states == dict.fromkeys(TASKS, "Completed")
+
+
+@pytest.fixture(scope="module")
+def flights_page(flights: Flights, prefect_api: str) -> Page:
+    """The flights example's run."""
+    assert flights.first.returncode == 0, flights.first.stderr
+    return page(prefect_api, f"flight-delays {DATE}", until=completed)
+
+
+@pytest.fixture(scope="module")
+def eventful_page(eventful: Watched, prefect_api: str) -> Page:
+    """A run with a quarantined row and a lost process."""
+    assert eventful.exit_code == 0, eventful.written[-500:]
+    return page(prefect_api, f"eventful {DATE}", until=completed)
+
+
+@pytest.fixture(scope="module")
+def partial_page(partial: Partial, prefect_api: str) -> Page:
+    """A run that failed with one shard of eight."""
+    assert partial.ended.returncode == 1
+    return page(prefect_api, f"partial {DATE}", until=lambda found: "score" in found.states)
+
+
+def test_the_run_shows_four_tasks_that_did_their_work(flights_page: Page) -> None:
+    """discover, score, validate, publish, in this order; each Completed, none Cached."""
+    assert flights_page.run.state_name == "Completed"
+    assert [task.name for task in flights_page.tasks] == TASKS
+    assert set(flights_page.states.values()) == {"Completed"}
+
+
+def test_every_artifact_carries_the_jobs_name(flights_page: Page) -> None:
+    """So that each key has a history over nights; and each belongs to a task of the run."""
+    kinds = {key: artifact.type for key, artifact in flights_page.artifacts.items()}
+    assert kinds == {
+        "flight-delays-progress": "progress",
+        "flight-delays-shards": "table",
+        "flight-delays-retries": "table",
+        "flight-delays-gates": "table",
+        "flight-delays-summary": "markdown",
+        "flight-delays-output": "markdown",
+    }
+    tasks = {task.id for task in flights_page.tasks}
+    assert all(artifact.task_run_id in tasks for artifact in flights_page.artifacts.values())
+
+
+@pytest.mark.parametrize(
+    ("which", "about"),
+    [
+        ("flights", "24 of 24 shards, 336,776 rows scored, 0 quarantined, 0 failed attempts"),
+        ("eventful", "8 of 8 shards, 7,999 rows scored, 1 quarantined, 1 failed attempt"),
+    ],
+)
+def test_the_progress_ends_at_100(which: str, about: str, request: pytest.FixtureRequest) -> None:
+    """With the run's true figures beside it."""
+    found: Page = request.getfixturevalue(f"{which}_page")
+    name = "flight-delays" if which == "flights" else which
+    bar = found.artifacts[f"{name}-progress"]
+    assert (bar.data, bar.description) == (100.0, f"{DATE}: {about}")
+
+
+def test_the_table_of_shards_is_the_runs(flights: Flights, flights_page: Page) -> None:
+    """One line per shard, the same as in `shards-*.parquet`."""
+    table = flights_page.table("flight-delays-shards")
+    [path] = (flights.out / "runs" / DATE / "r1").glob("shards-*.parquet")
+    truth = pq.read_table(path, columns=["shard", "rows_in", "rows_quarantined", "status"]).to_pandas()
+    shown = pd.DataFrame(table).merge(truth, on="shard", validate="1:1")
+    assert len(shown) == len(truth) == 24
+    assert (shown["rows"] == shown["rows_in"]).all()
+    assert (shown["quarantined"] == shown["rows_quarantined"]).all()
+    assert shown["rows"].sum() == 336_776
+    assert "All 24 shards" in str(flights_page.artifacts["flight-delays-shards"].description)
+
+
+def test_the_table_of_retries_says_what_was_done(eventful: Watched, eventful_page: Page) -> None:
+    """A lost process: which shard and file, and that it was tried again. A bad row: file, row, error."""
+    died, bad = eventful_page.table("eventful-retries")
+    data = eventful.lake.folder / "data"
+    assert (died["cause"], died["file"]) == ("ProcessDied", str(data / "part-01.parquet"))
+    assert (died["attempt"], died["what was done"]) == (1, "tried again, committed")
+    assert (bad["file"], bad["row"], bad["cause"]) == (str(data / "part-00.parquet"), 1234, "ValueError")
+    assert (bad["message"], bad["what was done"]) == ("1234 cannot be scored", "quarantined")
+    assert eventful_page.table("eventful-shards")[0]["shard"] == died["shard"], "retried shards come first"
+
+
+def test_the_replay_command_of_a_quarantined_row_replays_it(eventful_page: Page) -> None:
+    """As it stands in the table: pasted into a shell it fails on that row with that error."""
+    replay = eventful_page.table("eventful-retries")[1]["replay"]
+    assert replay.startswith("nightjar replay ")
+    assert replay.endswith(" --row 1234")
+    words = [nightjar(), *replay.split()[1:]]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "1234 cannot be scored" in ended.stdout + ended.stderr
+
+
+def test_a_run_without_incidents_has_an_empty_table_of_retries(flights_page: Page) -> None:
+    """And says so."""
+    assert flights_page.table("flight-delays-retries") == []
+    assert "none is an empty table" in str(flights_page.artifacts["flight-delays-retries"].description)
+
+
+def test_the_gates_are_those_of_the_manifest(flights: Flights, flights_page: Page) -> None:
+    """Each gate with what was observed, its limit, and a sentence."""
+    [path] = (flights.out / "runs" / DATE / "r1").glob("manifest-*.json")
+    truth = json.loads(path.read_text())["gates"]
+    shown = flights_page.table("flight-delays-gates")
+    assert [(gate["gate"], gate["observed"], gate["limit"]) for gate in shown] == [
+        (gate["name"], gate["observed"], gate["limit"]) for gate in truth
+    ]
+    assert {gate["passed"] for gate in shown} == {"yes"}
+
+
+def test_the_summary_names_figures_and_files_that_exist(flights_page: Page, flights: Flights) -> None:
+    """Rows, gates, metrics, and the paths of output, shard table and manifest."""
+    text = str(flights_page.artifacts["flight-delays-summary"].data)
+    assert f"# flight-delays {DATE}: published as #1" in text
+    cells = dict(
+        line.strip("| ").split(" | ", 1) for line in text.splitlines() if line.startswith("| ") and " | " in line
+    )
+    assert (cells["rows in"], cells["rows out"], cells["quarantined"]) == ("336,776", "336,776", "0")
+    assert (cells["shards"], cells["gates"]) == ("24 (0 taken over)", "6 of 6 passed")
+    assert cells["AUC-ROC"].startswith("0.6")
+    for name in ("output", "every shard", "manifest"):
+        assert Path(cells[name].strip("`")).exists(), name
+    assert str(flights.out / "runs" / DATE / "r1") in str(flights_page.artifacts["flight-delays-output"].data)
+
+
+def test_a_failed_run_says_which_shards(partial: Partial, partial_page: Page) -> None:
+    """The run's state is Failed with the sentence the terminal shows; the shard without result comes first."""
+    assert partial_page.run.state is not None
+    assert partial_page.run.state_name == "Failed"
+    message = str(partial_page.run.state.message)
+    assert message.startswith("1 of 8 shards have no result; the first is part-02.parquet")
+    assert f"nightjar: {message}" in partial.ended.stderr
+    table = partial_page.table("partial-shards")
+    assert [line["status"] for line in table] == ["missing"] + ["committed"] * 7
+    assert table[0]["input"].startswith("part-02.parquet")
+    assert "not a readable Parquet file" in table[0]["why"]
+    [incident] = partial_page.table("partial-retries")
+    assert (incident["shard"], incident["cause"]) == (table[0]["shard"], "InputCorrupt")
+
+
+def test_a_failed_run_stops_where_it_failed(partial_page: Page) -> None:
+    """The score task failed; nothing was validated or published; the progress stays below 100."""
+    assert partial_page.states["score"] == "Failed"
+    assert set(partial_page.states) == {"discover", "score"}
+    assert partial_page.artifacts["partial-progress"].data == 87.5
+    assert "partial-summary" not in partial_page.artifacts
+
+
+GATED = '''
+import time
+from pathlib import Path
+
+
+def score(batch):
+    """Twice x; waits before x = 4000 until there is a file `open`."""
+    while batch["x"].max() >= 4000 and not Path(__file__).with_name("open").exists():
+        time.sleep(0.05)
+    return {"score": batch["x"] * 2}
+'''
+
+
+@dataclass
+class Server:
+    """A Prefect server that a test may stop."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+
+@pytest.fixture(scope="module")
+def server_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with its own home."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {**os.environ, "PREFECT_HOME": str(tmp_path_factory.mktemp("own"))}
+    process = subprocess.Popen([sys.executable, "-m", "nightjar.flows.server", str(port)], env=env)
+    started = Server(f"http://127.0.0.1:{port}/api", process)
+    wait_until(lambda: _answers(started.url), 120, "the Prefect server answers")
+    yield started
+    process.kill()
+    process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
+def start_gated(folder: Path, name: str, server: Server) -> tuple[Lake, subprocess.Popen[str]]:
+    """A run that has committed four of eight shards and waits at its gate."""
+    lake = Lake(folder)
+    lake.write_model(GATED)
+    lake.ready(name=name)
+    # Fewer retries than usual, so that the test need not wait for them.
+    env = {**os.environ, "PREFECT_API_URL": server.url, "PREFECT_CLIENT_MAX_RETRIES": "1"}
+    words = [nightjar(), "run", str(lake.job_path), "--date", DATE, "--json"]
+    process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: receipts(lake) == 4 or process.poll() is not None, 120, "four shards are committed")
+    assert process.poll() is None, process.communicate()
+    return lake, process
+
+
+def receipts(lake: Lake) -> int:
+    """How many shards are committed."""
+    return sum(record["t"] == "receipt" for record in lake.records())
+
+
+def test_an_api_that_hangs_does_not_stop_scoring_and_is_caught_up_with(
+    tmp_path: Path, server_of_our_own: Server
+) -> None:
+    """While the server is stopped every shard is committed; once it goes on its page becomes complete."""
+    lake, process = start_gated(tmp_path, "hung", server_of_our_own)
+    try:
+        server_of_our_own.process.send_signal(signal.SIGSTOP)
+        (tmp_path / "open").touch()
+        wait_until(lambda: receipts(lake) == 8, 60, "the other shards are committed meanwhile")
+    finally:
+        server_of_our_own.process.send_signal(signal.SIGCONT)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
+    assert json.loads(out)["unreported"] == ""
+    found = page(server_of_our_own.url, f"hung {DATE}", until=completed)
+    assert found.run.state_name == "Completed"
+    assert found.artifacts["hung-progress"].data == 100.0
+    assert len(found.table("hung-shards")) == 8
+    assert {f"hung-{kind}" for kind in ("retries", "gates", "summary", "output")} <= set(found.artifacts)
+
+
+def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, server_of_our_own: Server) -> None:
+    """Killed in mid-run and never back: the run is published, exits 0, and says that Prefect was not told."""
+    lake, process = start_gated(tmp_path, "orphan", server_of_our_own)
+    server_of_our_own.process.kill()
+    server_of_our_own.process.wait()
+    (tmp_path / "open").touch()
+    out, err = process.communicate(timeout=180)
+    assert (process.returncode, err) == (0, "")
+    found = json.loads(out)
+    assert (found["state"], found["rows_out"]) == ("published", 8000)
+    assert found["unreported"]
+    assert len(lake.published()) == 8000
