@@ -32,7 +32,7 @@ from nightjar.inference.request import RunRequest
 from nightjar.inference.run import Publication, Scored, Verdict
 
 EVERY_S = 2.0
-PATIENCE_S = 10.0
+PATIENCE_S = 5.0
 """So long a task waits at its end for its artifacts to be taken."""
 
 _CELL = 300

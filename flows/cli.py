@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -47,6 +48,8 @@ err = Console(stderr=True)
 def main() -> None:
     """Entry point: runs a command and turns what went wrong into one sentence and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    # Before Prefect is imported: its notice about telemetry is none of this command's output.
+    os.environ.setdefault("DO_NOT_TRACK", "1")
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
         if code == EXIT_INTERRUPTED:

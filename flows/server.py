@@ -86,6 +86,7 @@ def start_api() -> PrefectApi:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        env={**os.environ, "PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
         # Ctrl-C is for the run, which still has to report that it was interrupted.
         start_new_session=True,
     )

@@ -22,8 +22,11 @@ import pyarrow.parquet as pq
 import yaml
 
 from nightjar.inference import publish, run
+from nightjar.inference.discovery import discover
+from nightjar.inference.plan import Plan
 from nightjar.inference.request import RunRequest, make_request
-from nightjar.inference.storage import Storage
+from nightjar.inference.storage import LakeStorage, Storage
+from nightjar.inference.worker import WorkerSpec, read_schema
 
 FLIGHTS = Path(__file__).parent.parent / "examples" / "flights"
 
@@ -143,6 +146,28 @@ class Lake:
         parts = sorted((self.revision(number, run_id) / "quarantine").glob("*.parquet"))
         frame = pd.concat([pq.read_table(part).to_pandas() for part in parts], ignore_index=True)
         return frame.sort_values(["_file", "_row"], ignore_index=True)
+
+    def planned(self) -> Plan:
+        """Tonight's shards, as a first run would plan them."""
+        request = self.request()
+        return run.plan(request, run.discover(request))[0]
+
+    def worker_spec(self, storage: Storage | None = None) -> WorkerSpec:
+        """What a worker of the first revision's first epoch is sent."""
+        request = self.request(storage=storage)
+        return WorkerSpec(
+            job=request.job,
+            job_path=request.job_path,
+            run_id=request.run_id,
+            revision=str(self.revision()),
+            storage=request.storage,
+            schema=read_schema(request.job, discover(LakeStorage(), request.job).schema),
+            epoch=1,
+            segment=0,
+            budget=8,
+            model_hash="",
+            model_cache=str(self.folder / "cache"),
+        )
 
     def records(self, number: int = 1, run_id: str = "2026-11-19") -> list[dict[str, Any]]:
         """Every record of a revision's ledger."""

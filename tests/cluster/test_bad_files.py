@@ -27,9 +27,9 @@ def truncate(path: Path) -> None:
 
 def damage(path: Path) -> None:
     """Break the data, and leave the footer whole: only reading the rows shows it."""
-    raw = bytearray(path.read_bytes())
-    raw[4:200] = b"\xff" * 196
-    path.write_bytes(raw)
+    raw = path.read_bytes()
+    footer = int.from_bytes(raw[-8:-4], "little") + 8
+    path.write_bytes(raw[:4] + b"\xff" * (len(raw) - footer - 4) + raw[-footer:])
 
 
 def retype(path: Path) -> None:

@@ -8,11 +8,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import ray
 
+from nightjar.inference import engine
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.faults import FaultyStorage, pause
+from nightjar.inference.shards import Started
 from nightjar.inference.storage import LakeStorage
-from support import Lake, command
+from nightjar.inference.suspects import Attempt
+from support import Lake, command, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
@@ -100,6 +104,16 @@ def test_a_killed_worker_costs_a_retry_and_no_row(lake: Lake) -> None:
     assert len({record["worker"] for record in deaths(lake)}) == 1
     assert 1 <= len(deaths(lake)) <= 3  # the shard being scored, the one read ahead, the one being written
     assert ran.scored.progress.failed_attempts == len(deaths(lake))
+
+
+def test_a_pool_that_lost_processes_holds_no_cpus(lake: Lake) -> None:
+    """Its actors end with the pass: else the next pass waits for their CPUs, perhaps for ever."""
+    lake.write_model(KILLERS)
+    plan = lake.ready().planned()
+    events = engine.run_pass(lake.worker_spec(), plan.table, [Attempt()] * len(plan))
+    started = {event.worker for batch in events for event in batch if isinstance(event, Started)}
+    assert len(started) >= 3
+    wait_until(lambda: ray.available_resources().get("CPU") == 2, 5, "every CPU is free again")
 
 
 def test_a_file_that_kills_its_reader_costs_that_file(lake: Lake) -> None:

@@ -79,8 +79,9 @@ class Watched:
 
     @property
     def frames(self) -> list[str]:
-        """The states of the live display, without colours."""
-        plain = re.sub(r"\x1b\[[0-9;?]*m", "", self.written)
+        """The states of the live display, without colours and without what stays when it has gone."""
+        live = self.written.rpartition("\x1b[?25h")[0]
+        plain = re.sub(r"\x1b\[[0-9;?]*m", "", live)
         return [frame.replace("\r\n", "\n") for frame in re.split(r"(?:\r|\x1b\[\d*[A-Ka-k]|\x1b\[\?25[lh])+", plain)]
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import DATE, Flights, Partial, Watched, at_terminal, watching_servers
 
+from commands import DATE, Flights, Partial, Watched, at_terminal, watching_servers
 from support import FLIGHTS, Lake, command, leaves_nothing
 
 EVENTFUL = '''

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from commands import DATE, Flights
 from sklearn.metrics import log_loss, roc_auc_score
 
+from commands import DATE, Flights
 from support import FLIGHTS, command
 
 pytestmark = pytest.mark.flow

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference import run, sink
+from nightjar.inference import sink
 from nightjar.inference.audit import Audited, audit_block, check_plan_covers
 from nightjar.inference.shards import Piece, Receipt, Shard
-from nightjar.inference.storage import LakeStorage
-from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec, read_schema
+from nightjar.inference.worker import Assignment, ShardWorker
 from support import Lake
 
 BAD_ROW = 1400
@@ -48,23 +47,8 @@ class Scored:
         self.lake.write_file("small-2.parquet", 2100, 100)
         self.lake.write_model()
         self.lake.write_job()
-        request = self.lake.request()
-        found = run.discover(request)
-        plan, _ = run.plan(request, found)
-        self.storage, self.job, self.revision = LakeStorage(), request.job, str(self.lake.revision())
-        spec = WorkerSpec(
-            job=self.job,
-            job_path=request.job_path,
-            run_id=request.run_id,
-            revision=self.revision,
-            storage=self.storage,
-            schema=read_schema(self.job, found.schema),
-            epoch=1,
-            segment=0,
-            budget=8,
-            model_hash="",
-            model_cache=str(folder / "cache"),
-        )
+        plan, spec = self.lake.planned(), self.lake.worker_spec()
+        self.storage, self.job, self.revision = spec.storage, spec.job, spec.revision
         events = ShardWorker(spec, Scorer()).process([Assignment(shard) for shard in plan.shards()])
         receipts = {event.shard: event for event in events if isinstance(event, Receipt)}
         self.lines: list[Line] = [{**line, **asdict(receipts[line["shard"]])} for line in plan.table.to_pylist()]

@@ -12,14 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference import run
 from nightjar.inference.faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.ledger import open_epoch, this_writer
-from nightjar.inference.plan import Plan
 from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Shard, Started
 from nightjar.inference.storage import LakeStorage, Storage
 from nightjar.inference.suspects import Attempt, Rows
-from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec, read_schema
+from nightjar.inference.worker import Assignment, ShardWorker
 from support import Lake
 
 SUSPECT = Attempt(2, crumbs=True)
@@ -41,32 +39,13 @@ class Doubling:
         return {"score": pa.array(np.asarray(table["x"]) * 2, pa.float32())}
 
 
-def planned(lake: Lake) -> Plan:
-    request = lake.request()
-    return run.plan(request, run.discover(request))[0]
-
-
 def worker(lake: Lake, scorer: Doubling | None = None, *, storage: Storage | None = None) -> ShardWorker:
-    request = lake.request()
-    spec = WorkerSpec(
-        job=request.job,
-        job_path=request.job_path,
-        run_id=request.run_id,
-        revision=str(lake.revision()),
-        storage=storage or LakeStorage(),
-        schema=read_schema(request.job, run.discover(request).schema),
-        epoch=1,
-        segment=0,
-        budget=8,
-        model_hash="",
-        model_cache=str(lake.folder / "cache"),
-    )
-    return ShardWorker(spec, scorer or Doubling())
+    return ShardWorker(lake.worker_spec(storage), scorer or Doubling())
 
 
 def assignments(lake: Lake, *attempts: Attempt) -> list[Assignment]:
     """The lake's shards; the first ones with these attempts."""
-    shards = list(planned(lake).shards())
+    shards = list(lake.planned().shards())
     return [Assignment(shard, *attempts[i : i + 1]) for i, shard in enumerate(shards)]
 
 
@@ -175,7 +154,7 @@ def test_killers_are_not_scored_and_keep_their_input(lake: Lake) -> None:
 def test_what_can_be_caught_costs_the_shard_and_the_worker_goes_on(lake: Lake) -> None:
     """A broken file, a file changed since it was planned, and more bad rows than the run may lose."""
     lake.ready()
-    work = [Assignment(shard) for shard in planned(lake).shards()]
+    work = [Assignment(shard) for shard in lake.planned().shards()]
 
     def too_many(rows: list[int]) -> None:
         if any(4000 <= row < 5000 for row in rows):
