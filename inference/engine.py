@@ -82,7 +82,7 @@ def preflight(spec: WorkerSpec, sample: str | None) -> Loaded:
     key = "model.uses" if spec.job.model.uses != "torch" else "model.path"
     loaded: Loaded | None = None
     try:
-        for step in steps:
+        for step in _patiently(steps, spec.job.retry.stall_s):
             outcome = ray.get(step)
             if isinstance(outcome, str):
                 raise JobError(f"{key}: {outcome}")
@@ -97,8 +97,27 @@ def preflight(spec: WorkerSpec, sample: str | None) -> Loaded:
             ) from error
         # A row that kills its process is the passes' business: they find it and quarantine it.
         return Loaded(loaded.device, "scoring the first rows ended the process")
+    except TimeoutError:
+        doing = "loading the model" if loaded is None else "scoring the first rows"
+        raise JobError(
+            f"{key}: {doing} took longer than retry.stall_s = {spec.job.retry.stall_s:g} s and was ended; see whether "
+            "it hangs, whether the cluster is busy with others, or allow more"
+        ) from None
     assert loaded is not None
     return loaded
+
+
+def _patiently(steps: Any, stall_s: float) -> Iterator[Any]:
+    """The task's results as they come; ends the task and raises TimeoutError when none comes for `stall_s`."""
+    while True:
+        ready, _ = ray.wait([steps], timeout=stall_s)
+        if not ready:
+            ray.cancel(steps, force=True)
+            raise TimeoutError
+        try:
+            yield next(steps)
+        except StopIteration:
+            return
 
 
 class _Actor:

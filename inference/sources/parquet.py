@@ -63,7 +63,10 @@ def read_piece(storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
 @contextmanager
 def _opened(storage: Storage, uri: str) -> Iterator[pq.ParquetFile]:
     try:
-        with storage.open(uri) as source, pq.ParquetFile(source, pre_buffer=True) as file:
+        with (
+            storage.open(uri) as source,
+            pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True) as file,
+        ):
             yield file
     except pa.ArrowInvalid as error:
         raise InputCorrupt(f"{uri}: not a readable Parquet file: {error}") from error
