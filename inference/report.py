@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,9 +83,14 @@ class RunReport:
         }
 
     def incidents(self, limit: int = MAX_LINES) -> list[dict[str, Any]]:
-        """Every failed attempt, and every quarantined row, with what was done about it; at most `limit`."""
-        found = [self._incident(failed) for failures in self.state.failures.values() for failed in failures]
-        return (found + list(self._quarantined(max(0, limit - len(found)))))[:limit]
+        """Failed attempts, and quarantined rows, with what was done about them; at most `limit`.
+
+        However many attempts failed, a third of the lines is there for rows.
+        """
+        failures = itertools.chain.from_iterable(self.state.failures.values())
+        attempts = [self._incident(failed) for failed in itertools.islice(failures, limit)]
+        rows = list(self._quarantined(max(limit - len(attempts), limit // 3)))
+        return attempts[: limit - len(rows)] + rows
 
     def _incident(self, failed: Failed) -> dict[str, Any]:
         if failed.shard in self.state.committed:
