@@ -6,14 +6,8 @@ matters is in the ledger, so that any step may be repeated, by anybody, at any t
 
 from __future__ import annotations
 
-import datetime as dt
-import json
-import platform
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,20 +18,19 @@ from nightjar.inference.audit import Audited, check_plan_covers
 from nightjar.inference.campaign import Campaign, Listener
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.discovery import discover as discover_input
-from nightjar.inference.errors import AlreadyExists, AuditFailed, GateFailed, Held, JobError, ShardsFailed
+from nightjar.inference.errors import AuditFailed, GateFailed, Held, ShardsFailed
 from nightjar.inference.gates import GateResult, budget_rows
-from nightjar.inference.ledger import LedgerWriter, State, open_epoch, this_writer
+from nightjar.inference.ledger import LedgerWriter, State
+from nightjar.inference.manifest import write_manifest
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.models import scoring_fingerprint
 from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
-from nightjar.inference.request import RunRequest, check_columns, check_model, check_request, record_run
-from nightjar.inference.sink import checksum
-from nightjar.inference.storage import join, probe_conditional_writes
+from nightjar.inference.request import RunRequest, check_columns, check_model, check_request
+from nightjar.inference.resume import claim, limited, number_for, plan_in, probe, progress_of, retire, settle, succeed
+from nightjar.inference.tenure import tenure
 from nightjar.inference.trial import SAMPLE_ROWS
 from nightjar.inference.worker import WorkerSpec, read_schema
-
-LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "torch", "numpy", "pandas", "prefect")
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,7 @@ def plan(request: RunRequest, discovery: Discovery) -> tuple[Plan, State | None]
     fingerprint = scoring_fingerprint(request.job, check_model(request), request.code)
     newest = revs.newest_revision(request.storage, request.run_uri)
     previous = revs.read_plan(request.storage, newest.uri, newest.state, fingerprint) if newest else None
-    made = _limited(make_plan(discovery, request.job, fingerprint, None if request.fresh else previous), request)
+    made = limited(make_plan(discovery, request.job, fingerprint, None if request.fresh else previous), request)
     return made, newest.state if newest and not request.fresh else None
 
 
@@ -115,7 +108,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     Raises:
         JobError, ClusterError: what must be changed first.
     """
-    _probe(request)
+    probe(request)
     engine.check_cluster(request.job)
     model_hash = check_model(request)
     readable = next((row["uri"] for row in discovery.files.to_pylist() if row["error"] is None and row["rows"]), None)
@@ -144,23 +137,23 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
     began = time.time()
     model_hash = check_model(request)
     fingerprint = scoring_fingerprint(request.job, model_hash, request.code)
-    _claim(request)
+    claim(request)
     newest = revs.newest_revision(request.storage, request.run_uri)
     if newest and newest.sealed:
-        _settle(request, newest)
+        settle(request, newest)
         done = _finished(request, discovery, newest, fingerprint)
         if done:
             return replace(done, seconds=time.time() - began)
-    number = _number(newest, request)
+    number = number_for(newest, request)
     if newest and not newest.sealed and number != newest.number:
-        _retire(request, newest)
+        retire(request, newest)
     uri = revs.revision_uri(request.run_uri, number)
-    with _epoch(request, uri, "score", keep=True) as writer:
+    with tenure(request, uri, "score", keep=True) as writer:
         if writer.state.intent is not None:
             raise Held("another writer published this run while this command began; repeat it to see what is left")
-        made = _plan_in(request, writer, uri, discovery, fingerprint, newest)
+        made = plan_in(request, writer, uri, discovery, fingerprint, newest)
         spec = _spec(request, discovery, writer.epoch, writer.number, uri, model_hash, made.rows)
-        progress = _progress(writer, made)
+        progress = progress_of(writer, made)
         campaign = Campaign(made, spec, writer, fingerprint, progress, listener)
         listener(progress)
         device = _preflight(spec, made, writer)
@@ -190,10 +183,10 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
     uri = revs.revision_uri(request.run_uri, scored.revision)
     if scored.finished:
         return replace(_published_verdict(request, scored), seconds=time.time() - began)
-    with _epoch(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer:
+    with tenure(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer:
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
         assert made is not None
-        made = _limited(made, request)
+        made = limited(made, request)
         table = outcomes.outcomes(made, writer.ledger)
         if absent := outcomes.missing(table):
             raise ShardsFailed(f"{absent} of {len(made)} shards have no result", absent, len(made))
@@ -210,7 +203,9 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         )
         if failed := [gate for gate in results if not gate.passed]:
             raise GateFailed("; ".join(gate.sentence for gate in failed), results)
-        name, digest = _write_manifest(request, scored, writer, uri, table, audited, metrics, results)
+        name, digest = write_manifest(
+            request, scored.revision, scored.fingerprint, writer, uri, table, audited, metrics, results
+        )
         return Verdict(scored.revision, writer.epoch, results, metrics, name, digest, time.time() - began)
 
 
@@ -227,99 +222,15 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     if not request.publish:
         return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
     uri = revs.revision_uri(request.run_uri, scored.revision)
-    with _epoch(request, uri, "publish", keep=False, after=verdict.epoch) as writer:
+    with tenure(request, uri, "publish", keep=False, after=verdict.epoch) as writer:
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
         assert made is not None
         entry = publish.Published(scored.revision, verdict.manifest, verdict.checksum, request.date)
         number = publish.publish(writer, request.output, request.run_id, entry)
         # Only now: no later plan can want a part back, whoever else continues and whenever this writer wakes.
         swept = revs.sweep(writer, uri, made)
-        _succeed(writer, uri, number, verdict.manifest)
+        succeed(writer, uri, number, verdict.manifest)
         return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began)
-
-
-@contextmanager
-def _epoch(request: RunRequest, uri: str, task: str, *, keep: bool, after: int | None = None) -> Iterator[LedgerWriter]:
-    """This step's tenure. `keep`: the same invocation's next step follows, so do not let others in between.
-
-    after: the epoch of this invocation's previous step; nobody else may have written since.
-    """
-    writer = open_epoch(request.storage, uri, this_writer(task, request.invocation), lease_s=request.lease_s)
-    released = True
-    try:
-        if after is not None:
-            _check_succession(request, writer, after)
-        yield writer
-        released = not keep
-    finally:
-        writer.stop(release=released)
-
-
-def _check_succession(request: RunRequest, writer: LedgerWriter, after: int) -> None:
-    between = [w for epoch, w in writer.state.openers if after < epoch < writer.epoch]
-    for other in between:
-        if other.flow_run != request.invocation:
-            raise Held(f"this run was taken over by {other} while this command stood still; it changes nothing more")
-
-
-def _claim(request: RunRequest) -> None:
-    """Make the output ours, and see that the storage keeps the promise everything here rests on."""
-    publish.claim_output(request.storage, request.output, request.job.name)
-    record_run(request)
-    _probe(request)
-
-
-def _probe(request: RunRequest) -> None:
-    if not request.job.output.single_writer and not probe_conditional_writes(request.storage, request.output):
-        raise JobError(
-            f"output.uri: the storage behind {request.output} ignores create-if-absent (If-None-Match), so two runs "
-            "could overwrite each other; use another one, or set output.single_writer: true if nothing else ever "
-            "runs this job"
-        )
-
-
-def _number(newest: revs.Revision | None, request: RunRequest) -> int:
-    if newest is None:
-        return 1
-    begun = any(writer.flow_run == request.invocation for _, writer in newest.state.openers)
-    return newest.number + (newest.sealed or (request.fresh and not begun))
-
-
-def _retire(request: RunRequest, newest: revs.Revision) -> None:
-    """Leave an unfinished revision behind: only if nobody writes it, and so that nobody who wakes up can."""
-    with _epoch(request, newest.uri, "score", keep=False):
-        pass
-
-
-def _limited(made: Plan, request: RunRequest) -> Plan:
-    return made.limited(request.limit) if request.limit else made
-
-
-def _settle(request: RunRequest, newest: revs.Revision) -> None:
-    """Finish a publication that was begun: until then nobody may know what readers will see."""
-    if newest.success is not None:
-        return
-    with _epoch(request, newest.uri, "publish", keep=False) as writer:
-        intent = writer.state.intent
-        assert intent is not None
-        entry = publish.Published(**intent["published"])
-        number = (
-            writer.state.published["number"]
-            if writer.state.published
-            else publish.publish(writer, request.output, request.run_id, entry)
-        )
-        manifest = publish.read_manifest(request.storage, request.output, entry)
-        made = revs.read_plan(request.storage, newest.uri, writer.state, manifest["fingerprint"])
-        assert made is not None
-        revs.sweep(writer, newest.uri, made)
-        _succeed(writer, newest.uri, number, entry.manifest)
-
-
-def _succeed(writer: LedgerWriter, uri: str, number: int, manifest: str) -> None:
-    content = json.dumps({"publication": number, "manifest": manifest}).encode()
-    # Whoever continued after a crash wrote the same.
-    with suppress(AlreadyExists):
-        writer.ledger.storage.create(join(uri, "_SUCCESS"), content)
 
 
 def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> Scored | None:
@@ -327,7 +238,7 @@ def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, 
     if request.fresh:
         return None
     previous = revs.read_plan(request.storage, newest.uri, newest.state, fingerprint)
-    wanted = _limited(make_plan(discovery, request.job, fingerprint, previous), request)
+    wanted = limited(make_plan(discovery, request.job, fingerprint, previous), request)
     if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
         return None
     if set(previous.ids()) != set(wanted.ids()):
@@ -347,73 +258,6 @@ def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, 
         reused_rows=totals["rows_in"],
     )
     return Scored(newest.number, newest.state.epoch, fingerprint, True, progress)
-
-
-def _plan_in(
-    request: RunRequest,
-    writer: LedgerWriter,
-    uri: str,
-    discovery: Discovery,
-    fingerprint: str,
-    newest: revs.Revision | None,
-) -> Plan:
-    """Plan under this epoch, take over what an earlier revision has, and make both durable."""
-    storage = writer.ledger.storage
-    previous = revs.read_plan(storage, uri, writer.state, fingerprint)
-    source = _source(request, writer.state, newest)
-    source_plan = None
-    if source is not None:
-        assert source.state.planned is not None
-        source_plan = revs.read_plan(storage, source.uri, source.state, source.state.planned["fingerprint"])
-    made = make_plan(discovery, request.job, fingerprint, previous or source_plan)
-    if previous is None or previous.ids() != made.ids():
-        name = f"plan-{writer.epoch:06d}.parquet"
-        storage.create(join(uri, name), made.to_bytes())
-        limited = _limited(made, request)
-        totals = _totals(writer, limited)
-        record = {"t": "planned", "file": name, "fingerprint": fingerprint, "date": request.date, **totals}
-        writer.append([{**record, "adopts": source.number if source else 0}])
-    if source is not None and source_plan is not None:
-        revs.adopt(writer, uri, made, source, source_plan)
-    return _limited(made, request)
-
-
-def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> revs.Revision | None:
-    """The published revision whose results may be taken over: chosen when this one began, kept when continued."""
-    if state.planned is not None:
-        adopts = state.planned.get("adopts", 0)
-        return revs.read_revision(request.storage, request.run_uri, adopts) if adopts else None
-    if newest is None or request.fresh:
-        return None
-    if not newest.sealed and newest.number > 1:
-        # It was begun before, and killed before it had a plan.
-        newest = revs.read_revision(request.storage, request.run_uri, newest.number - 1)
-    return newest if newest.sealed else None
-
-
-def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:
-    """The plan's size, and what of it the ledger already has."""
-    done, rows_out, rows_quarantined = 0, 0, 0
-    wanted = set(made.ids()) & writer.state.committed
-    if wanted:
-        for receipt in writer.ledger.receipts():
-            if receipt.shard in wanted:
-                done += 1
-                rows_out += receipt.rows_out
-                rows_quarantined += receipt.rows_quarantined
-    return {
-        "shards": len(made),
-        "rows": made.rows,
-        "done_shards": done,
-        "rows_out": rows_out,
-        "rows_quarantined": rows_quarantined,
-    }
-
-
-def _progress(writer: LedgerWriter, made: Plan) -> Progress:
-    progress = Progress()
-    progress.fold({"t": "planned", **_totals(writer, made)})
-    return progress
 
 
 def _spec(
@@ -472,58 +316,6 @@ def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited:
         problems, findings = 1, [f"{audited.shards} of {len(made)} shards were audited"]
     if problems:
         raise AuditFailed(f"the files written do not prove the cover, {problems} findings: " + "; ".join(findings))
-
-
-def _write_manifest(
-    request: RunRequest,
-    scored: Scored,
-    writer: LedgerWriter,
-    uri: str,
-    table: pa.Table,
-    audited: Audited,
-    metrics: dict[str, Any],
-    results: tuple[GateResult, ...],
-) -> tuple[str, str]:
-    """Write `shards-<epoch>.parquet` and `manifest-<epoch>.json`; returns the manifest's name and checksum."""
-    storage, epoch = writer.ledger.storage, writer.epoch
-    shards = outcomes.to_parquet(table, writer.state)
-    shards_name = f"shards-{epoch:06d}.parquet"
-    storage.create(join(uri, shards_name), shards)
-    manifest = {
-        "job": request.job.name,
-        "run_id": request.run_id,
-        "date": request.date,
-        "revision": scored.revision,
-        "fingerprint": scored.fingerprint,
-        "input": request.job.input.uri,
-        "identity": request.job.identity(),
-        "libraries": _versions(),
-        "totals": {
-            "shards": len(table),
-            "rows_in": audited.rows_in,
-            "rows_out": audited.rows_out,
-            "rows_quarantined": audited.rows_quarantined,
-            "bytes": audited.size,
-        },
-        "shards": {"file": shards_name, "checksum": checksum(shards), "size": len(shards)},
-        "audit": {
-            "cover": "every row index" if request.job.output.lineage else "row counts (output.lineage is false)",
-            "shards": audited.shards,
-            "checksums": "xxh3-128",
-        },
-        "gates": [asdict(gate) for gate in results],
-        "metrics": metrics,
-        "failed_attempts": sum(len(failures) for failures in writer.state.failures.values()),
-        "validated_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-    }
-    raw = json.dumps(manifest, indent=1).encode()
-    name = f"manifest-{epoch:06d}.json"
-    storage.create(join(uri, name), raw)
-    return f"runs/{request.run_id}/r{scored.revision}/{name}", checksum(raw)
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
 
 
 def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:

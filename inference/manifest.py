@@ -1,0 +1,75 @@
+"""What a validated revision says of itself: totals, gates, metrics, versions, and where every shard is listed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import platform
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+import pyarrow as pa
+
+from nightjar.inference import outcomes
+from nightjar.inference.audit import Audited
+from nightjar.inference.gates import GateResult
+from nightjar.inference.ledger import LedgerWriter
+from nightjar.inference.request import RunRequest
+from nightjar.inference.sink import checksum
+from nightjar.inference.storage import join
+
+LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "torch", "numpy", "pandas", "prefect")
+
+
+def write_manifest(
+    request: RunRequest,
+    revision: int,
+    fingerprint: str,
+    writer: LedgerWriter,
+    uri: str,
+    table: pa.Table,
+    audited: Audited,
+    metrics: dict[str, Any],
+    gates: tuple[GateResult, ...],
+) -> tuple[str, str]:
+    """Write `shards-<epoch>.parquet` and `manifest-<epoch>.json`; returns the manifest's name and checksum."""
+    storage, epoch = writer.ledger.storage, writer.epoch
+    shards = outcomes.to_parquet(table, writer.state)
+    shards_name = f"shards-{epoch:06d}.parquet"
+    storage.create(join(uri, shards_name), shards)
+    manifest = {
+        "job": request.job.name,
+        "run_id": request.run_id,
+        "date": request.date,
+        "revision": revision,
+        "fingerprint": fingerprint,
+        "input": request.job.input.uri,
+        "identity": request.job.identity(),
+        "libraries": _versions(),
+        "totals": {
+            "shards": len(table),
+            "rows_in": audited.rows_in,
+            "rows_out": audited.rows_out,
+            "rows_quarantined": audited.rows_quarantined,
+            "bytes": audited.size,
+        },
+        "shards": {"file": shards_name, "checksum": checksum(shards), "size": len(shards)},
+        "audit": {
+            "cover": "every row index" if request.job.output.lineage else "row counts (output.lineage is false)",
+            "shards": audited.shards,
+            "checksums": "xxh3-128",
+        },
+        "gates": [asdict(gate) for gate in gates],
+        "metrics": metrics,
+        "failed_attempts": sum(len(failures) for failures in writer.state.failures.values()),
+        "validated_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    }
+    raw = json.dumps(manifest, indent=1).encode()
+    name = f"manifest-{epoch:06d}.json"
+    storage.create(join(uri, name), raw)
+    return f"runs/{request.run_id}/r{revision}/{name}", checksum(raw)
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}

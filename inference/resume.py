@@ -1,0 +1,143 @@
+"""What a run goes on from: the place it owns, the revision it continues, the results it takes over."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+from nightjar.inference import publish
+from nightjar.inference import revisions as revs
+from nightjar.inference.discovery import Discovery
+from nightjar.inference.errors import AlreadyExists, JobError
+from nightjar.inference.ledger import LedgerWriter, State
+from nightjar.inference.plan import Plan, make_plan
+from nightjar.inference.progress import Progress
+from nightjar.inference.request import RunRequest, record_run
+from nightjar.inference.storage import join, probe_conditional_writes
+from nightjar.inference.tenure import tenure
+
+
+def claim(request: RunRequest) -> None:
+    """Make the output ours, and see that the storage keeps the promise everything here rests on."""
+    publish.claim_output(request.storage, request.output, request.job.name)
+    record_run(request)
+    probe(request)
+
+
+def probe(request: RunRequest) -> None:
+    if not request.job.output.single_writer and not probe_conditional_writes(request.storage, request.output):
+        raise JobError(
+            f"output.uri: the storage behind {request.output} ignores create-if-absent (If-None-Match), so two runs "
+            "could overwrite each other; use another one, or set output.single_writer: true if nothing else ever "
+            "runs this job"
+        )
+
+
+def number_for(newest: revs.Revision | None, request: RunRequest) -> int:
+    if newest is None:
+        return 1
+    begun = any(writer.flow_run == request.invocation for _, writer in newest.state.openers)
+    return newest.number + (newest.sealed or (request.fresh and not begun))
+
+
+def retire(request: RunRequest, newest: revs.Revision) -> None:
+    """Leave an unfinished revision behind: only if nobody writes it, and so that nobody who wakes up can."""
+    with tenure(request, newest.uri, "score", keep=False):
+        pass
+
+
+def limited(made: Plan, request: RunRequest) -> Plan:
+    return made.limited(request.limit) if request.limit else made
+
+
+def settle(request: RunRequest, newest: revs.Revision) -> None:
+    """Finish a publication that was begun: until then nobody may know what readers will see."""
+    if newest.success is not None:
+        return
+    with tenure(request, newest.uri, "publish", keep=False) as writer:
+        intent = writer.state.intent
+        assert intent is not None
+        entry = publish.Published(**intent["published"])
+        number = (
+            writer.state.published["number"]
+            if writer.state.published
+            else publish.publish(writer, request.output, request.run_id, entry)
+        )
+        manifest = publish.read_manifest(request.storage, request.output, entry)
+        made = revs.read_plan(request.storage, newest.uri, writer.state, manifest["fingerprint"])
+        assert made is not None
+        revs.sweep(writer, newest.uri, made)
+        succeed(writer, newest.uri, number, entry.manifest)
+
+
+def succeed(writer: LedgerWriter, uri: str, number: int, manifest: str) -> None:
+    content = json.dumps({"publication": number, "manifest": manifest}).encode()
+    # Whoever continued after a crash wrote the same.
+    with suppress(AlreadyExists):
+        writer.ledger.storage.create(join(uri, "_SUCCESS"), content)
+
+
+def plan_in(
+    request: RunRequest,
+    writer: LedgerWriter,
+    uri: str,
+    discovery: Discovery,
+    fingerprint: str,
+    newest: revs.Revision | None,
+) -> Plan:
+    """Plan under this epoch, take over what an earlier revision has, and make both durable."""
+    storage = writer.ledger.storage
+    previous = revs.read_plan(storage, uri, writer.state, fingerprint)
+    source = _source(request, writer.state, newest)
+    source_plan = None
+    if source is not None:
+        assert source.state.planned is not None
+        source_plan = revs.read_plan(storage, source.uri, source.state, source.state.planned["fingerprint"])
+    made = make_plan(discovery, request.job, fingerprint, previous or source_plan)
+    if previous is None or previous.ids() != made.ids():
+        name = f"plan-{writer.epoch:06d}.parquet"
+        storage.create(join(uri, name), made.to_bytes())
+        totals = _totals(writer, limited(made, request))
+        record = {"t": "planned", "file": name, "fingerprint": fingerprint, "date": request.date, **totals}
+        writer.append([{**record, "adopts": source.number if source else 0}])
+    if source is not None and source_plan is not None:
+        revs.adopt(writer, uri, made, source, source_plan)
+    return limited(made, request)
+
+
+def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> revs.Revision | None:
+    """The published revision whose results may be taken over: chosen when this one began, kept when continued."""
+    if state.planned is not None:
+        adopts = state.planned.get("adopts", 0)
+        return revs.read_revision(request.storage, request.run_uri, adopts) if adopts else None
+    if newest is None or request.fresh:
+        return None
+    if not newest.sealed and newest.number > 1:
+        # It was begun before, and killed before it had a plan.
+        newest = revs.read_revision(request.storage, request.run_uri, newest.number - 1)
+    return newest if newest.sealed else None
+
+
+def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:
+    """The plan's size, and what of it the ledger already has."""
+    done, rows_out, rows_quarantined = 0, 0, 0
+    wanted = set(made.ids()) & writer.state.committed
+    if wanted:
+        for receipt in writer.ledger.receipts():
+            if receipt.shard in wanted:
+                done += 1
+                rows_out += receipt.rows_out
+                rows_quarantined += receipt.rows_quarantined
+    return {
+        "shards": len(made),
+        "rows": made.rows,
+        "done_shards": done,
+        "rows_out": rows_out,
+        "rows_quarantined": rows_quarantined,
+    }
+
+
+def progress_of(writer: LedgerWriter, made: Plan) -> Progress:
+    progress = Progress()
+    progress.fold({"t": "planned", **_totals(writer, made)})
+    return progress
