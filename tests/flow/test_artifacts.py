@@ -241,11 +241,15 @@ GATED = '''
 import time
 from pathlib import Path
 
+SCORED = 0
+
 
 def score(batch):
-    """Twice x; waits before x = 4000 until there is a file `open`."""
-    while batch["x"].max() >= 4000 and not Path(__file__).with_name("open").exists():
+    """Twice x; after four shards waits until there is a file `open`."""
+    global SCORED
+    while SCORED == 4 and not Path(__file__).with_name("open").exists():
         time.sleep(0.05)
+    SCORED += len(batch["x"]) == 1000
     return {"score": batch["x"] * 2}
 '''
 
@@ -286,7 +290,7 @@ def start_gated(folder: Path, name: str, server: Server) -> tuple[Lake, subproce
     """A run that has committed four of eight shards and waits at its gate."""
     lake = Lake(folder)
     lake.write_model(GATED)
-    lake.ready(name=name)
+    lake.ready(name=name, model__batch_size=1000)
     # Fewer retries than usual, so that the test need not wait for them.
     env = {**os.environ, "PREFECT_API_URL": server.url, "PREFECT_CLIENT_MAX_RETRIES": "1"}
     words = [nightjar(), "run", str(lake.job_path), "--date", DATE, "--json"]

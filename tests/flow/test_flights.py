@@ -119,7 +119,8 @@ def test_without_a_terminal_progress_is_plain_lines(flights: Flights) -> None:
     assert "\r" not in said
     progress = [line for line in said.splitlines() if line.startswith(f"flight-delays {DATE}: ")]
     assert progress[0].endswith("starting Ray and Prefect")
-    assert any("scoring: 24/24 shards" in line and "rows/s" in line for line in progress)
+    # Which step the last shard is shown under depends on when the ledger was looked at.
+    assert any("24/24 shards" in line and "rows/s" in line for line in progress)
 
 
 def test_one_prefect_server_and_only_if_none_is_configured(flights: Flights) -> None:
