@@ -152,8 +152,8 @@ def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[tuple[Piece
     # An earlier plan may hold only the beginning of a file (--limit): such a file is planned anew, too.
     held: Counter[str] = Counter()
     for piece in itertools.chain.from_iterable(same):
-        held[piece.uri] += piece.rows
-    covered = {line["uri"] for line in _lines(discovery) if held.get(line["uri"]) == sum(line["rows"])}
+        held[piece.uri] += piece.row_groups[1] - piece.row_groups[0]
+    covered = {line["uri"] for line in _lines(discovery) if held.get(line["uri"]) == len(line["rows"])}
     kept = [pieces for pieces in same if all(piece.uri in covered for piece in pieces)]
     return kept, {piece.uri for piece in itertools.chain.from_iterable(kept)}
 

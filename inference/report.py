@@ -69,17 +69,18 @@ class RunReport:
 
     def _shard(self, line: dict[str, Any]) -> dict[str, Any]:
         failures = self.state.failures.get(line["shard"], [])
+        # What a person looks for comes first: further columns need scrolling.
         return {
-            "shard": line["shard"],
             "input": shard_of_line(line).label,
             "status": line["status"],
+            "failed attempts": len(failures),
+            "why": failures[-1].message if failures and line["status"] == "missing" else "",
             "rows": line["rows"] if line["rows"] >= 0 else "unknown",
             "quarantined": line["rows_quarantined"] or 0,
-            "failed attempts": len(failures),
             "retries in place": line["retries"] or 0,
             "seconds": round(line["seconds"], 2) if line["seconds"] is not None else "",
             "worker": line["worker"] or "",
-            "why": failures[-1].message if failures and line["status"] == "missing" else "",
+            "shard": line["shard"],
         }
 
     def incidents(self, limit: int = MAX_LINES) -> list[dict[str, Any]]:
@@ -100,14 +101,14 @@ class RunReport:
         else:
             done = "no result: repeat the command once it is mended"
         return {
-            "shard": failed.shard,
-            "attempt": failed.attempt,
+            "cause": failed.cause,
+            "what was done": done,
+            "message": failed.message,
+            "replay": "",
             "file": failed.uri or self._file(failed.shard),
             "row": failed.row if failed.row >= 0 else "",
-            "cause": failed.cause,
-            "message": failed.message,
-            "what was done": done,
-            "replay": "",
+            "attempt": failed.attempt,
+            "shard": failed.shard,
         }
 
     def _file(self, shard: str) -> str:
@@ -122,14 +123,14 @@ class RunReport:
                 rows = file.read(columns=["_file", "_row", "error", "message", "replay"]).slice(0, limit)
             for row in rows.to_pylist():
                 yield {
-                    "shard": name.rsplit("/", 1)[-1].split("-", 1)[0],
-                    "attempt": "",
+                    "cause": row["error"],
+                    "what was done": "quarantined",
+                    "message": row["message"],
+                    "replay": row["replay"],
                     "file": row["_file"],
                     "row": row["_row"],
-                    "cause": row["error"],
-                    "message": row["message"],
-                    "what was done": "quarantined",
-                    "replay": row["replay"],
+                    "attempt": "",
+                    "shard": name.rsplit("/", 1)[-1].split("-", 1)[0],
                 }
             limit -= rows.num_rows
             if limit <= 0:
