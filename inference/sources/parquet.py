@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
 from nightjar.inference.shards import Piece
-from nightjar.inference.storage import Storage
+from nightjar.inference.storage import Storage, is_local
 
 SUFFIXES = (".parquet", ".pq")
 
@@ -62,10 +62,11 @@ def read_piece(storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
 
 @contextmanager
 def _opened(storage: Storage, uri: str) -> Iterator[pq.ParquetFile]:
+    # Fetching ahead pays across a network; on a local disk it is one more copy.
     try:
         with (
             storage.open(uri) as source,
-            pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True) as file,
+            pq.ParquetFile(source, pre_buffer=not is_local(uri), page_checksum_verification=True) as file,
         ):
             yield file
     except pa.ArrowInvalid as error:
