@@ -18,7 +18,7 @@ from nightjar.inference.request import RunRequest, check_model
 from nightjar.inference.scoring import BatchSize, Scored, score_table
 from nightjar.inference.shards import Piece, Shard
 from nightjar.inference.sources import parquet
-from nightjar.inference.worker import WorkerSpec, batch_rows, load, read_schema
+from nightjar.inference.worker import WorkerSpec, batch_rows, load, worker_spec
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _replay_here(request: RunRequest, shard_id: str, row: int, file: str | None,
         )
     piece = _piece(shard, row, file)
     model_hash = check_model(request)
-    spec = _spec(request, parquet.read_footer(request.storage, piece.uri).schema, revision.uri, model_hash)
+    spec = worker_spec(request, parquet.read_footer(request.storage, piece.uri).schema, model_hash)
     changed = (
         ""
         if scoring_fingerprint(request.job, model_hash, request.code) == fingerprint
@@ -146,7 +146,7 @@ def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Meas
     shard = next((shard for shard in plan.shards() if shard.rows > 0), None)
     if shard is None:
         raise JobError("input.uri: no shard can be read, so none can be measured")
-    spec = _spec(request, discovery.schema, "", check_model(request))
+    spec = worker_spec(request, discovery.schema, check_model(request))
     began = time.monotonic()
     scorer = load(spec)
     loaded = time.monotonic()
@@ -157,19 +157,3 @@ def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Meas
         rows += table.num_rows
         _finish(score_table(table.select(columns), scorer, BatchSize(batch_rows(spec)), spec.job.model.output_types()))
     return Measured(shard.id, rows, loaded - began, time.monotonic() - loaded)
-
-
-def _spec(request: RunRequest, schema: Any, uri: str, model_hash: str) -> WorkerSpec:
-    return WorkerSpec(
-        job=request.job,
-        job_path=request.job_path,
-        run_id=request.run_id,
-        revision=uri,
-        storage=request.storage,
-        schema=read_schema(request.job, schema),
-        epoch=0,
-        segment=0,
-        budget=0,
-        model_hash=model_hash,
-        model_cache=request.model_cache,
-    )

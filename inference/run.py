@@ -19,7 +19,7 @@ from nightjar.inference.campaign import Campaign, Listener
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.discovery import discover as discover_input
 from nightjar.inference.errors import AuditFailed, GateFailed, Held, ShardsFailed
-from nightjar.inference.gates import GateResult, budget_rows
+from nightjar.inference.gates import GateResult
 from nightjar.inference.ledger import LedgerWriter, State
 from nightjar.inference.manifest import write_manifest
 from nightjar.inference.metrics import Metrics
@@ -30,7 +30,7 @@ from nightjar.inference.request import RunRequest, check_columns, check_model, c
 from nightjar.inference.resume import claim, limited, number_for, plan_in, probe, progress_of, retire, settle, succeed
 from nightjar.inference.tenure import tenure
 from nightjar.inference.trial import SAMPLE_ROWS
-from nightjar.inference.worker import WorkerSpec, read_schema
+from nightjar.inference.worker import WorkerSpec, worker_spec
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     engine.check_cluster(request.job)
     model_hash = check_model(request)
     readable = next((row["uri"] for row in discovery.files.to_pylist() if row["error"] is None and row["rows"]), None)
-    spec = _spec(request, discovery, 0, 0, "", model_hash, discovery.rows)
+    spec = worker_spec(request, discovery.schema, model_hash, rows=discovery.rows)
     loaded = engine.preflight(spec, readable)
     warnings = [*_device_warning(request, loaded.device), *([loaded.sample_error] if loaded.sample_error else [])]
     if discovery.unreadable:
@@ -152,7 +152,15 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         if writer.state.intent is not None:
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, fingerprint, newest)
-        spec = _spec(request, discovery, writer.epoch, writer.number, uri, model_hash, made.rows)
+        spec = worker_spec(
+            request,
+            discovery.schema,
+            model_hash,
+            revision=uri,
+            epoch=writer.epoch,
+            segment=writer.number,
+            rows=made.rows,
+        )
         progress = progress_of(writer, made)
         campaign = Campaign(made, spec, writer, fingerprint, progress, listener)
         listener(progress)
@@ -258,24 +266,6 @@ def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, 
         reused_rows=totals["rows_in"],
     )
     return Scored(newest.number, newest.state.epoch, fingerprint, True, progress)
-
-
-def _spec(
-    request: RunRequest, discovery: Discovery, epoch: int, segment: int, uri: str, model_hash: str, rows: int
-) -> WorkerSpec:
-    return WorkerSpec(
-        job=request.job,
-        job_path=request.job_path,
-        run_id=request.run_id,
-        revision=uri,
-        storage=request.storage,
-        schema=read_schema(request.job, discovery.schema),
-        epoch=epoch,
-        segment=segment,
-        budget=budget_rows(request.job.retry.max_quarantined, rows),
-        model_hash=model_hash,
-        model_cache=request.model_cache,
-    )
 
 
 def _preflight(spec: WorkerSpec, made: Plan, writer: LedgerWriter) -> str:

@@ -20,11 +20,13 @@ import pyarrow as pa
 
 from nightjar.inference import sink
 from nightjar.inference.errors import Fenced, ShardError
+from nightjar.inference.gates import budget_rows
 from nightjar.inference.job import Job
 from nightjar.inference.ledger import Ledger
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.models import fetch_model
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
+from nightjar.inference.request import RunRequest
 from nightjar.inference.retrying import RetryingStorage
 from nightjar.inference.scoring import Ahead, BatchSize, RowFailure, Scored, auto_batch_rows, score_table
 from nightjar.inference.shards import Crumb, Event, Failed, Part, Piece, Receipt, Shard, Started, clip
@@ -52,6 +54,35 @@ class WorkerSpec:
     budget: int
     model_hash: str
     model_cache: str
+
+
+def worker_spec(
+    request: RunRequest,
+    schema: pa.Schema,
+    model_hash: str,
+    *,
+    revision: str = "",
+    epoch: int = 0,
+    segment: int = 0,
+    rows: int = 0,
+) -> WorkerSpec:
+    """What a request's workers are sent. Without a revision nothing can be written, only scored.
+
+    schema: all columns of the input. rows: of the whole run, from which its budget of lost rows follows.
+    """
+    return WorkerSpec(
+        job=request.job,
+        job_path=request.job_path,
+        run_id=request.run_id,
+        revision=revision,
+        storage=request.storage,
+        schema=read_schema(request.job, schema),
+        epoch=epoch,
+        segment=segment,
+        budget=budget_rows(request.job.retry.max_quarantined, rows),
+        model_hash=model_hash,
+        model_cache=request.model_cache,
+    )
 
 
 @dataclass(frozen=True, slots=True)
