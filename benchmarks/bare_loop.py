@@ -124,13 +124,14 @@ def main() -> None:
     )
     done = run(work, arguments.actors)
     rows = sum(each.rows for each in done)
-    steady_s = max(each.ended_at for each in done) - min(each.ready_at for each in done)
+    ready_at = min(each.ready_at for each in done)
+    began = psutil.Process().create_time()
     line = {
         "peer": "bare_loop",
-        "total_s": time.time() - psutil.Process().create_time(),
-        "steady_s": steady_s,
+        "total_s": time.time() - began,
+        "startup_s": ready_at - began,
+        "steady_s": max(each.ended_at for each in done) - ready_at,
         "rows": rows,
-        "rows_per_s": rows / steady_s,
         "peak_rss_mb": sum(each.peak_rss_mb for each in done),
         "parts": sum(each.parts for each in done),
         "data": str(arguments.out),

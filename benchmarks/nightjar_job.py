@@ -73,16 +73,18 @@ def closing(stdout: str) -> dict[str, Any]:
 
 def report(result: dict[str, Any], out: Path) -> dict[str, Any]:
     """The peers' common line from Nightjar's own: the one place that knows its keys."""
-    steady_s = result["engine"]["steady_s"]
+    engine = result["engine"]
+    began = psutil.Process().create_time()
     revision = str(result["revision"]).removeprefix("r")
     written = out / "runs" / str(result["run_id"]) / f"r{revision}" / "data"
     return {
         "peer": "nightjar_job",
-        "total_s": time.time() - psutil.Process().create_time(),
-        "steady_s": steady_s,
-        "steady_audit_s": steady_s + result["seconds"]["validate"],
+        "total_s": time.time() - began,
+        "startup_s": engine["first_start"] - began,
+        "steady_s": engine["steady_s"],
+        "engine_s": engine["startup_s"],
+        "steady_audit_s": engine["steady_s"] + result["seconds"]["validate"],
         "rows": result["rows_out"],
-        "rows_per_s": result["rows_out"] / steady_s,
         "peak_rss_mb": None,
         "parts": len(list(written.glob("*.parquet"))),
         "data": str(written),

@@ -75,14 +75,17 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run of one peer. Memory is the peak of the process tree's sum, in MB; times in seconds."""
+    """One run of one peer. Memory is the peak of the process tree's sum, in MB; times in seconds.
+
+    startup_s: to the first model loaded. steady_s: from there to the last file written.
+    """
 
     peer: str
     repeat: int
     total_s: float
+    startup_s: float
     steady_s: float
     steady_audit_s: float
-    rows_per_s: float
     peak_mb: float
     cpu_s: float
     load_before: float
@@ -221,9 +224,9 @@ def measure(peer: str, repeat: int, data: Path, settings: Settings, kind: str) -
         peer,
         repeat,
         total_s,
+        line["startup_s"],
         line["steady_s"],
         line.get("steady_audit_s", line["steady_s"]),
-        line["rows_per_s"],
         sampler.peak_bytes / 2**20,
         sampler.cpu_s,
         load_before,
