@@ -16,9 +16,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import ray
+from prefect.task_runners import TaskRunner
 from prefect_ray import RayTaskRunner
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
@@ -28,6 +29,9 @@ from nightjar.inference.errors import ClusterError
 from nightjar.inference.job import Job
 from nightjar.inference.storage import is_local
 
+ADDRESS = "NIGHTJAR_RAY"
+"""Environment variable: the cluster of runs that name none."""
+
 _EXCLUDED = (".git/", ".venv/", "venv/", "__pycache__/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
 
 _REACH_S = 10.0
@@ -35,16 +39,32 @@ _TRIES = "3"
 """How often Ray tries to reach a cluster's head; each may take most of a minute."""
 
 
-@contextmanager
-def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -> Iterator[RayTaskRunner]:
-    """A task runner on the run's cluster, connected for as long as the context lasts.
+class ClusterRunner(RayTaskRunner):  # type: ignore[misc]
+    """Submits to the Ray of this process. Which one that is, the flow settles once it has read its job."""
 
-    address: None for an own local cluster, else `host:port`, `auto` or `ray://host:port`. env: settings the
-    workers need.
+    def __enter__(self) -> Self:
+        # Past RayTaskRunner's own, which would start a Ray or join whichever it finds.
+        TaskRunner.__enter__(self)
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        TaskRunner.__exit__(self, *exc_info)
+
+
+@contextmanager
+def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -> Iterator[None]:
+    """Connected to the run's cluster for as long as the context lasts; within another, to the same.
+
+    address: `host:port`, `auto` or `ray://host:port`; None for `NIGHTJAR_RAY`, and without that for an own local
+    cluster. env: settings the workers need.
 
     Raises:
         ClusterError: there is no usable cluster at the address.
     """
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get(ADDRESS) or None
     options: dict[str, Any] = {
         "namespace": "nightjar",
         "log_to_driver": verbose,
@@ -58,9 +78,27 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
             _reach(address)
             _start(address=address, runtime_env=_shipped(job, env, Path(staging)), **options)
         try:
-            yield RayTaskRunner()
+            yield
         finally:
             ray.shutdown()
+
+
+def describe_cluster(address: str | None) -> str:
+    """What a run would find there, in words; a local one is not started for it.
+
+    Raises:
+        ClusterError: there is no usable cluster at the address.
+    """
+    if address is None:
+        return f"no cluster is named: each run starts one of its own on this machine ({os.cpu_count()} CPUs)"
+    _reach(address)
+    _start(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+    try:
+        nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        total = {kind: sum(node["Resources"].get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
+    finally:
+        ray.shutdown()
+    return f"{address}: {len(nodes)} nodes, {total['CPU']:g} CPUs, {total['GPU']:g} GPUs"
 
 
 def _reach(address: str) -> None:

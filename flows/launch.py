@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from nightjar.flows.cluster import cluster
 from nightjar.flows.display import following
 from nightjar.flows.ending import keeping_ending
 from nightjar.flows.nightly import Outcome, nightly
-from nightjar.flows.server import reporting_to, start_api
+from nightjar.flows.server import reporting_to, start_api, worker_env
 from nightjar.inference.request import RunRequest
 
 
@@ -38,24 +39,24 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
     """
     began = time.monotonic()
     api = start_api()
-    env = {"PREFECT_API_URL": api.url}
     # Prefect's server starts in its own process while Ray starts in this one.
     with (
         reporting_to(api, verbose) as reporting,
         following(request, console, quiet=quiet) as flow_begins,
-        cluster(address, request.job, env, verbose) as runner,
+        cluster(address, request.job, worker_env(), verbose),
     ):
         ray_s = time.monotonic() - began
         reporting.wait()
         prefect_s = time.monotonic() - began
         flow_begins()
         with keeping_ending() as ending:
-            nightly.with_options(task_runner=runner)(
+            nightly(
                 job=request.job_path,
-                date=request.date,
+                date=dt.date.fromisoformat(request.date),
                 run_id=request.run_id,
                 limit=request.limit,
                 fresh=request.fresh,
                 publish=request.publish,
+                shards=list(request.shards) or None,
             )
     return Launched(ending.outcome(), prefect_s, ray_s, api.url, api.own, ending.unreported)

@@ -6,25 +6,34 @@ They persist no results and cache nothing: the ledger is the memory, so a task r
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from prefect import Task, flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
+from prefect.concurrency.sync import concurrency
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Failed
+from prefect.states import Completed, Failed
 from prefect_ray.context import remote_options
+from pydantic import Field
 
-from nightjar.flows import artifacts
-from nightjar.flows.display import describe
+from nightjar.flows import artifacts, events
+from nightjar.flows.cluster import ClusterRunner, cluster
+from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
+from nightjar.flows.server import worker_env
 from nightjar.inference import run as steps
 from nightjar.inference.discovery import Discovery
-from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, StorageError
+from nightjar.inference.errors import GateFailed, JobError, NightjarError, RunFailed, StorageError
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.revisions import newest_revision
 from nightjar.inference.run import Publication, Scored, Verdict
@@ -39,6 +48,18 @@ class Outcome:
     verdict: Verdict
     publication: Publication
     discover_s: float = 0.0
+
+    @property
+    def sentence(self) -> str:
+        """How the run ended, for one line."""
+        progress, number = self.scored.progress, self.publication.number
+        done = f"published as #{number}" if number else "validated, not published"
+        if self.scored.finished:
+            done = (
+                f"nothing to score: published before, as #{number}" if number else "rolled back since it was published"
+            )
+        lost = f", {progress.rows_quarantined:,} quarantined" if progress.rows_quarantined else ""
+        return f"{done}: {progress.rows_out:,} of {progress.rows:,} rows{lost}, {counted(progress.shards, 'shard')}"
 
 
 def _worth_repeating(_: Task[Any, Any], __: TaskRun, state: State[Any]) -> bool:
@@ -106,47 +127,69 @@ def publish_task(request: RunRequest, scored: Scored, verdict: Verdict) -> Publi
     return publication
 
 
+def _request(given: dict[str, Any], *, scores: bool = True) -> RunRequest:
+    """The run that these parameters of the flow ask for, due when the flow run was due."""
+    date = given.get("date")
+    return make_request(
+        given["job"],
+        date=str(date) if date else None,
+        run_id=given.get("run_id"),
+        limit=given.get("limit"),
+        fresh=bool(given.get("fresh")),
+        publish=given.get("publish", True),
+        invocation=str(flow_run.id),
+        shards=tuple(given.get("shards") or ()),
+        moment=flow_run.scheduled_start_time,
+        scores=scores,
+    )
+
+
 def _run_name() -> str:
-    given = flow_run.parameters
-    request = make_request(given["job"], date=given["date"], run_id=given["run_id"], limit=given["limit"])
+    try:
+        request = _request(flow_run.parameters, scores=False)
+    except NightjarError:
+        return f"{Path(flow_run.parameters['job']).stem}: the job is wrong"
     return f"{request.job.name} {request.run_id}"
 
 
-@flow(name="nightly", flow_run_name=_run_name, persist_result=False)
+@flow(name="nightly", flow_run_name=_run_name, persist_result=False, task_runner=ClusterRunner())
 def nightly(
     job: str,
-    date: str | None = None,
-    run_id: str | None = None,
-    limit: int | None = None,
+    date: dt.date | None = None,
+    limit: Annotated[int, Field(ge=1)] | None = None,
     fresh: bool = False,
     publish: bool = True,
-) -> Outcome | State[Any]:
+    run_id: str | None = None,
+    shards: list[str] | None = None,
+    ray: str | None = None,
+) -> State[Any]:
     """Score one job for one logical date, check it, and publish it all or nothing.
 
-    job: path of the job file. date: the logical date, as 2026-11-19; default today (UTC). run_id: a name for
-    the run; default the date. limit: only about so many rows, never published. fresh: score again what is
-    done already. publish: false stops after the gates.
+    A run that was interrupted is continued: only what has no committed result is scored.
 
-    Raises:
-        NightjarError: with the message a person should read; its class tells the exit code.
+    Args:
+        job: Path of the job file, where the run's process sees it.
+        date: The night to score. Default: the day the run was scheduled for, in the job's time zone.
+        limit: Only the first shards that hold so many rows; never published.
+        fresh: Score everything again, as a new revision, whatever is done already.
+        publish: Off: stop after the gates.
+        run_id: A name for the run; a run of this name is continued. Default: its logical date.
+        shards: Score no others of those that are missing. Default: all of them.
+        ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
     """
+    request: RunRequest | None = None
     try:
-        request = make_request(
-            job,
-            date=date,
-            run_id=run_id,
-            limit=limit,
-            fresh=fresh,
-            publish=publish,
-            invocation=str(flow_run.id),
-        )
-        outcome = _four_steps(request)
+        request = _request(flow_run.parameters)
+        with cluster(ray, request.job, worker_env(), verbose=False):
+            outcome = _four_steps(request)
     except NightjarError as error:
         note_ending(error)
+        events.failed(request, job, error)
         # The run's page shows the message alone; calling the flow still raises the error.
         return Failed(message=str(error), data=error)
     note_ending(outcome)
-    return outcome
+    events.published(outcome)
+    return Completed(message=outcome.sentence)
 
 
 def _four_steps(request: RunRequest) -> Outcome:
@@ -156,12 +199,31 @@ def _four_steps(request: RunRequest) -> Outcome:
         found: Any = discover_task.submit(request)
         _result(found)
         discover_s = time.monotonic() - began
-        scored = _result(score_task.submit(request, found))
+        with _turn(request.job.resources.concurrency_limit):
+            scored = _result(score_task.submit(request, found))
         get_run_logger().info("scored: %s", describe(scored.progress))
         verdict = _result(validate_task.submit(request, scored, found))
         publication = _result(publish_task.submit(request, scored, verdict))
         get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
     return Outcome(request, scored, verdict, publication, discover_s)
+
+
+@contextmanager
+def _turn(limit: str | None) -> Iterator[None]:
+    """Wait for a slot of Prefect's global concurrency limit, and hold it: jobs that share GPUs take turns."""
+    if limit is None:
+        yield
+        return
+    get_run_logger().info("waiting for a slot of the concurrency limit %s", limit)
+    with ExitStack() as held:
+        try:
+            held.enter_context(concurrency(limit, strict=True, raise_on_lease_renewal_failure=False))
+        except ConcurrencySlotAcquisitionError as error:
+            raise JobError(
+                f"resources.concurrency_limit: no slot of {limit!r} in Prefect: {error}. Create it with "
+                f"`prefect gcl create {limit} --limit 1`"
+            ) from error
+        yield
 
 
 def _result(future: Any) -> Any:

@@ -1,8 +1,9 @@
-"""Which Prefect API a run reports to: the configured one, or a server of its own for as long as it runs.
+"""Which Prefect API is reported to: the configured one, or a server of the command's own for as long as it runs.
 
 The own server is this module run as a program. It ends with the process that started it, however that ends,
 so that a killed run leaves nothing behind; its database is the user's usual one, so that the run can be
-looked at later with `prefect server start`.
+looked at later with `prefect server start`. A run's server has the API only; that of `nightjar serve` has
+the pages and the services as well: scheduling, late runs, automations.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from prefect.settings import (
     PREFECT_CLIENT_MAX_RETRIES,
     PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED,
     PREFECT_LOGGING_LEVEL,
+    get_current_settings,
     temporary_settings,
 )
 
 from nightjar.inference.errors import ClusterError
 
+_FOR_WORKERS = ("PREFECT_API_", "PREFECT_CLIENT_")
+USUAL_PORT = 4200
 START_S = 120.0
 _POLL_S = 0.1
 
@@ -73,24 +77,59 @@ class PrefectApi:
         raise ClusterError(f"the local Prefect server ended while starting: {said[-1] if said else 'no message'}")
 
 
-def start_api() -> PrefectApi:
-    """The configured API, or an own server that has begun to start: `wait` waits for it."""
+def require_api() -> str:
+    """The configured API's pages, for what lives in a server and not in a run.
+
+    Raises:
+        ClusterError: none is configured, or it does not answer.
+    """
+    configured = PREFECT_API_URL.value()
+    if not configured:
+        raise ClusterError(
+            "PREFECT_API_URL is not set, and deployments live in a Prefect server: start one (`prefect server start`) "
+            "and `prefect config set PREFECT_API_URL=http://127.0.0.1:4200/api`, or use `nightjar serve`, which starts "
+            "its own"
+        )
+    PrefectApi(configured, own=False).wait()
+    return str(configured).removesuffix("/api")
+
+
+def start_api(*, complete: bool = False) -> PrefectApi:
+    """The configured API, or an own server that has begun to start: `wait` waits for it.
+
+    complete: with pages and services, and at Prefect's usual port if that is free.
+    """
     configured = PREFECT_API_URL.value()
     if configured:
         return PrefectApi(configured, own=False)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = _free_port(USUAL_PORT if complete else 0)
+    url = f"http://127.0.0.1:{port}/api"
     process = subprocess.Popen(
-        [sys.executable, "-m", "nightjar.flows.server", str(port)],
+        [sys.executable, "-m", "nightjar.flows.server", str(port), *(["complete"] if complete else [])],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
+        env={**os.environ, "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_UI_API_URL": url},
         # Ctrl-C is for the run, which still has to report that it was interrupted.
         start_new_session=True,
     )
-    return PrefectApi(f"http://127.0.0.1:{port}/api", own=True, process=process)
+    return PrefectApi(url, own=True, process=process)
+
+
+def _free_port(wanted: int) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            return _free_port(0)
+        return int(probe.getsockname()[1])
+
+
+def worker_env() -> dict[str, str]:
+    """What the cluster's workers must know to report to the same API as this process."""
+    known = get_current_settings().to_environment_variables(exclude_unset=True, include_secrets=True)
+    return {name: value for name, value in known.items() if name.startswith(_FOR_WORKERS)}
 
 
 @contextmanager
@@ -154,12 +193,14 @@ def _end_with(parent: int) -> None:
 
 
 def main() -> None:
-    """Serve the Prefect API on 127.0.0.1:PORT until the parent process ends."""
+    """Serve the Prefect API on 127.0.0.1:PORT, `complete` or not, until the parent process ends."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     import uvicorn
     from prefect.server.api.server import create_app
 
-    uvicorn.run(create_app(ephemeral=True), host="127.0.0.1", port=int(sys.argv[1]), log_level="error", lifespan="on")
+    port, complete = int(sys.argv[1]), "complete" in sys.argv[2:]
+    app = create_app(ephemeral=not complete, final=True)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", lifespan="on")
 
 
 if __name__ == "__main__":

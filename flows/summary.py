@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nightjar.flows.display import counted, describe, duration
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
-from nightjar.inference.report import follow
+from nightjar.inference.report import follow, standing
 from nightjar.inference.request import RunRequest
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def as_json(launched: Launched, total_s: float) -> dict[str, Any]:
         },
         "engine": {
             "startup_s": round(scored.startup_s, 3),
+            "first_start": round(progress.first_start, 3),
             "steady_s": round(progress.steady_s, 3),
             "rows_per_s": round(progress.rows_per_s),
         },
@@ -186,7 +187,7 @@ def status(request: RunRequest) -> dict[str, Any]:
         return {"run_id": request.run_id, "state": "unknown", "published": sorted(now.runs)[-10:]}
     progress = next(follow(request.storage, request.run_uri))
     state = newest.state
-    going = "finished" if newest.success else "publishing" if newest.sealed else _going(state)
+    going = standing(newest, shown.revision if shown else 0)
     return {
         "job": request.job.name,
         "run_id": request.run_id,
@@ -206,14 +207,6 @@ def status(request: RunRequest) -> dict[str, Any]:
             if shard not in state.committed and shard not in state.splits
         ][:20],
     }
-
-
-def _going(state: State) -> str:
-    from nightjar.inference.ledger import is_dead
-
-    if state.holder is None:
-        return "stopped"
-    return "killed" if is_dead(state.holder) else "running"
 
 
 def status_text(found: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ Listener = Callable[[Progress], None]
 
 @dataclass
 class Campaign:
-    """Scores every shard of `plan` that the ledger does not have."""
+    """Scores every shard of `plan` that the ledger does not have; with `only`, none but these."""
 
     plan: Plan
     spec: WorkerSpec
@@ -47,6 +47,7 @@ class Campaign:
     fingerprint: str
     progress: Progress
     listener: Listener
+    only: frozenset[str] = frozenset()
     passes: int = 0
     first_event_at: float = 0.0
     given_up: dict[str, GivenUp] = field(default_factory=dict)
@@ -80,6 +81,8 @@ class Campaign:
             self._pass(table, attempts)
         if self.given_up:
             raise ShardsFailed(self._summary(), len(self.given_up), len(self.plan))
+        if left := len(set(self.plan.ids()) - self.writer.state.committed):
+            raise ShardsFailed(f"the shards asked for are done; {left} others have no result yet", left, len(self.plan))
 
     def _pending(self) -> tuple[pa.Table, list[Attempt]] | None:
         """What the next pass has to do, after splitting and giving up what earlier ones could not."""
@@ -114,7 +117,7 @@ class Campaign:
         fresh = Attempt()
         sizes = pc.list_value_length(self.plan.table["pieces"]).to_pylist()
         for shard, pieces in zip(self.plan.ids(), sizes, strict=True):
-            if shard in self.writer.state.committed or shard in self.given_up:
+            if shard in self.writer.state.committed or shard in self.given_up or (self.only and shard not in self.only):
                 continue
             failures, earlier = self._failures.get(shard, []), self._earlier.get(shard, [])
             tries = self.spec.job.retry.attempts
@@ -132,6 +135,7 @@ class Campaign:
     def _split(self, shard: str) -> None:
         """A packed shard failed: from now on each of its files is a shard of its own."""
         self.plan, parts = self.plan.with_split(shard, self.fingerprint)
+        self.only = self.only and self.only | {part.id for part in parts}
         why = self.writer.state.failures[shard][-1].message
         self._save({"t": "split", "shard": shard, "why": why, "into": len(parts)})
         self._flush()

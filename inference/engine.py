@@ -46,8 +46,8 @@ _CLOSING_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-def check_cluster(job: Job) -> None:
-    """Whether the cluster can place the smallest pool the job allows.
+def check_cluster(job: Job, pools: int = 1) -> None:
+    """Whether the cluster can place the smallest pool the job allows, so many times over.
 
     Raises:
         ClusterError: names the key to change, with the numbers.
@@ -56,12 +56,14 @@ def check_cluster(job: Job) -> None:
     alive = ray.nodes()  # type: ignore[no-untyped-call]
     nodes = [node["Resources"] for node in alive if node["Alive"]]
     placeable = sum(_fits(node, need.cpus, need.gpus) for node in nodes)
-    if placeable < need.min_actors:
+    if placeable < need.min_actors * pools:
         have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
         raise ClusterError(
-            f"resources: {need.min_actors} actors of {need.cpus:g} CPUs and {need.gpus:g} GPUs each do not fit: "
+            f"resources: {f'{pools} × ' if pools > 1 else ''}{need.min_actors} actors of {need.cpus:g} CPUs and "
+            f"{need.gpus:g} GPUs each do not fit: "
             f"this cluster has {len(nodes)} nodes ({have}), room for {placeable}. "
-            "Lower resources.actors, cpus or gpus, or choose another cluster with --ray"
+            f"Lower resources.actors, cpus or gpus{' or --parallel' if pools > 1 else ''}, or choose another cluster "
+            "with --ray"
         )
 
 

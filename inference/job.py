@@ -6,11 +6,14 @@ import datetime as dt
 import os.path
 import re
 import string
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, available_timezones
 
 import pyarrow as pa
 import yaml
+from cronsim import CronSim, CronSimError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from nightjar.inference.errors import JobError
@@ -21,7 +24,6 @@ LINEAGE = ("_file", "_row")
 
 _LATER = {
     "models": "scoring several models in one read is not supported yet; write one job per model",
-    "schedule": "schedules are not supported yet; start `nightjar run` from your scheduler",
     "audit": "the rescore audit is not supported yet; every run is already audited row by row",
 }
 _PLACES = ("input.uri", "output.uri", "model.path")
@@ -103,11 +105,15 @@ class ActorRange(_Model):
 
 
 class Resources(_Model):
-    """The actor pool; `cpus` and `gpus` are per actor."""
+    """The actor pool; `cpus` and `gpus` are per actor.
+
+    concurrency_limit: the name of a global concurrency limit in Prefect, shared by jobs that share GPUs.
+    """
 
     actors: Annotated[int, Field(ge=1)] | ActorRange = 2
     cpus: float = Field(default=1, ge=0, strict=False)
     gpus: float = Field(default=0, ge=0, strict=False)
+    concurrency_limit: str | None = Field(default=None, min_length=1)
 
     @property
     def min_actors(self) -> int:
@@ -145,6 +151,43 @@ class Check(_Model):
         return self
 
 
+class Schedule(_Model):
+    """When a deployment of the job runs: five fields of cron, in a time zone."""
+
+    cron: str
+    timezone: str = "UTC"
+
+    @field_validator("cron")
+    @classmethod
+    def _five_fields(cls, value: str) -> str:
+        problem = "" if len(value.split()) == 5 else f"it has {len(value.split())} fields"
+        try:
+            CronSim(value, dt.datetime(2026, 1, 1))
+        except CronSimError as error:
+            problem = problem or str(error)
+        if problem:
+            raise ValueError(
+                f'{value!r} is no cron expression ({problem}); write five fields, as "0 2 * * *": minute, hour, day '
+                "of month, month, day of week"
+            )
+        return value
+
+    @field_validator("timezone")
+    @classmethod
+    def _zone(cls, value: str) -> str:
+        if value not in available_timezones():
+            raise ValueError(
+                f"{value!r} is no time zone; write one as Europe/Berlin{nearest(value, available_timezones())}"
+            )
+        return value
+
+    def dates(self, first: dt.date, last: dt.date) -> list[dt.date]:
+        """The logical dates from first to last on which it fires, each once."""
+        # Without a time zone: a night that daylight saving shortens is a night all the same.
+        times = CronSim(self.cron, dt.datetime.combine(first, dt.time()) - dt.timedelta(minutes=1))
+        return list(dict.fromkeys(takewhile(lambda date: date <= last, (time.date() for time in times))))
+
+
 class Job(_Model):
     """One job file. Locations are absolute once loaded; `{date}` stands until `at`."""
 
@@ -158,6 +201,7 @@ class Job(_Model):
     resources: Resources = Resources()
     retry: Retry = Retry()
     checks: tuple[Check, ...] = ()
+    schedule: Schedule | None = None
     folder: str = Field(default="", exclude=True)
 
     @field_validator("name")
@@ -204,6 +248,10 @@ class Job(_Model):
                 )
         return self
 
+    def date_of(self, moment: dt.datetime) -> dt.date:
+        """The logical date of a moment (with time zone): the date in the schedule's time zone, by default UTC."""
+        return moment.astimezone(ZoneInfo(self.schedule.timezone if self.schedule else "UTC")).date()
+
     def at(self, date: dt.date) -> Job:
         """This job for one logical date: `{date}` and `{date:%Y/%m/%d}` filled in."""
         return self.model_copy(
@@ -242,6 +290,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "resources.actors": ActorRange,
     "retry": Retry,
     "checks": Check,
+    "schedule": Schedule,
 }
 _CHOICES = {
     "model.batch_size": "auto or a number of rows, 1 or more",

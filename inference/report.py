@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from nightjar.inference import publish
 from nightjar.inference import revisions as revs
-from nightjar.inference.ledger import Ledger, replay
+from nightjar.inference.ledger import Ledger, is_dead, replay
 from nightjar.inference.outcomes import lines, outcomes, part_names
 from nightjar.inference.plan import Plan, shard_of_line
 from nightjar.inference.progress import Progress
@@ -39,6 +41,62 @@ def follow(storage: Storage, run_uri: str) -> Iterator[Progress | None]:
                 for record in segment.records:
                     progress.fold(record)
         yield progress if progress.shards else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """One run of a job, for a list of them.
+
+    state: published, publishing, rolled back, running, killed or stopped. revision: the newest one, whose rows
+    and shards these are. shown: the revision readers see, 0 for none of this run. failed: attempts that failed.
+    """
+
+    run_id: str
+    date: str
+    state: str
+    revision: int
+    shown: int
+    shards: int
+    done_shards: int
+    rows_out: int
+    rows_quarantined: int
+    failed: int
+
+
+def list_runs(storage: Storage, output: str, limit: int = 20) -> Iterator[RunLine]:
+    """The runs of a job, the latest names first; at most `limit`."""
+    now = publish.newest(storage, output)
+    for run_id in sorted(storage.subfolders(join(output, "runs")), reverse=True)[:limit]:
+        uri = join(output, "runs", run_id)
+        newest = revs.newest_revision(storage, uri)
+        progress = next(follow(storage, uri)) or Progress()
+        if newest is None:
+            continue
+        shown = now.runs.get(run_id)
+        planned = newest.state.planned or {}
+        yield RunLine(
+            run_id,
+            planned.get("date", ""),
+            standing(newest, shown.revision if shown else 0),
+            newest.number,
+            shown.revision if shown else 0,
+            progress.shards,
+            progress.done_shards,
+            progress.rows_out,
+            progress.rows_quarantined,
+            progress.failed_attempts,
+        )
+
+
+def standing(newest: revs.Revision, shown: int) -> str:
+    """In one word, how a run stands."""
+    if newest.success is not None:
+        return "published" if shown == newest.number else "rolled back"
+    if newest.sealed:
+        return "publishing"
+    if newest.state.holder is None:
+        return "stopped"
+    return "killed" if is_dead(newest.state.holder) else "running"
 
 
 class RunReport:

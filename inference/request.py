@@ -33,6 +33,7 @@ class RunRequest:
 
     job: with its dates filled in. code: hash of the user's modules, taken where they lie. invocation: the
     Prefect flow run, or any id unique to this command; the steps of one invocation succeed each other.
+    shards: score no others (of those that are missing); empty for all.
     lease_s: how long another writer must be silent before this one replaces it.
     """
 
@@ -46,6 +47,7 @@ class RunRequest:
     limit: int | None = None
     fresh: bool = False
     publish: bool = True
+    shards: tuple[str, ...] = ()
     model_cache: str = str(MODEL_CACHE)
     lease_s: float = LEASE_S
 
@@ -71,12 +73,15 @@ def make_request(
     invocation: str | None = None,
     storage: Storage | None = None,
     scores: bool = True,
+    moment: dt.datetime | None = None,
+    shards: tuple[str, ...] = (),
 ) -> RunRequest:
     """Read the job file and settle which run of it is meant.
 
-    date: the logical date, default today (UTC). limit: score only the first shards that hold so many rows;
-    such a run has an id of its own and is never published. scores: false for what only reads earlier runs,
-    which must work while the user's code is broken.
+    date: the logical date. moment: when the run was due, with time zone; without a date, its date in the job's
+    time zone is the logical date, and without a moment it is now. limit: score only the first shards that hold
+    so many rows; such a run has an id of its own and is never published. scores: false for what only reads
+    earlier runs, which must work while the user's code is broken.
 
     Raises:
         JobError: the job file, date or run id is wrong.
@@ -89,7 +94,10 @@ def make_request(
     if limit is not None and limit < 1:
         raise JobError(f"--limit {limit}: must be at least 1 row")
     day = (
-        _date(date) or _date(run_id, strict=False) or _recorded(storage, job, run_id) or dt.datetime.now(dt.UTC).date()
+        _date(date)
+        or _date(run_id, strict=False)
+        or _recorded(storage, job, run_id)
+        or job.date_of(moment or dt.datetime.now(dt.UTC))
     )
     if run_id is None:
         run_id = day.isoformat() + (f"-limit-{limit}" if limit else "")
@@ -104,6 +112,7 @@ def make_request(
         limit=limit,
         fresh=fresh,
         publish=publish and not limit,
+        shards=shards,
     )
 
 

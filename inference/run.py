@@ -18,7 +18,7 @@ from nightjar.inference.audit import Audited, check_plan_covers
 from nightjar.inference.campaign import Campaign, Listener
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.discovery import discover as discover_input
-from nightjar.inference.errors import AuditFailed, GateFailed, Held, ShardsFailed
+from nightjar.inference.errors import AuditFailed, GateFailed, Held, JobError, ShardsFailed
 from nightjar.inference.gates import GateResult
 from nightjar.inference.ledger import LedgerWriter, State
 from nightjar.inference.manifest import write_manifest
@@ -162,7 +162,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
             rows=made.rows,
         )
         progress = progress_of(writer, made)
-        campaign = Campaign(made, spec, writer, fingerprint, progress, listener)
+        campaign = Campaign(made, spec, writer, fingerprint, progress, listener, _only(request, made))
         listener(progress)
         device = _preflight(spec, made, writer)
         campaign.run()
@@ -266,6 +266,13 @@ def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, 
         reused_rows=totals["rows_in"],
     )
     return Scored(newest.number, newest.state.epoch, fingerprint, True, progress)
+
+
+def _only(request: RunRequest, made: Plan) -> frozenset[str]:
+    """The shards asked for by name."""
+    if unknown := sorted(set(request.shards) - set(made.ids())):
+        raise JobError(f"--shard {unknown[0]}: the run {request.run_id!r} has no such shard; see `nightjar show`")
+    return frozenset(request.shards)
 
 
 def _preflight(spec: WorkerSpec, made: Plan, writer: LedgerWriter) -> str:

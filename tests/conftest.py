@@ -43,7 +43,7 @@ def prefect_api(prefect_home: Path) -> Iterator[str]:
     os.environ["PREFECT_HOME"] = str(prefect_home)
     os.environ.pop("PREFECT_API_URL", None)
     try:
-        api = start_api()
+        api = start_api(complete=True)
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -17,7 +17,7 @@ from nightjar.inference.job import Job
 from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
 from nightjar.inference.predictors.batches import NUMERIC, Array, columns, is_tensor, to_numpy
 
-__all__ = ["Program", "inspect_program", "load_program", "to_tensor"]
+__all__ = ["Program", "describe_devices", "inspect_program", "load_program", "to_tensor"]
 
 _MATRIX_OPS = {"aten.linear.default", "aten.mm.default", "aten.addmm.default"}
 
@@ -45,6 +45,14 @@ def load_program(job: Job, model_path: str | None) -> Program:
     except Exception as error:
         raise JobError(f"model.path: torch cannot load {model_path}: {type(error).__name__}: {error}") from error
     return Program(exported, module, device, tuple(job.model.outputs))
+
+
+def describe_devices() -> str:
+    """The GPUs that torch can use in this process, in words."""
+    if not torch.cuda.is_available():
+        return f"torch {torch.__version__} sees none here: models run on the CPU"
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return f"torch {torch.__version__} sees {len(names)}: {', '.join(names)}"
 
 
 def to_tensor(values: Array) -> torch.Tensor | Array:

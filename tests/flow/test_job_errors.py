@@ -61,8 +61,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         r"{job}: unknown key 'model\.bathc_size'; did you mean 'model\.batch_size'\?",
     ),
     "key not supported yet": (
-        {"schedule": {"cron": "0 2 * * *"}},
-        r"{job}: schedule: schedules are not supported yet; start `nightjar run` from your scheduler",
+        {"models": []},
+        r"{job}: models: scoring several models in one read is not supported yet; write one job per model",
     ),
     "wrong type": ({"retry__attempts": "three"}, r"{job}: retry\.attempts: must be a whole number, not 'three'"),
     "missing feature": (

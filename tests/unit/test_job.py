@@ -108,7 +108,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"checks": [{"column": "score"}]}, "checks[0]: asks nothing: give at least one of min, max, nulls, finite"),
     ({"checks": [{"column": "scor", "min": 0}]}, "checks[0].column: 'scor' is neither an output nor a carried column;"),
     ({"models": []}, "models: scoring several models in one read is not supported yet; write one job per model"),
-    ({"schedule": {"cron": "0 2 * * *"}}, "schedule: schedules are not supported yet; start `nightjar run` from"),
+    ({"schedule": "0 2 * * *"}, "schedule: must be a mapping with the keys cron, timezone, not '0 2 * * *'"),
+    ({"schedule": {"timezone": "UTC"}}, "schedule.cron: is required"),
+    ({"schedule__cron": "0 2 * *"}, "schedule.cron: '0 2 * *' is no cron expression (it has 4 fields); write five"),
+    ({"schedule__cron": "0 0 2 * * *"}, "schedule.cron: '0 0 2 * * *' is no cron expression (it has 6 fields)"),
+    ({"schedule__cron": "61 2 * * *"}, "schedule.cron: '61 2 * * *' is no cron expression (Bad minute); write five"),
+    (
+        {"schedule": {"cron": "0 2 * * *", "timezone": "Europe/Berln"}},
+        "schedule.timezone: 'Europe/Berln' is no time zone; write one as Europe/Berlin; did you mean 'Europe/Berlin'?",
+    ),
+    ({"resources__concurrency_limit": ""}, "resources.concurrency_limit: must not be empty"),
     ({"input__uri": "s3a://b/x"}, "input.uri: 's3a://b/x' is no place; write a path, or s3://, gs:// or az:// with"),
     ({"output__uri": "s3:///x"}, "output.uri: 's3:///x' is no place"),
     ({"input__uri": "data/{day}/"}, "input.uri: {day} is unknown; write {date} or {date:%Y/%m/%d}"),
@@ -260,6 +269,8 @@ CANNOT: dict[str, Any] = {
     "output.single_writer": True,
     "resources.actors": {"min": 2, "max": 9},
     "resources.cpus": 3,
+    "resources.concurrency_limit": "gpus",
+    "schedule": {"cron": "0 3 * * *", "timezone": "Europe/Berlin"},
     "retry.attempts": 9,
     "retry.backoff_s": 9,
     "retry.max_quarantined": 0.9,
@@ -314,3 +325,40 @@ def _leaves(model: type[BaseModel], prefix: str) -> Iterator[str]:
             yield from _leaves(kind, f"{prefix}{name}.")
         else:
             yield prefix + name
+
+
+# ---- nights -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("moment", "date"),
+    [
+        ("2026-11-20T06:59:59+00:00", "2026-11-19"),  # a second before midnight in Denver
+        ("2026-11-20T07:00:00+00:00", "2026-11-20"),
+        ("2026-03-08T09:00:00+00:00", "2026-03-08"),  # 2:00 that morning, which the clocks skip
+        ("2026-11-01T05:59:00+00:00", "2026-10-31"),  # still daylight saving: 23:59
+        ("2026-11-02T06:30:00+00:00", "2026-11-01"),  # standard time: 23:30
+    ],
+)
+def test_logical_date_is_the_date_in_the_schedules_time_zone(tmp_path: Path, moment: str, date: str) -> None:
+    job = load(tmp_path, schedule={"cron": "0 2 * * *", "timezone": "America/Denver"})
+    assert job.date_of(dt.datetime.fromisoformat(moment)).isoformat() == date
+
+
+def test_without_a_schedule_the_logical_date_is_utc(tmp_path: Path) -> None:
+    assert load(tmp_path).date_of(dt.datetime.fromisoformat("2026-11-20T01:00:00+02:00")) == dt.date(2026, 11, 19)
+
+
+def test_schedule_tells_its_nights(tmp_path: Path) -> None:
+    def dates(cron: str, first: str, last: str) -> list[str]:
+        schedule = load(tmp_path, schedule={"cron": cron, "timezone": "Europe/Berlin"}).schedule
+        assert schedule is not None
+        found = schedule.dates(dt.date.fromisoformat(first), dt.date.fromisoformat(last))
+        return [date.isoformat() for date in found]
+
+    # Through the night of 2026-03-29, when 2:30 does not exist, and 10-25, when it exists twice.
+    assert dates("30 2 * * *", "2026-03-28", "2026-03-30") == ["2026-03-28", "2026-03-29", "2026-03-30"]
+    assert dates("30 2 * * *", "2026-10-24", "2026-10-26") == ["2026-10-24", "2026-10-25", "2026-10-26"]
+    assert dates("0 */6 * * *", "2026-11-19", "2026-11-20") == ["2026-11-19", "2026-11-20"]
+    assert dates("0 0 * * MON", "2026-11-16", "2026-11-29") == ["2026-11-16", "2026-11-23"]
+    assert dates("0 2 29 2 *", "2026-01-01", "2026-12-31") == []

@@ -1,0 +1,222 @@
+"""Many nights in one flow: what is published is left alone, what is partial is continued, the rest is scored.
+
+Each night is a run of `nightly` below the backfill's own, on the same cluster, so that Ray starts once.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import datetime as dt
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+from rich.console import Console
+
+from nightjar.flows.cluster import ClusterRunner, cluster
+from nightjar.flows.nightly import nightly
+from nightjar.flows.server import reporting_to, start_api, worker_env
+from nightjar.inference import engine, publish
+from nightjar.inference.errors import JobError, NightjarError, RunFailed
+from nightjar.inference.job import Job
+from nightjar.inference.request import RunRequest, make_request
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """What became of one night. state: published, skipped (it was published before), failed or interrupted."""
+
+    date: str
+    state: str
+    rows: int = 0
+    said: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether readers see the night."""
+        return self.state in {"published", "skipped"}
+
+    def as_dict(self) -> dict[str, Any]:
+        """For machines."""
+        return asdict(self)
+
+
+def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
+    """The logical dates to score: those of the job's schedule, or every day without one.
+
+    Raises:
+        JobError: there is none.
+    """
+    days = [first + dt.timedelta(days=day) for day in range((last - first).days + 1)]
+    found = job.schedule.dates(first, last) if job.schedule else days
+    if not found:
+        why = (
+            "--from is after --to" if first > last else f"schedule.cron {job.schedule and job.schedule.cron!r} has none"
+        )
+        raise JobError(f"no night from {first} to {last}: {why}")
+    return found
+
+
+def _silent(_: Night) -> None:
+    """Nobody is listening."""
+
+
+_tell: ContextVar[Callable[[Night], None]] = ContextVar("tell", default=_silent)
+
+
+def _name() -> str:
+    given = flow_run.parameters
+    try:
+        name = make_request(given["job"], scores=False).job.name
+    except NightjarError:
+        name = str(given["job"])
+    return f"{name} {given['first']} to {given['last']}"
+
+
+@flow(name="backfill", flow_run_name=_name, persist_result=False, task_runner=ClusterRunner())
+def backfill(job: str, first: dt.date, last: dt.date, parallel: int = 1, ray: str | None = None) -> State[Any]:
+    """Score the nights from `first` to `last`. A night that readers see already is left alone.
+
+    Args:
+        job: Path of the job file, where the run's process sees it.
+        first: The first logical date.
+        last: The last logical date.
+        parallel: So many nights at a time; their actor pools must fit the cluster together.
+        ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
+    """
+    try:
+        request = make_request(job, date=first.isoformat())
+        dates = nights_between(request.job, first, last)
+        with cluster(ray, request.job, worker_env(), verbose=False):
+            engine.check_cluster(request.job, pools=parallel)
+            found = _each(job, dates, parallel, ray)
+    except NightjarError as error:
+        return Failed(message=str(error), data=error)
+    _show(request, found)
+    bad = [night for night in found if not night.ok]
+    said = f"{len(found) - len(bad)} of {len(found)} nights are published"
+    if bad:
+        return Failed(message=f"{said}; first without: {bad[0].date}: {bad[0].said}", data=tuple(found))
+    return Completed(message=said, data=tuple(found))
+
+
+def _each(job: str, dates: list[dt.date], parallel: int, ray: str | None) -> list[Night]:
+    if parallel == 1:
+        return [_night(job, date, ray) for date in dates]
+    found: dict[dt.date, Night] = {}
+    waiting = queue.SimpleQueue[dt.date]()
+    for date in dates:
+        waiting.put(date)
+
+    def work() -> None:
+        with suppress(queue.Empty):
+            while True:
+                date = waiting.get_nowait()
+                found[date] = _night(job, date, ray)
+
+    # Each thread knows the flow run it works for, so that the night's run is shown below it. Daemons, and waited
+    # for in steps: an interruption must not wait until the nights under way are scored.
+    threads = [
+        threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True) for _ in range(parallel)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.2)
+    return [found.get(date, Night(date.isoformat(), "failed", 0, "its thread ended early")) for date in dates]
+
+
+def _night(job: str, date: dt.date, ray: str | None) -> Night:
+    """One night, in this thread. Nothing that goes wrong with it ends the others."""
+    night = _scored(job, date, ray)
+    _tell.get()(night)
+    return night
+
+
+def _scored(job: str, date: dt.date, ray: str | None) -> Night:
+    try:
+        request = make_request(job, date=date.isoformat(), scores=False)
+        shown = publish.newest(request.storage, request.output).runs.get(request.run_id)
+        if shown is not None:
+            return Night(date.isoformat(), "skipped", 0, f"published before, as r{shown.revision}")
+        state: State[Any] = nightly(job=job, date=date, ray=ray, return_state=True)
+    except NightjarError as error:
+        return Night(date.isoformat(), "failed", 0, str(error))
+    if not state.is_completed():
+        return Night(date.isoformat(), "failed", 0, state.message or state.name or "")
+    seen = publish.newest(request.storage, request.output).runs.get(request.run_id)
+    if seen is None:
+        return Night(date.isoformat(), "failed", 0, f"not published: {state.message}")
+    totals = publish.read_manifest(request.storage, request.output, seen)["totals"]
+    return Night(date.isoformat(), "published", totals["rows_out"], state.message or "")
+
+
+def _show(request: RunRequest, found: list[Night]) -> None:
+    """The page of outcome."""
+    lines = [
+        f"# {request.job.name}: {found[0].date} to {found[-1].date}",
+        "",
+        "| night | state | rows | |",
+        "|---|---|--:|---|",
+    ]
+    lines += [f"| {n.date} | {n.state} | {n.rows:,} | {n.said.replace('|', chr(92) + '|')} |" for n in found]
+    if not all(night.ok for night in found):
+        again = f"nightjar backfill {request.job_path} --from {found[0].date} --to {found[-1].date}"
+        lines += ["", f"Continue what is missing: `{again}`"]
+    create_markdown_artifact("\n".join(lines), key=f"{request.job.name}-backfill", description="Nights of a backfill")
+
+
+def launch_backfill(
+    start: RunRequest, end: RunRequest, parallel: int, ray: str | None, console: Console, *, verbose: bool, quiet: bool
+) -> list[Night]:
+    """Run the flow from the command line, telling of each night as it ends.
+
+    Raises:
+        NightjarError: the flow could not begin.
+    """
+    nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
+    api = start_api()
+    with (
+        reporting_to(api, verbose) as reporting,
+        cluster(ray, start.job, worker_env(), verbose),
+        _telling(console, quiet),
+    ):
+        reporting.wait()
+        state: State[Any] = backfill(
+            job=start.job_path,
+            first=dt.date.fromisoformat(start.date),
+            last=dt.date.fromisoformat(end.date),
+            parallel=parallel,
+            ray=ray,
+            return_state=True,
+        )
+    found: Any = state.result(raise_on_failure=False)
+    if isinstance(found, NightjarError):
+        raise found
+    if not isinstance(found, tuple):
+        raise RunFailed(f"the backfill ended early: {state.message}")
+    return list(found)
+
+
+@contextmanager
+def _telling(console: Console, quiet: bool) -> Iterator[None]:
+    """Print each night when it ends."""
+
+    def tell(night: Night) -> None:
+        console.print(f"{night.date}: {night.state}: {night.said}", highlight=False, markup=False, soft_wrap=True)
+
+    token = _tell.set(_silent if quiet else tell)
+    try:
+        yield
+    finally:
+        _tell.reset(token)

@@ -1,0 +1,74 @@
+"""The command line's commands, by what they are for: `running` a job, `looking` at its runs, `scheduling` them.
+
+Here is what they share. Ray, Prefect and torch are imported inside a command: help, completion and a wrong job
+file must not wait for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from nightjar.inference.errors import NightjarError
+
+EXIT_USAGE = 2
+EXIT_HELD = 3
+EXIT_INTERRUPTED = 130
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job file (YAML).")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run: its date, or the name it was given.")]
+FolderArgument = Annotated[str, typer.Argument(metavar="DIR", help="A folder of job files, or one job file.")]
+DateOption = Annotated[
+    str | None, typer.Option("--date", help="Logical date, as 2026-11-19. Default: today in the job's time zone.")
+]
+RunOption = Annotated[str | None, typer.Option("--run-id", help="Name of the run. Default: its date.")]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", help="Only the first shards that hold so many rows; never published.")
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        help="An existing cluster: host:port, ray://host:port or auto. Default: NIGHTJAR_RAY, or an own one.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for machines.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show what Ray and Prefect say.")]
+
+out = Console()
+err = Console(stderr=True)
+
+
+def tell(text: str) -> None:
+    """Print text as it is: no highlighting, no markup, no breaks of Rich's own."""
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def say(message: str) -> None:
+    """What went wrong, on standard error."""
+    err.print(f"nightjar: {message}", style="bold red", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def as_json_too(wanted: bool, about: dict[str, Any]) -> Iterator[None]:
+    """With --json what went wrong is one JSON object on standard output, as a result would be.
+
+    about: the job and the run, once they are known.
+    """
+    try:
+        yield
+    except NightjarError as error:
+        if wanted:
+            state = "held" if error.exit_code == EXIT_HELD else "failed"
+            print(json.dumps({**about, "state": state, "error": type(error).__name__, "message": str(error)}))
+        raise
+    except KeyboardInterrupt:
+        if wanted:
+            message = "interrupted; what was committed is kept"
+            print(json.dumps({**about, "state": "interrupted", "error": "Interrupted", "message": message}))
+        raise

@@ -1,0 +1,128 @@
+"""Commands that look at runs and what readers see of them: status, runs, show, files, rollback, doctor."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from nightjar.flows.commands import (
+    DateOption,
+    JobArgument,
+    JsonOption,
+    RayOption,
+    RunArgument,
+    RunOption,
+    as_json_too,
+    out,
+    tell,
+)
+
+
+def status(job: JobArgument, date: DateOption = None, run_id: RunOption = None, as_json: JsonOption = False) -> None:
+    """How far a run is; works while it runs, and after.
+
+    Read from the ledger, so it needs neither Ray nor Prefect.
+    """
+    from nightjar.flows import summary
+    from nightjar.inference.request import make_request
+
+    with as_json_too(as_json, {}):
+        found = summary.status(make_request(job, date=date, run_id=run_id, scores=False))
+    out.print_json(data=found) if as_json else tell(summary.status_text(found))
+
+
+def runs(
+    job: JobArgument,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="So many, the latest first.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List the runs of a job, and what readers see."""
+    from nightjar.flows import tables
+    from nightjar.inference.report import list_runs
+    from nightjar.inference.request import make_request
+
+    with as_json_too(as_json, {}):
+        request = make_request(job, scores=False)
+        found = list(list_runs(request.storage, request.output, limit))
+    out.print_json(data=tables.runs_data(found)) if as_json else out.print(tables.runs(request, found))
+
+
+def show(
+    job: JobArgument,
+    run_name: RunArgument,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Lines of each table.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one run's shards, failures and quarantine.
+
+    Shards without a result first, then those that were retried, then the slowest.
+    """
+    from nightjar.flows import summary, tables
+    from nightjar.inference.report import RunReport
+    from nightjar.inference.request import make_request
+
+    with as_json_too(as_json, {}):
+        request = make_request(job, run_id=run_name, scores=False)
+        found = summary.status(request)
+        report = RunReport(request, found["revision"]) if found["state"] != "unknown" else None
+        shards, incidents = (report.shards(limit), report.incidents(limit)) if report else ([], [])
+    if as_json:
+        out.print_json(data={**found, "shards_shown": shards, "incidents": incidents})
+        return
+    tell(summary.status_text(found))
+    for table in tables.shown(shards, incidents):
+        out.print(table)
+
+
+def files(job: JobArgument, date: DateOption = None, run_id: RunOption = None) -> None:
+    """Print the exact files of a published night.
+
+    One per line; by default of the latest night.
+    """
+    from nightjar.inference import publish
+    from nightjar.inference.request import make_request
+
+    request = make_request(job, date=date, run_id=run_id, scores=False)
+    wanted = run_id or date
+    for uri in publish.data_files(request.storage, request.output, wanted):
+        print(uri)
+
+
+def rollback(
+    job: JobArgument,
+    to: Annotated[int | None, typer.Option("--to", help="Number of the publication to go back to.")] = None,
+    date: DateOption = None,
+) -> None:
+    """Show readers the publication before this one again."""
+    from nightjar.inference import publish
+    from nightjar.inference.request import make_request
+
+    request = make_request(job, date=date, scores=False)
+    back = publish.rollback(request.storage, request.output, to)
+    shown = ", ".join(f"{run} r{entry.revision}" for run, entry in sorted(back.runs.items())) or "nothing"
+    tell(f"publication {back.number}: {back.note}. Readers now see {shown}.")
+
+
+def doctor(
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Also its storage and its model.")] = None,
+    ray: RayOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at versions, servers, GPUs, storage and clock.
+
+    A line each, with a remedy where one is needed. With a job also at its storage.
+    """
+    from nightjar.flows.doctor import examine
+
+    found = list(examine(job, ray))
+    if as_json:
+        out.print_json(data=[{"what": f.what, "ok": f.ok, "found": f.found, "remedy": f.remedy} for f in found])
+    else:
+        for finding in found:
+            tell(f"{'ok ' if finding.ok else 'NO '} {finding.what:<10} {finding.found}")
+            if finding.remedy:
+                tell(f"    {'':<10} → {finding.remedy}")
+    if not all(finding.ok for finding in found):
+        sys.exit(1)

@@ -1,0 +1,164 @@
+"""Commands that score, or try to: run, retry, plan, check, replay."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nightjar.flows.commands import (
+    DateOption,
+    JobArgument,
+    JsonOption,
+    LimitOption,
+    RayOption,
+    RunArgument,
+    RunOption,
+    VerboseOption,
+    as_json_too,
+    out,
+    tell,
+)
+from nightjar.inference.errors import JobError, RunFailed
+
+if TYPE_CHECKING:
+    from nightjar.inference.request import RunRequest
+
+
+def run(
+    job: JobArgument,
+    date: DateOption = None,
+    run_id: RunOption = None,
+    limit: LimitOption = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Score everything again, as a new revision.")] = False,
+    no_publish: Annotated[bool, typer.Option("--no-publish", help="Stop after the gates.")] = False,
+    ray: RayOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Score, check and publish; run again, it continues.
+
+    Exit codes: 0 published (or done as asked), 1 the run failed, 2 bad job or usage, 3 held by another writer.
+    """
+    from nightjar.inference.request import make_request
+
+    about: dict[str, Any] = {}
+    with as_json_too(as_json, about):
+        request = make_request(job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish)
+        about.update(job=request.job.name, run_id=request.run_id)
+        _launch(request, ray, as_json, verbose)
+
+
+def retry(
+    job: JobArgument,
+    run_name: RunArgument,
+    shard: Annotated[list[str] | None, typer.Option("--shard", help="Only this shard; may be repeated.")] = None,
+    ray: RayOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Try again what a run has no result for; publish it."""
+    from nightjar.inference.request import make_request
+    from nightjar.inference.revisions import newest_revision
+
+    about: dict[str, Any] = {}
+    with as_json_too(as_json, about):
+        request = make_request(job, run_id=run_name, shards=tuple(shard or ()))
+        about.update(job=request.job.name, run_id=request.run_id)
+        if newest_revision(request.storage, request.run_uri) is None:
+            raise JobError(f"there is no run {run_name!r} of {request.job.name} yet; `nightjar runs` lists them")
+        _launch(request, ray, as_json, verbose)
+
+
+def _launch(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> None:
+    from nightjar.inference.request import check_request
+
+    began = time.monotonic()
+    check_request(request)
+    from nightjar.flows import summary
+    from nightjar.flows.launch import launch
+
+    try:
+        launched = launch(request, ray, out, verbose=verbose, quiet=as_json)
+    except RunFailed as error:
+        error.add_note(summary.after_failure(request))
+        raise
+    total_s = time.monotonic() - began
+    if as_json:
+        print(json.dumps(summary.as_json(launched, total_s)))
+    else:
+        tell(summary.as_text(launched, total_s))
+
+
+def plan(
+    job: JobArgument,
+    date: DateOption = None,
+    run_id: RunOption = None,
+    limit: LimitOption = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Score one shard here, and estimate the duration.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what would be scored, without scoring."""
+    from nightjar.inference.request import check_request, make_request
+
+    about: dict[str, Any] = {}
+    with as_json_too(as_json, about):
+        request = make_request(job, date=date, run_id=run_id, limit=limit)
+        about.update(job=request.job.name, run_id=request.run_id)
+        check_request(request)
+        from nightjar.flows import summary
+        from nightjar.inference import run as steps
+        from nightjar.inference.local import measure_shard
+
+        found = steps.discover(request)
+        made, state = steps.plan(request, found)
+        measured = measure_shard(request, found, made) if measure else None
+    planned = summary.planned(request, found, made, state, measured)
+    out.print_json(data=planned) if as_json else tell(summary.plan_text(planned))
+
+
+def check(job: JobArgument, date: DateOption = None, ray: RayOption = None, verbose: VerboseOption = False) -> None:
+    """Try job, storage, cluster and model on a few rows.
+
+    Writes nothing but a probe of the storage.
+    """
+    from nightjar.inference.request import check_request, make_request
+
+    request = make_request(job, date=date)
+    check_request(request)
+    from nightjar.flows.cluster import cluster
+    from nightjar.inference import run as steps
+
+    found = steps.discover(request)
+    with cluster(ray, request.job, {}, verbose):
+        checked = steps.check(request, found)
+    tell(
+        f"{request.job.name}: {found.files.num_rows:,} files, {found.rows:,} rows; the model loads and scores "
+        f"{checked.sample_rows} rows on {checked.device}; {request.output} accepts conditional writes. Ready."
+    )
+    for warning in checked.warnings:
+        tell(f"Note: {warning}")
+
+
+def replay(
+    job: JobArgument,
+    run_name: RunArgument,
+    shard: Annotated[str, typer.Option("--shard", help="The shard.")],
+    row: Annotated[int, typer.Option("--row", help="The row's index in its file.")],
+    file: Annotated[str | None, typer.Option("--file", help="The file, where a shard holds several.")] = None,
+    pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where it fails.")] = False,
+) -> None:
+    """Score one row alone, in one process, to debug it."""
+    from nightjar.inference.local import replay_row
+    from nightjar.inference.request import make_request
+
+    request = make_request(job, run_id=run_name)
+    result = replay_row(request, shard, row, file, pdb=pdb)
+    tell(result.text)
+    if not result.scored:
+        sys.exit(1)

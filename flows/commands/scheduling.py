@@ -1,0 +1,90 @@
+"""Commands for nights that come by themselves, and for those that were missed: deploy, serve, backfill."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from nightjar.flows.commands import (
+    FolderArgument,
+    JobArgument,
+    JsonOption,
+    RayOption,
+    VerboseOption,
+    as_json_too,
+    out,
+    tell,
+)
+
+
+def deploy(
+    folder: FolderArgument,
+    pool: Annotated[str, typer.Option("--pool", help="Work pool of the workers; made if absent.")] = "nightjar",
+    ray: RayOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make one Prefect deployment per job file.
+
+    Created or updated; paused when its file is gone. Workers of the pool run them.
+    """
+    with as_json_too(as_json, {}):
+        from nightjar.flows.deploy import deploy as make
+        from nightjar.flows.server import require_api
+
+        url = require_api()
+        done = make(folder, pool, ray)
+    if as_json:
+        out.print_json(data=[{"name": d.name, "what": d.what, "schedule": d.schedule} for d in done])
+        return
+    for each in done:
+        tell(f"{each.what:<8} nightly/{each.name}: {each.schedule}")
+    tell(f"Next: prefect worker start --pool {pool} (on the machine that drives the runs); pages: {url}")
+
+
+def serve(
+    folder: FolderArgument,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="So many runs at a time.")] = 1,
+    ray: RayOption = None,
+) -> None:
+    """Schedule and run the jobs of a folder from here.
+
+    One process for one machine, with a Prefect server of its own if none is configured. Ctrl-C ends it.
+    """
+    from nightjar.flows.serving import serve_until_ended
+
+    serve_until_ended(folder, out, ray=ray, limit=limit)
+
+
+def backfill(
+    job: JobArgument,
+    first: Annotated[str, typer.Option("--from", help="First logical date, as 2026-11-01.")],
+    last: Annotated[str, typer.Option("--to", help="Last logical date.")],
+    parallel: Annotated[int, typer.Option("--parallel", min=1, help="So many nights at a time.")] = 1,
+    ray: RayOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Score the nights from one date to another.
+
+    Published ones are left alone, partial ones continued.
+    """
+    from nightjar.flows.commands import say
+    from nightjar.inference.request import check_request, make_request
+
+    with as_json_too(as_json, {}):
+        start, end = (make_request(job, date=date) for date in (first, last))
+        check_request(end)
+        from nightjar.flows import tables
+        from nightjar.flows.backfill import launch_backfill
+
+        nights = launch_backfill(start, end, parallel, ray, out, verbose=verbose, quiet=as_json)
+    if as_json:
+        print(json.dumps([night.as_dict() for night in nights]))
+    else:
+        out.print(tables.nights(nights))
+    if failed := [night for night in nights if not night.ok]:
+        say(f"{len(failed)} of {len(nights)} nights are not published; repeat the command to continue them")
+        sys.exit(1)

@@ -1,0 +1,144 @@
+"""`nightjar doctor`: what a run needs, looked at before the night, a line each, with a remedy where one is needed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from importlib.metadata import requires, version
+
+import httpx
+import psutil
+from packaging.requirements import Requirement
+from prefect.settings import PREFECT_API_URL
+
+from nightjar.flows.cluster import ADDRESS, describe_cluster
+from nightjar.inference.errors import NightjarError
+from nightjar.inference.predictors.torch import describe_devices
+from nightjar.inference.request import RunRequest, check_request, make_request
+from nightjar.inference.resume import probe
+
+_SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "torch", "boto3")
+_SKEW_S = 30.0
+_SHM_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. remedy: what to do, empty where nothing is wrong."""
+
+    what: str
+    ok: bool
+    found: str
+    remedy: str = ""
+
+
+def examine(job: str | None, ray: str | None) -> Iterator[Finding]:
+    """Look at everything; with a job also at its storage and model. One thing wrong hides no other."""
+    yield _versions()
+    yield from _prefect()
+    yield _cluster(ray)
+    yield _memory()
+    yield Finding("GPUs", True, describe_devices())
+    if job is not None:
+        yield from _job(job)
+
+
+def _versions() -> Finding:
+    wrong = []
+    for line in requires("nightjar-batch") or ():
+        wanted = Requirement(line)
+        if wanted.marker is None and not wanted.specifier.contains(version(wanted.name), prereleases=True):
+            wrong.append(f"{wanted.name} {version(wanted.name)} (wants {wanted.specifier})")
+    shown = ", ".join(f"{name} {version(name)}" for name in _SHOWN)
+    found = f"nightjar {version('nightjar-batch')} on Python {platform.python_version()}; {shown}"
+    if not wrong:
+        return Finding("versions", True, found)
+    return Finding("versions", False, f"{found}; not supported: {', '.join(wrong)}", "pip install -c constraints.txt .")
+
+
+def _prefect() -> Iterator[Finding]:
+    url = PREFECT_API_URL.value()
+    if not url:
+        yield Finding("Prefect", True, "PREFECT_API_URL is not set: each command starts a server of its own")
+        return
+    try:
+        answer = httpx.get(f"{url}/admin/version", timeout=10)
+        answer.raise_for_status()
+        theirs = str(answer.json())
+    except (httpx.HTTPError, ValueError) as error:
+        yield Finding("Prefect", False, f"{url}: {error}", "start it (`prefect server start`), or mend PREFECT_API_URL")
+        return
+    ours = version("prefect")
+    same = theirs.split(".")[:2] == ours.split(".")[:2]
+    remedy = "" if same else f"run server and client on one minor version: pip install prefect=={theirs}"
+    yield Finding("Prefect", same, f"{url}: version {theirs}, here {ours}", remedy)
+    yield _clock(url, answer.headers.get("date"))
+
+
+def _clock(url: str, date: str | None) -> Finding:
+    if date is None:
+        return Finding("clock", True, f"{url} does not tell its time")
+    skew = abs((dt.datetime.now(dt.UTC) - parsedate_to_datetime(date)).total_seconds())
+    found = f"{skew:.0f} s from the Prefect server's"
+    return Finding(
+        "clock", skew <= _SKEW_S, found, "" if skew <= _SKEW_S else "set the clock (timedatectl set-ntp true)"
+    )
+
+
+def _cluster(address: str | None) -> Finding:
+    address = address or os.environ.get(ADDRESS) or None
+    try:
+        return Finding("Ray", True, describe_cluster(address))
+    except NightjarError as error:
+        return Finding("Ray", False, str(error), "see docs/clusters.md")
+
+
+def _memory() -> Finding:
+    """Ray keeps its objects in shared memory; with too little of it, it falls back to slow files."""
+    total, disk = psutil.virtual_memory().total, shutil.disk_usage("/tmp")
+    found = f"{total / 2**30:.0f} GiB memory, {disk.free / 2**30:.0f} GiB free in /tmp"
+    if sys.platform == "linux":
+        shared = shutil.disk_usage("/dev/shm").total
+        found += f", {shared / 2**30:.1f} GiB /dev/shm"
+        if shared < _SHM_SHARE * total:
+            return Finding(
+                "memory", False, found, "give the container more: docker run --shm-size, or shm_size in compose"
+            )
+    return Finding("memory", disk.free > 2**30, found, "" if disk.free > 2**30 else "free some space in /tmp")
+
+
+def _job(path: str) -> Iterator[Finding]:
+    request: RunRequest | None = None
+
+    def read() -> str:
+        nonlocal request
+        request = make_request(path)
+        return f"{request.job.name}, logical date {request.date}"
+
+    yield _tried("job", read)
+    if request is None:
+        return
+    asked = request
+
+    def inputs() -> str:
+        return f"{asked.job.input.uri}: {len(check_request(asked))} columns"
+
+    def output() -> str:
+        probe(asked)
+        return f"{asked.output}: accepts conditional writes"
+
+    yield _tried("input", inputs)
+    yield _tried("output", output)
+
+
+def _tried(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, True, look())
+    except NightjarError as error:
+        return Finding(what, False, str(error), "change what the message names, then `nightjar check`")

@@ -1,0 +1,35 @@
+"""`nightjar serve`: the jobs of a folder, scheduled and run from one process, on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rich.console import Console
+
+from nightjar.flows.deploy import find_jobs, serve
+from nightjar.flows.server import reporting_to, start_api
+
+
+def serve_until_ended(folder: str, console: Console, *, ray: str | None, limit: int) -> None:
+    """Serve until interrupted. Without a configured Prefect API one is started, with its pages, and ends with this.
+
+    Raises:
+        JobError: a job file is wrong.
+        ClusterError: Prefect's API does not answer.
+    """
+    jobs = find_jobs(folder)
+    api = start_api(complete=True)
+    with reporting_to(api, verbose=True) as reporting:
+        reporting.wait()
+        runner = serve(folder, ray, limit)
+        for job in jobs.values():
+            when = (
+                f"{job.schedule.cron} ({job.schedule.timezone})"
+                if job.schedule
+                else "no schedule: run it from its page"
+            )
+            console.print(f"serving nightly/{job.name}: {when}", highlight=False, markup=False, soft_wrap=True)
+        pages = api.url.removesuffix("/api")
+        own = "; this server ends with this command, its records stay" if api.own else ""
+        console.print(f"Pages: {pages}/deployments{own}. Ctrl-C ends.", highlight=False, markup=False, soft_wrap=True)
+        asyncio.run(runner.start())

@@ -1,0 +1,69 @@
+"""Tables for the terminal: runs, one run's shards and incidents, the nights of a backfill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+
+from nightjar.inference.report import RunLine
+from nightjar.inference.request import RunRequest
+
+if TYPE_CHECKING:
+    from nightjar.flows.backfill import Night
+
+_SHARDS = ("input", "status", "failed attempts", "why", "rows", "quarantined", "seconds", "shard")
+_INCIDENTS = ("cause", "what was done", "message", "file", "row", "shard")
+
+
+def runs_data(found: Sequence[RunLine]) -> list[dict[str, Any]]:
+    """`runs` for machines."""
+    return [asdict(line) for line in found]
+
+
+def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
+    """A job's runs."""
+    table = _table(f"{request.job.name}: {request.output}", ["run", "state", "readers see", "shards", "rows", "lost"])
+    for line in found:
+        table.add_row(
+            line.run_id,
+            f"{line.state} r{line.revision}",
+            f"r{line.shown}" if line.shown else "nothing",
+            f"{line.done_shards:,} of {line.shards:,}",
+            f"{line.rows_out:,}",
+            f"{line.rows_quarantined:,}",
+        )
+    return table
+
+
+def shown(shards: Sequence[dict[str, Any]], incidents: Sequence[dict[str, Any]]) -> Iterator[Table]:
+    """One run's shards, and what went wrong in it."""
+    if shards:
+        yield _filled("Shards: without result first, then retried, then slowest", _SHARDS, shards)
+    if incidents:
+        yield _filled("Failed attempts and quarantined rows", _INCIDENTS, incidents)
+
+
+def nights(found: Iterable[Night]) -> Table:
+    """What became of each night of a backfill."""
+    table = _table("", ["night", "state", "rows", "what happened"])
+    for night in found:
+        table.add_row(night.date, night.state, f"{night.rows:,}", night.said)
+    return table
+
+
+def _filled(title: str, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> Table:
+    table = _table(title, columns)
+    for row in rows:
+        table.add_row(*(str(row[name]) for name in columns))
+    return table
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table

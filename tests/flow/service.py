@@ -1,0 +1,146 @@
+"""Long-lived processes of a night (serve, worker) and a client of the API they report to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterName,
+    FlowRunFilter,
+    FlowRunFilterDeploymentId,
+)
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from support import nightjar, wait_until
+
+FREED_S = 10.0
+
+
+@contextmanager
+def client(api: str) -> Iterator[SyncPrefectClient]:
+    """A client of the API at this URL."""
+    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as made:
+        yield made
+
+
+def deployments(api: str, *names: str) -> dict[str, DeploymentResponse]:
+    """The deployments of these names, by name."""
+    with client(api) as asked:
+        found = asked.read_deployments(deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=list(names))))
+    return {each.name: each for each in found}
+
+
+def runs_of(api: str, deployment: DeploymentResponse) -> list[FlowRun]:
+    """The flow runs of a deployment, in the order they are due."""
+    wanted = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment.id]))
+    with client(api) as asked:
+        found = asked.read_flow_runs(flow_run_filter=wanted)
+    return sorted(found, key=lambda run: str(run.expected_start_time))
+
+
+def start_run(api: str, deployment: DeploymentResponse, **parameters: Any) -> FlowRun:
+    """What the form of the page does: a run of the deployment, now, with changed parameters."""
+    with client(api) as asked:
+        return asked.create_flow_run_from_deployment(deployment.id, parameters=parameters)
+
+
+def state_of(api: str, run: FlowRun) -> Any:
+    """The state of a run now."""
+    with client(api) as asked:
+        return asked.read_flow_run(run.id).state
+
+
+def ended(api: str, run: FlowRun, timeout_s: float = 180) -> FlowRun:
+    """The run, once it has ended."""
+    wait_until(lambda: state_of(api, run).is_final(), timeout_s, f"{run.name} has ended")
+    with client(api) as asked:
+        return asked.read_flow_run(run.id)
+
+
+@dataclass
+class Service:
+    """A process that goes on until it is told to end, and what it printed."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def says(self, text: str) -> bool:
+        """Whether it has printed this."""
+        assert self.process.poll() is None, self.log.read_text()
+        return text in self.log.read_text()
+
+    def descendants(self, name: str) -> list[psutil.Process]:
+        """Processes below it whose command line holds `name`."""
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        found = []
+        for each in below:
+            try:
+                if name in " ".join(each.cmdline()):
+                    found.append(each)
+            except psutil.Error:
+                continue
+        return found
+
+
+@contextmanager
+def service(folder: Path, *words: str | Path, env: dict[str, str], program: str = "") -> Iterator[Service]:
+    """`nightjar …` (or another program of this environment) in the background; ended by SIGINT, as by Ctrl-C."""
+    log = folder / f"{'-'.join(map(str, words[:1])).replace('/', '_')}.log"
+    binary = str(Path(sys.executable).parent / program) if program else nightjar()
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [binary, *map(str, words)],
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        yield Service(process, log)
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes], patience_s: float = 45) -> None:
+    """End it as Ctrl-C would; whatever is left then is killed, by id."""
+    below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    process.send_signal(2)
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        for each in below:
+            if each.is_running() and each.status() != psutil.STATUS_ZOMBIE:
+                wait_gone(each)
+
+
+def wait_gone(process: psutil.Process) -> None:
+    """A descendant ends by itself a little after its parent; if not, it is killed."""
+    try:
+        process.wait(20)
+    except psutil.TimeoutExpired:
+        process.kill()
+
+
+def is_true(condition: Callable[[], object], timeout_s: float) -> bool:
+    """Whether it becomes true in time."""
+    try:
+        wait_until(condition, timeout_s, "")
+    except AssertionError:
+        return False
+    return True

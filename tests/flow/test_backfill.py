@@ -1,0 +1,99 @@
+"""Ten nights, killed in the middle and run again: each published once, and the latest stays the latest."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support import Lake, command, leaves_nothing, nightjar, wait_until
+
+pytestmark = pytest.mark.flow
+
+FIRST, LAST = "2026-11-01", "2026-11-10"
+NIGHTS = [f"2026-11-{day:02d}" for day in range(1, 11)]
+
+
+def dated(folder: Path, **changes: object) -> Lake:
+    """A lake with a folder of input a night."""
+    lake = Lake(folder)
+    for day in range(1, 12):
+        lake.write_file(f"2026-11-{day:02d}/part.parquet", day * 1000, 1000)
+    lake.write_model()
+    lake.write_job(name="nights", input__uri="data/{date}/", input__shard_rows=500, **changes)
+    return lake
+
+
+def test_a_killed_backfill_is_continued(tmp_path: Path, api_env: dict[str, str]) -> None:
+    """SIGKILL while a night in the middle is under way; published nights are skipped, and no night rewinds readers."""
+    lake = dated(tmp_path)
+    words = ("backfill", str(lake.job_path), "--from", FIRST, "--to", LAST)
+    with leaves_nothing() as mark:
+        later = command("run", lake.job_path, "--date", "2026-11-11", env={**api_env, **mark})
+        assert later.returncode == 0, later.stderr
+        process = subprocess.Popen(
+            [nightjar(), *words], env={**os.environ, **api_env, **mark}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        wait_until(
+            lambda: len(lake.snapshot().runs) >= 4 or process.poll() is not None, 180, "three nights are published"
+        )
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        before = lake.snapshot()
+        assert 4 <= len(before.runs) < 11
+        again = command(*words, "--json", env={**api_env, **mark}, timeout_s=300)
+    assert again.returncode == 0, again.stderr
+    found = {night["date"]: night["state"] for night in json.loads(again.stdout)}
+    assert found == {night: "skipped" if night in before.runs else "published" for night in NIGHTS}
+    after = lake.snapshot()
+    assert set(after.runs) == {*NIGHTS, "2026-11-11"}
+    assert {entry.revision for entry in after.runs.values()} == {1}, "each night was published once"
+    assert after.number == 11
+    assert after.latest() == "2026-11-11"
+    for day, night in enumerate(NIGHTS, start=1):
+        assert lake.published(night)["id"].tolist() == list(range(day * 1000, day * 1000 + 1000))
+
+
+def test_nights_in_parallel_and_a_failing_one(tmp_path: Path, api_env: dict[str, str]) -> None:
+    """A night without input costs that night: the others are published, and the exit code says that one is missing."""
+    lake = dated(tmp_path, name="nights-beside")
+    (lake.folder / "data" / "2026-11-02" / "part.parquet").unlink()
+    words = ("backfill", lake.job_path, "--from", FIRST, "--to", "2026-11-04", "--parallel", "2")
+    done = command(*words, env=api_env, timeout_s=240)
+    assert done.returncode == 1
+    assert set(lake.snapshot().runs) == {"2026-11-01", "2026-11-03", "2026-11-04"}
+    assert "1 of 4 nights are not published; repeat the command to continue them" in done.stderr
+    assert "2026-11-02: failed" in done.stdout
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_only_nights_of_the_schedule(tmp_path: Path, api_env: dict[str, str]) -> None:
+    lake = dated(tmp_path, name="nights-weekly", schedule={"cron": "0 2 * * MON"})
+    done = command("backfill", lake.job_path, "--from", FIRST, "--to", LAST, "--json", env=api_env, timeout_s=240)
+    assert [night["date"] for night in json.loads(done.stdout)] == ["2026-11-02", "2026-11-09"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("--from", LAST, "--to", FIRST),
+            "there is no night from 2026-11-10 to 2026-11-01: the first is after the last",
+        ),
+        (("--from", "soon", "--to", LAST), "--date 'soon': write a date as 2026-11-19"),
+        (
+            ("--from", FIRST, "--to", LAST, "--parallel", "64"),
+            "resources: 64 × 1 actors of 1 CPUs and 0 GPUs each do not fit",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    tmp_path: Path, api_env: dict[str, str], words: tuple[str, ...], message: str
+) -> None:
+    lake = dated(tmp_path)
+    done = command("backfill", lake.job_path, *words, env=api_env)
+    assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr

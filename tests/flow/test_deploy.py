@@ -1,0 +1,150 @@
+"""Job files become deployments: created, updated, paused when gone; all of a folder or nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service import client, deployments
+
+from support import Lake, command
+
+pytestmark = pytest.mark.flow
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    """A folder with two job files, one of them scheduled, and a YAML that is none."""
+    berlin = {"schedule": {"cron": "30 1 * * *", "timezone": "Europe/Berlin"}}
+    for name, changes in (("deploy-a", berlin), ("deploy-b", {})):
+        lake = Lake(tmp_path / name).ready(name=name, **changes)
+        assert lake.job_path.exists()
+    (tmp_path / "notes.yaml").write_text("remember: this\n")
+    return tmp_path
+
+
+def deploy(folder: Path, env: dict[str, str]) -> list[dict[str, Any]]:
+    done = command("deploy", folder, "--pool", "tests", "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout))
+
+
+def test_one_deployment_per_job_file(jobs: Path, api_env: dict[str, str]) -> None:
+    """Schedule and time zone, pool, parameters with their descriptions, one run at a time."""
+    assert [(d["name"], d["what"]) for d in deploy(jobs, api_env)] == [("deploy-a", "created"), ("deploy-b", "created")]
+    found = deployments(api_env["PREFECT_API_URL"], "deploy-a", "deploy-b")
+    first, second = found["deploy-a"], found["deploy-b"]
+    (schedule,) = first.schedules
+    assert (schedule.schedule.cron, schedule.schedule.timezone) == ("30 1 * * *", "Europe/Berlin")
+    assert schedule.active
+    assert second.schedules == []
+    assert first.work_pool_name == "tests"
+    assert first.parameters == {"job": str(jobs / "deploy-a" / "job.yaml")}
+    assert first.global_concurrency_limit is not None
+    assert first.global_concurrency_limit.limit == 1
+    assert first.concurrency_options is not None
+    assert first.concurrency_options.collision_strategy == "ENQUEUE"
+    assert set(first.tags) == {"nightjar", "deploy-a"}
+    form = first.parameter_openapi_schema
+    assert form is not None
+    assert {"job", "date", "limit", "fresh", "publish"} <= set(form["properties"])
+    assert all(field["description"] for field in form["properties"].values())
+    assert first.enforce_parameter_schema
+
+
+def test_deploying_again_changes_only_what_changed(jobs: Path, api_env: dict[str, str]) -> None:
+    """Same ids, the new schedule once, and a deployment that a person paused stays paused."""
+    api = api_env["PREFECT_API_URL"]
+    deploy(jobs, api_env)
+    before = deployments(api, "deploy-a", "deploy-b")
+    with client(api) as asked:
+        asked.pause_deployment(before["deploy-b"].id)
+    Lake(jobs / "deploy-a").write_job(name="deploy-a", schedule={"cron": "0 3 * * *"})
+    assert [d["what"] for d in deploy(jobs, api_env)] == ["updated", "updated"]
+    after = deployments(api, "deploy-a", "deploy-b")
+    assert {name: each.id for name, each in after.items()} == {name: each.id for name, each in before.items()}
+    (schedule,) = after["deploy-a"].schedules
+    assert (schedule.schedule.cron, schedule.schedule.timezone) == ("0 3 * * *", "UTC")
+    assert after["deploy-b"].paused
+    Lake(jobs / "deploy-a").write_job(name="deploy-a")
+    deploy(jobs, api_env)
+    assert deployments(api, "deploy-a")["deploy-a"].schedules == [], "a schedule that was removed must not fire"
+
+
+def test_what_is_gone_is_paused_and_woken_when_it_is_back(jobs: Path, api_env: dict[str, str]) -> None:
+    api = api_env["PREFECT_API_URL"]
+    deploy(jobs, api_env)
+    hidden = (jobs / "deploy-a").rename(jobs.parent / f"{jobs.name}-away")
+    assert [(d["name"], d["what"]) for d in deploy(jobs, api_env)] == [("deploy-b", "updated"), ("deploy-a", "paused")]
+    found = deployments(api, "deploy-a", "deploy-b")
+    assert (found["deploy-a"].paused, found["deploy-b"].paused) == (True, False)
+    hidden.rename(jobs / "deploy-a")
+    deploy(jobs, api_env)
+    assert not deployments(api, "deploy-a")["deploy-a"].paused
+
+
+def test_a_wrong_job_file_deploys_nothing(jobs: Path, api_env: dict[str, str]) -> None:
+    """Every fault of the folder in one go: wrong key, same name, same output."""
+    Lake(jobs / "x-new").ready(name="deploy-x")
+    Lake(jobs / "y-new").ready(name="deploy-y", retry__attempts="three")
+    Lake(jobs / "z-new").ready(name="deploy-x", output__uri=str(jobs / "x-new" / "out"))
+    done = command("deploy", jobs, env=api_env)
+    assert done.returncode == 2
+    assert "retry.attempts: must be a whole number, not 'three'" in done.stderr
+    assert "z-new/job.yaml: name: deploy-x is that of" in done.stderr
+    assert "z-new/job.yaml: output.uri: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert deployments(api_env["PREFECT_API_URL"], "deploy-x", "deploy-y") == {}
+
+
+def test_without_an_api_or_a_job_it_says_what_to_do(tmp_path: Path, api_env: dict[str, str]) -> None:
+    done = command("deploy", tmp_path, env={**api_env, "PREFECT_API_URL": ""})
+    assert done.returncode == 2
+    assert "PREFECT_API_URL is not set" in done.stderr
+    assert "nightjar serve" in done.stderr
+    done = command("deploy", tmp_path, env=api_env)
+    assert (done.returncode, f"{tmp_path}: no job file in it" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.fixture
+def from_prefect_yaml(api_env: dict[str, str]) -> Iterator[str]:
+    """`prefect deploy --all` on the project's own file, as its first lines say; the deployments are removed again."""
+    prefect = Path(sys.executable).parent / "prefect"
+    words = [str(prefect), "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
+    subprocess.run(
+        [str(prefect), "work-pool", "create", "nightjar", "--type", "process"], env=_env(api_env), check=False
+    )
+    done = subprocess.run(words, cwd=ROOT, env=_env(api_env), capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    yield done.stdout
+    api = api_env["PREFECT_API_URL"]
+    with client(api) as asked:
+        for each in deployments(api, "flight-delays", "late-by-carrier").values():
+            asked.delete_deployment(each.id)
+
+
+def _env(api_env: dict[str, str]) -> dict[str, str]:
+    import os
+
+    return {**os.environ, **api_env}
+
+
+def test_prefect_deploy_accepts_the_prefect_yaml(from_prefect_yaml: str, api_env: dict[str, str]) -> None:
+    """The same deployment as `nightjar deploy` makes, but for where the job file is looked up."""
+    found = deployments(api_env["PREFECT_API_URL"], "flight-delays", "late-by-carrier")
+    assert set(found) == {"flight-delays", "late-by-carrier"}, from_prefect_yaml
+    night = found["flight-delays"]
+    assert night.entrypoint == "nightjar.flows.nightly.nightly"
+    assert night.parameters == {"job": "examples/flights/job.yaml"}
+    assert night.pull_steps == [{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}]
+    (schedule,) = night.schedules
+    assert (schedule.schedule.cron, schedule.schedule.timezone) == ("0 2 * * *", "America/New_York")
+    assert night.global_concurrency_limit is not None
+    assert night.global_concurrency_limit.limit == 1

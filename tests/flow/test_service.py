@@ -1,0 +1,199 @@
+"""Nights that come by themselves: `nightjar serve`, and a worker of a pool; from the form, by schedule, cancelled."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import httpx
+import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.states import Cancelling
+from service import FREED_S, Service, client, deployments, ended, is_true, runs_of, service, start_run, state_of
+
+from support import Lake, command, leaves_nothing, wait_until
+
+pytestmark = pytest.mark.flow
+
+SLOW = '''
+import time
+
+
+def score(batch):
+    """Twice x, slowly."""
+    time.sleep(0.5)
+    return {"score": batch["x"] * 2}
+'''
+
+
+def other_day() -> str:
+    """A time zone where it is another day than in UTC, so that the wall clock's date would be the wrong night."""
+    return "Pacific/Kiritimati" if dt.datetime.now(dt.UTC).hour >= 10 else "Pacific/Pago_Pago"
+
+
+@dataclass
+class Soon:
+    """A schedule that fires once, soon: the moment, and the night it is."""
+
+    due: dt.datetime
+    schedule: dict[str, str]
+
+    @property
+    def night(self) -> str:
+        return self.due.date().isoformat()
+
+
+def soon() -> Soon:
+    """Far enough ahead for services to start, which takes half a minute here."""
+    due = (dt.datetime.now(ZoneInfo(other_day())) + dt.timedelta(seconds=105)).replace(second=0, microsecond=0)
+    cron = f"{due.minute} {due.hour} {due.day} {due.month} *"
+    return Soon(due, {"cron": cron, "timezone": other_day()})
+
+
+@dataclass
+class Services:
+    """A serving process and a worker, each with jobs of its own."""
+
+    folder: Path
+    api: str
+    soon: Soon
+    serving: Service
+
+    def lake(self, name: str) -> Lake:
+        return Lake(self.folder / name)
+
+    def deployment(self, name: str) -> DeploymentResponse:
+        wait_until(lambda: deployments(self.api, name), 60, f"the deployment {name} is there")
+        return deployments(self.api, name)[name]
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -> Iterator[Services]:
+    """`nightjar serve served/`, and `nightjar deploy pooled/` with a worker of the pool."""
+    folder = tmp_path_factory.mktemp("services")
+    at = soon()
+    Lake(folder / "served" / "form").ready(name="form")
+    Lake(folder / "served" / "soon-served").ready(name="soon-served", schedule=at.schedule)
+    slow = Lake(folder / "served" / "slow")
+    slow.write_model(SLOW)
+    slow.ready(name="slow", resources={"actors": 2})
+    Lake(folder / "pooled" / "soon-pooled").ready(name="soon-pooled", schedule=at.schedule)
+    done = command("deploy", folder / "pooled", "--pool", "service-tests", env=api_env)
+    assert done.returncode == 0, done.stderr
+    worker = ("worker", "start", "--pool", "service-tests", "--limit", "1")
+    with (
+        service(folder, "serve", folder / "served", "--limit", "2", env=api_env) as serving,
+        service(folder, *worker, env=api_env, program="prefect"),
+    ):
+        wait_until(lambda: serving.says("Ctrl-C ends"), 90, "it serves")
+        yield Services(folder, api_env["PREFECT_API_URL"], at, serving)
+
+
+def test_a_run_from_the_form(services: Services) -> None:
+    """A changed parameter counts; the run has its name, and its state says what came of it."""
+    run = ended(services.api, start_run(services.api, services.deployment("form"), date="2026-10-31", publish=False))
+    assert run.name == "form 2026-10-31"
+    assert run.state is not None
+    assert run.state.is_completed(), run.state.message
+    assert run.state.message == "validated, not published: 8,000 of 8,000 rows, 8 shards"
+    lake = services.lake("served/form")
+    assert lake.snapshot().number == 0
+    published = ended(services.api, start_run(services.api, services.deployment("form"), date="2026-10-31"))
+    assert published.state is not None
+    assert published.state.message == "published as #1: 8,000 of 8,000 rows, 8 shards"
+    assert lake.published("2026-10-31")["id"].tolist() == list(range(8000))
+
+
+def test_without_a_date_the_night_is_that_of_the_job_s_time_zone(services: Services) -> None:
+    run = ended(services.api, start_run(services.api, services.deployment("soon-served"), limit=1000))
+    assert run.expected_start_time is not None
+    night = run.expected_start_time.astimezone(ZoneInfo(other_day())).date()
+    assert run.name == f"soon-served {night}-limit-1000"
+
+
+def test_parameters_are_checked_before_anything_runs(services: Services) -> None:
+    with pytest.raises(Exception, match=r"422|Validation|valid"):
+        start_run(services.api, services.deployment("form"), date="yesterday")
+    with pytest.raises(Exception, match=r"422|Validation|valid"):
+        start_run(services.api, services.deployment("form"), limit=0)
+
+
+def test_a_failed_run_says_why(services: Services) -> None:
+    """A job file that was broken since: the run's page shows the sentence, not a traceback."""
+    path = services.lake("served/form").job_path
+    before = path.read_text()
+    path.write_text(before.replace("shard_rows", "shard_rowz"))
+    run = ended(services.api, start_run(services.api, services.deployment("form")))
+    path.write_text(before)
+    assert run.state is not None
+    assert run.state.is_failed()
+    assert run.name == "job: the job is wrong"
+    assert "unknown key 'input.shard_rowz'; did you mean 'input.shard_rows'?" in str(run.state.message)
+
+
+def test_cancelling_stops_the_pool_and_the_next_run_resumes(services: Services) -> None:
+    """Through the API, as the page's button does: actors gone within 10 s, Cancelled, and nothing scored twice."""
+    lake, deployment = services.lake("served/slow"), services.deployment("slow")
+    run = start_run(services.api, deployment, date="2026-11-19")
+    wait_until(lambda: _receipts(lake) >= 2, 120, "two shards are committed")
+    assert services.serving.descendants("MapWorker") or services.serving.descendants("ray::")
+    with client(services.api) as asked:
+        asked.set_flow_run_state(run.id, Cancelling(), force=True)
+    freed = is_true(lambda: not services.serving.descendants("ray"), FREED_S)
+    assert freed, services.serving.descendants("ray")
+    wait_until(lambda: state_of(services.api, run).is_cancelled(), 30, "the run is Cancelled")
+    committed = _receipts(lake)
+    assert committed < 8, "it was cancelled in mid-run"
+    again = ended(services.api, start_run(services.api, deployment, date="2026-11-19"))
+    assert again.state is not None
+    assert again.state.is_completed(), again.state.message
+    assert _receipts(lake) == 8, "what was committed is not scored again"
+    assert lake.published()["id"].tolist() == list(range(8000))
+
+
+def _receipts(lake: Lake) -> int:
+    return sum(record["t"] == "receipt" for record in lake.records()) if lake.revision().exists() else 0
+
+
+@pytest.mark.parametrize("place", ["served", "pooled"])
+def test_the_schedule_fires_and_scores_the_right_night(services: Services, place: str) -> None:
+    """The scheduled time's date in the job's time zone, which is not the date in UTC, is the night that is scored."""
+    name = f"soon-{place}"
+    assert services.soon.night != services.soon.due.astimezone(dt.UTC).date().isoformat()
+
+    def due() -> list[FlowRun]:
+        found = runs_of(services.api, services.deployment(name))
+        return [run for run in found if run.auto_scheduled and run.expected_start_time == services.soon.due]
+
+    wait_until(due, 120, "the run is scheduled")
+    run = ended(services.api, due()[0], timeout_s=240)
+    assert run.state is not None
+    assert run.state.is_completed(), run.state.message
+    assert run.name == f"{name} {services.soon.night}"
+    assert set(services.lake(f"{place}/{name}").snapshot().runs) == {services.soon.night}
+
+
+def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
+    """With nothing configured: it says where its pages are, they answer, and Ctrl-C leaves nothing behind."""
+    Lake(tmp_path / "own").ready(name="own")
+    with leaves_nothing() as mark:
+        env = {**mark, "PREFECT_HOME": str(tmp_path / "home"), "PREFECT_API_URL": ""}
+        with service(tmp_path, "serve", tmp_path / "own", env=env) as serving:
+            wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
+            found = re.search(r"Pages: (http://127\.0\.0\.1:\d+)/deployments", serving.log.read_text())
+            assert found, serving.log.read_text()
+            assert "<html" in httpx.get(found[1], follow_redirects=True).text.lower()
+            made = deployments(f"{found[1]}/api", "own")
+            assert set(made) == {"own"}
+            assert not made["own"].paused
+    assert "Traceback" not in serving.log.read_text()
+
+
+def test_serving_a_wrong_folder_is_one_sentence(tmp_path: Path) -> None:
+    ended_at_once = command("serve", tmp_path / "nowhere", env={"PREFECT_API_URL": ""})
+    assert (ended_at_once.returncode, ended_at_once.stderr) == (2, f"nightjar: {tmp_path}/nowhere: no such folder\n")
