@@ -22,6 +22,7 @@ import ray
 from prefect.task_runners import TaskRunner
 from prefect_ray import RayTaskRunner
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import nightjar.flows
 import nightjar.inference
@@ -81,6 +82,15 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
             yield
         finally:
             ray.shutdown()
+
+
+def driving() -> dict[str, Any]:
+    """How to submit tasks that drive: on this process's own node, so that losing another costs only what it scores.
+
+    They need no CPU of their own, and Ray must not run one again that Prefect shows once.
+    """
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    return {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": here}
 
 
 def describe_cluster(address: str | None) -> str:

@@ -87,8 +87,13 @@ def _clashes(jobs: dict[str, Job], key: str, of: Callable[[Job], str]) -> Iterat
             yield f"{path}: {key}: {of(job)} is that of {other}, too; two jobs may not share it"
 
 
-def as_deployment(path: str, job: Job, *, ray: str | None = None, pool: str | None = None) -> RunnerDeployment:
-    """The deployment of one job: its schedule, and one run at a time; further ones wait for their turn."""
+def as_deployment(
+    path: str, job: Job, before: DeploymentResponse | None, *, ray: str | None = None, pool: str | None = None
+) -> RunnerDeployment:
+    """The deployment of one job: its schedule, and one run at a time; further ones wait for their turn.
+
+    before: what is deployed under its name now. What a person has paused stays paused.
+    """
     return RunnerDeployment.from_flow(
         nightly,
         name=job.name,
@@ -98,6 +103,7 @@ def as_deployment(path: str, job: Job, *, ray: str | None = None, pool: str | No
         tags=[TAG, job.name],
         version=_git_revision(Path(path).parent),
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),
+        paused=before is not None and before.paused and GONE not in before.tags,
         work_pool_name=pool,
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
@@ -141,7 +147,11 @@ def deploy(folder: str, pool: str, ray: str | None = None) -> list[Deployed]:
     with _api() as client:
         _ensure_pool(client, pool)
         known = {deployment.name: deployment for deployment in _known(client)}
-        done = [_apply(client, job, as_deployment(path, job, ray=ray, pool=pool), known) for path, job in jobs.items()]
+        done = []
+        for path, job in jobs.items():
+            before = known.get(job.name)
+            as_deployment(path, job, before, ray=ray, pool=pool).apply()
+            done.append(Deployed(job.name, "updated" if before else "created", _schedule(job)))
         return done + _pause_gone(client, folder, jobs, known)
 
 
@@ -163,20 +173,6 @@ def _known(client: SyncPrefectClient) -> Iterator[DeploymentResponse]:
         if len(page) < _PAGE:
             return
         offset += _PAGE
-
-
-def _apply(
-    client: SyncPrefectClient, job: Job, wanted: RunnerDeployment, known: dict[str, DeploymentResponse]
-) -> Deployed:
-    before = known.get(job.name)
-    wanted.apply()
-    _wake(client, before)
-    return Deployed(job.name, "updated" if before else "created", _schedule(job))
-
-
-def _wake(client: SyncPrefectClient, before: DeploymentResponse | None) -> None:
-    if before is not None and GONE in before.tags:
-        client.update_deployment(before.id, DeploymentUpdate(paused=False))
 
 
 def _schedule(job: Job) -> str:
@@ -214,7 +210,6 @@ def serve(folder: str, ray: str | None = None, limit: int | None = None) -> Runn
         # Schedules stay active while nothing serves: a night that falls due meanwhile is late, not lost.
         runner = Runner(name=TAG, pause_on_shutdown=False, limit=limit)
         for path, job in jobs.items():
-            runner.add_deployment(as_deployment(path, job, ray=ray))
-            _wake(client, known.get(job.name))
+            runner.add_deployment(as_deployment(path, job, known.get(job.name), ray=ray))
         _pause_gone(client, folder, jobs, known)
     return runner

@@ -27,7 +27,7 @@ from prefect_ray.context import remote_options
 from pydantic import Field
 
 from nightjar.flows import artifacts, events
-from nightjar.flows.cluster import ClusterRunner, cluster
+from nightjar.flows.cluster import ClusterRunner, cluster, driving
 from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
 from nightjar.flows.server import worker_env
@@ -193,7 +193,7 @@ def nightly(
 
 
 def _four_steps(request: RunRequest) -> Outcome:
-    with remote_options(num_cpus=0, max_retries=0):
+    with remote_options(**driving()):
         began = time.monotonic()
         # Handed on as a future: the listing goes from worker to worker, not through here.
         found: Any = discover_task.submit(request)

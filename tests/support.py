@@ -86,6 +86,7 @@ class Lake:
 
     def write_model(self, source: str = DOUBLE) -> None:
         """The module `model` beside the job file."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "model.py").write_text(source)
 
     def write_job(self, **changes: Any) -> Path:

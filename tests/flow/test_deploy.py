@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +13,14 @@ from support import Lake, command
 
 pytestmark = pytest.mark.flow
 
-ROOT = Path(__file__).parent.parent.parent
-
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> Path:
-    """A folder with two job files, one of them scheduled, and a YAML that is none."""
+def jobs(tmp_path: Path, api_env: dict[str, str]) -> Path:
+    """A folder with two job files, one of them scheduled, and a YAML that is none; nothing is deployed of them yet."""
+    api = api_env["PREFECT_API_URL"]
+    with client(api) as asked:
+        for each in deployments(api, "deploy-a", "deploy-b").values():
+            asked.delete_deployment(each.id)
     berlin = {"schedule": {"cron": "30 1 * * *", "timezone": "Europe/Berlin"}}
     for name, changes in (("deploy-a", berlin), ("deploy-b", {})):
         lake = Lake(tmp_path / name).ready(name=name, **changes)
@@ -111,40 +110,3 @@ def test_without_an_api_or_a_job_it_says_what_to_do(tmp_path: Path, api_env: dic
     assert "nightjar serve" in done.stderr
     done = command("deploy", tmp_path, env=api_env)
     assert (done.returncode, f"{tmp_path}: no job file in it" in done.stderr) == (2, True), done.stderr
-
-
-@pytest.fixture
-def from_prefect_yaml(api_env: dict[str, str]) -> Iterator[str]:
-    """`prefect deploy --all` on the project's own file, as its first lines say; the deployments are removed again."""
-    prefect = Path(sys.executable).parent / "prefect"
-    words = [str(prefect), "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
-    subprocess.run(
-        [str(prefect), "work-pool", "create", "nightjar", "--type", "process"], env=_env(api_env), check=False
-    )
-    done = subprocess.run(words, cwd=ROOT, env=_env(api_env), capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stdout + done.stderr
-    yield done.stdout
-    api = api_env["PREFECT_API_URL"]
-    with client(api) as asked:
-        for each in deployments(api, "flight-delays", "late-by-carrier").values():
-            asked.delete_deployment(each.id)
-
-
-def _env(api_env: dict[str, str]) -> dict[str, str]:
-    import os
-
-    return {**os.environ, **api_env}
-
-
-def test_prefect_deploy_accepts_the_prefect_yaml(from_prefect_yaml: str, api_env: dict[str, str]) -> None:
-    """The same deployment as `nightjar deploy` makes, but for where the job file is looked up."""
-    found = deployments(api_env["PREFECT_API_URL"], "flight-delays", "late-by-carrier")
-    assert set(found) == {"flight-delays", "late-by-carrier"}, from_prefect_yaml
-    night = found["flight-delays"]
-    assert night.entrypoint == "nightjar.flows.nightly.nightly"
-    assert night.parameters == {"job": "examples/flights/job.yaml"}
-    assert night.pull_steps == [{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}]
-    (schedule,) = night.schedules
-    assert (schedule.schedule.cron, schedule.schedule.timezone) == ("0 2 * * *", "America/New_York")
-    assert night.global_concurrency_limit is not None
-    assert night.global_concurrency_limit.limit == 1

