@@ -59,10 +59,8 @@ def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
     days = [first + dt.timedelta(days=day) for day in range((last - first).days + 1)]
     found = job.schedule.dates(first, last) if job.schedule else days
     if not found:
-        why = (
-            "--from is after --to" if first > last else f"schedule.cron {job.schedule and job.schedule.cron!r} has none"
-        )
-        raise JobError(f"no night from {first} to {last}: {why}")
+        why = "the first is after the last" if first > last else "the job's schedule has none there"
+        raise JobError(f"there is no night from {first} to {last}: {why}")
     return found
 
 

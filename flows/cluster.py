@@ -13,10 +13,10 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import ray
 from prefect.task_runners import TaskRunner
@@ -26,9 +26,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import nightjar.flows
 import nightjar.inference
-from nightjar.inference.errors import ClusterError
+from nightjar.inference.errors import ClusterError, NightjarError
 from nightjar.inference.job import Job
 from nightjar.inference.storage import is_local
+
+T = TypeVar("T")
 
 ADDRESS = "NIGHTJAR_RAY"
 """Environment variable: the cluster of runs that name none."""
@@ -91,6 +93,22 @@ def driving() -> dict[str, Any]:
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     return {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": here}
+
+
+def call(function: Callable[..., T], *arguments: object) -> T:
+    """Call a function in the cluster, as the flow's tasks are: through `ray://` nothing else can drive Ray Data.
+
+    Raises:
+        NightjarError: whatever the function raised.
+    """
+    task = ray.remote(**driving())(function)
+    try:
+        result: T = ray.get(task.remote(*arguments))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, NightjarError):
+            raise error.cause from None
+        raise
+    return result
 
 
 def describe_cluster(address: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from rich.console import Console
 
@@ -32,4 +33,6 @@ def serve_until_ended(folder: str, console: Console, *, ray: str | None, limit: 
         pages = api.url.removesuffix("/api")
         own = "; this server ends with this command, its records stay" if api.own else ""
         console.print(f"Pages: {pages}/deployments{own}. Ctrl-C ends.", highlight=False, markup=False, soft_wrap=True)
-        asyncio.run(runner.start())
+        with suppress(KeyboardInterrupt):
+            asyncio.run(runner.start())
+        console.print("stopped serving; schedules stay, and what falls due is run when something serves again")

@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
+
+from support import wait_until
 
 NETWORK = "10.213.77"
 
@@ -33,53 +35,56 @@ def available() -> str:
 
 @dataclass
 class Host:
-    """One host: its name, its address, and what runs on it."""
+    """One host: its name, its address, and what runs on it. Its first process is its power switch."""
 
     name: str
     address: str
     namespace: str
     folder: Path
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    power: subprocess.Popen[bytes] | None = None
+    first: int = 0
 
     @property
     def log(self) -> Path:
         """What its programs printed."""
         return self.folder / f"{self.name}.log"
 
+    def boot(self) -> None:
+        """Namespaces for processes, mounts and the name; Ray's folder is this host's own."""
+        inside = 'hostname "$0" && mkdir -p /tmp/ray && mount -t tmpfs ray /tmp/ray && exec sleep infinity'
+        apart = ["unshare", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        words = ["ip", "netns", "exec", self.namespace, *apart, "sh", "-c", inside, self.name]
+        self.power = subprocess.Popen(words, start_new_session=True)
+        above = psutil.Process(self.power.pid)
+        wait_until(lambda: [c for c in above.children() if c.name() == "sleep"], 20, f"{self.name} is up")
+        self.first = above.children()[0].pid
+
     def start(self, command: Sequence[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
         """Start a program on this host; it finds this environment's programs first."""
-        inside = 'hostname "$0" && mkdir -p /tmp/ray && mount -t tmpfs ray /tmp/ray && exec "$@"'
-        words = ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", inside, self.name, *command]
+        words = ["nsenter", "--target", str(self.first), "--mount", "--uts", "--pid", "--net", "--", *command]
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "PREFECT_", "RAY_", "NIGHTJAR_"))}
+        # There is no name server here, only the table of names.
+        clean |= {"PATH": path, "GRPC_DNS_RESOLVER": "native"}
         with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                words, env={**clean, "PATH": path, **env}, stdout=log, stderr=log, start_new_session=True
-            )
-        self.processes.append(process)
-        return process
-
-    def pids(self) -> list[int]:
-        """Every process on this host."""
-        found = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True).stdout
-        return [int(word) for word in found.split()]
+            return subprocess.Popen(words, env={**clean, **env}, stdout=log, stderr=log, start_new_session=True)
 
     def lose(self) -> int:
         """The host is gone at once, with all that runs on it. Returns how many processes that were."""
-        lost = 0
-        deadline = time.monotonic() + 20
-        while pids := self.pids():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    lost += 1
-            for process in self.processes:
-                process.poll()
-            assert time.monotonic() < deadline, f"{self.name} still runs {pids}"
-            time.sleep(0.05)
-        for process in self.processes:
-            process.wait()
-        return lost
+        if self.power is None:
+            return 0
+        found = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True).stdout.split()
+        self.power.kill()
+        self.power.wait()
+        self.power = None
+        wait_until(lambda: not any(_alive(int(pid)) for pid in found), 20, f"{self.name} is gone")
+        return len(found)
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 @contextlib.contextmanager
@@ -110,13 +115,16 @@ def hosts(folder: Path, *names: str) -> Iterator[dict[str, Host]]:
             names_of = Path("/etc/netns") / host.namespace
             names_of.mkdir(parents=True)
             (names_of / "hosts").write_text(table)
+            host.boot()
         yield made
     finally:
-        for host in made.values():
-            host.lose()
-            subprocess.run(["ip", "netns", "del", host.namespace], capture_output=True)
-            shutil.rmtree(Path("/etc/netns") / host.namespace, ignore_errors=True)
-        subprocess.run(["ip", "link", "del", bridge], capture_output=True)
+        with contextlib.ExitStack() as undo:
+            # Each is undone whatever becomes of the others: a bridge left behind would take the next one's packets.
+            undo.callback(subprocess.run, ["ip", "link", "del", bridge], capture_output=True)
+            for host in made.values():
+                undo.callback(shutil.rmtree, Path("/etc/netns") / host.namespace, ignore_errors=True)
+                undo.callback(subprocess.run, ["ip", "netns", "del", host.namespace], capture_output=True)
+                undo.callback(host.lose)
 
 
 def _ip(*words: str) -> None:

@@ -131,12 +131,12 @@ def check(job: JobArgument, date: DateOption = None, ray: RayOption = None, verb
 
     request = make_request(job, date=date)
     check_request(request)
-    from nightjar.flows.cluster import cluster
+    from nightjar.flows.cluster import call, cluster
     from nightjar.inference import run as steps
 
     found = steps.discover(request)
     with cluster(ray, request.job, {}, verbose):
-        checked = steps.check(request, found)
+        checked = call(steps.check, request, found)
     tell(
         f"{request.job.name}: {found.files.num_rows:,} files, {found.rows:,} rows; the model loads and scores "
         f"{checked.sample_rows} rows on {checked.device}; {request.output} accepts conditional writes. Ready."

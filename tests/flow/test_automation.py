@@ -45,7 +45,8 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) 
         shutil.copy(FLIGHTS / name, flights)
     for name in ("data", "models"):
         (flights / name).symlink_to(FLIGHTS / name)
-    env = {**os.environ, **api_env}
+    # A shell sets PWD when it changes the folder.
+    env = {**os.environ, **api_env, "PWD": str(checkout)}
     prefect = str(Path(sys.executable).parent / "prefect")
     pool = [prefect, "work-pool", "create", "nightjar", "--type", "process"]
     subprocess.run(pool, env=env, check=True, capture_output=True)
@@ -62,7 +63,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) 
 def events(api: str, name: str) -> list[ReceivedEvent]:
     """The events of this name that the server has taken in."""
     with client(api) as asked:
-        return asked.read_events(EventFilter(event=EventNameFilter(name=[name]))).events
+        return asked.read_events(EventFilter(event=EventNameFilter(name=[name])), limit=50).events
 
 
 def test_prefect_deploy_accepts_the_prefect_yaml(deployed: Deployed) -> None:
@@ -111,7 +112,7 @@ def test_a_night_published_before_is_no_news(deployed: Deployed) -> None:
     night = deployments(deployed.api, "flight-delays")["flight-delays"]
     run = ended(deployed.api, start_run(deployed.api, night, date=NIGHT))
     assert run.state is not None
-    assert run.state.message == "published before as #1, nothing to score: 336,776 of 336,776 rows, 24 shards"
+    assert run.state.message == "nothing to score: published before, as #1: 336,776 of 336,776 rows, 24 shards"
     assert len(events(deployed.api, "nightjar.run.published")) == before
 
 

@@ -24,7 +24,7 @@ def dated(folder: Path, **changes: object) -> Lake:
     for day in range(1, 12):
         lake.write_file(f"2026-11-{day:02d}/part.parquet", day * 1000, 1000)
     lake.write_model()
-    lake.write_job(name="nights", input__uri="data/{date}/", input__shard_rows=500, **changes)
+    lake.write_job(**{"name": "nights", "input__uri": "data/{date}/", "input__shard_rows": 500, **changes})
     return lake
 
 

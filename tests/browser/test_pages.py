@@ -1,0 +1,111 @@
+"""From nothing, as a person would: `nightjar serve`, a browser, the form, the finished run and what it shows.
+
+Playwright drives the system's Chromium. With NIGHTJAR_SCREENSHOTS set to a folder, the pictures of the docs are
+written there.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from support import FLIGHTS, wait_until
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
+
+from service import Service, service
+
+pytestmark = [pytest.mark.browser, pytest.mark.flow]
+
+NIGHT = dt.date.today().replace(day=15).isoformat()
+"""A day of the month that the date picker opens at."""
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+ARGUMENTS += ["--disable-quic", "--no-first-run", "--disable-sync"]
+
+
+@dataclass
+class Served:
+    """`nightjar serve` on a copy of the flights example, and where its pages are."""
+
+    folder: Path
+    serving: Service
+    pages: str
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """With nothing configured: its own Prefect server, its own Ray."""
+    folder = tmp_path_factory.mktemp("served")
+    job = yaml.safe_load((FLIGHTS / "job.yaml").read_text())
+    job["input"]["uri"] = str(FLIGHTS / "data")
+    job["model"]["path"] = str(FLIGHTS / "models" / "delay.pt2")
+    (folder / "flights").mkdir()
+    (folder / "flights" / "job.yaml").write_text(yaml.safe_dump(job, sort_keys=False))
+    env = {"PREFECT_HOME": str(folder / "home"), "PREFECT_API_URL": "", "NIGHTJAR_RAY": ""}
+    with service(folder, "serve", folder / "flights", env=env) as serving:
+        wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
+        found = re.search(r"Pages: (\S+)/deployments", serving.log.read_text())
+        assert found
+        yield Served(folder, serving, found[1])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A window of its own."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    yield opened
+    opened.close()
+
+
+def picture(page: Page, name: str) -> None:
+    """Keep what a person sees, if asked to."""
+    if folder := os.environ.get("NIGHTJAR_SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png")
+
+
+def test_a_person_runs_a_night_from_the_form(served: Served, page: Page) -> None:
+    """Opens the deployment, changes the date in the form, submits, and sees the finished run and its artifacts."""
+    page.goto(f"{served.pages}/deployments")
+    page.get_by_text("flight-delays").first.click()
+    picture(page, "deployment")
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.get_by_text("Custom run").click()
+    expect(page.get_by_text("The night to score.")).to_be_visible()
+    page.get_by_role("button", name="date", exact=True).click()
+    page.get_by_text("Select date").click()
+    page.get_by_role("button", name="15", exact=True).first.click()
+    page.get_by_role("button", name="Apply").click()
+    picture(page, "form")
+    page.get_by_role("button", name="Submit").click()
+    page.goto(f"{served.pages}/runs")
+    expect(page.get_by_text(f"flight-delays {NIGHT}").first).to_be_visible(timeout=60_000)
+    page.get_by_text(f"flight-delays {NIGHT}").first.click()
+    expect(page.get_by_text("Completed").first).to_be_visible(timeout=180_000)
+    picture(page, "run")
+    page.get_by_role("tab", name="Artifacts").click()
+    for key in ("summary", "shards", "gates", "retries"):
+        expect(page.get_by_text(f"flight-delays-{key}").first).to_be_visible()
+    picture(page, "artifacts")
