@@ -90,7 +90,6 @@ def test_a_person_runs_a_night_from_the_form(served: Served, page: Page) -> None
     """Opens the deployment, changes the date in the form, submits, and sees the finished run and its artifacts."""
     page.goto(f"{served.pages}/deployments")
     page.get_by_text("flight-delays").first.click()
-    picture(page, "deployment")
     page.get_by_role("button", name="Run", exact=True).click()
     page.get_by_text("Custom run").click()
     expect(page.get_by_text("The night to score.")).to_be_visible()
@@ -103,9 +102,12 @@ def test_a_person_runs_a_night_from_the_form(served: Served, page: Page) -> None
     page.goto(f"{served.pages}/runs")
     expect(page.get_by_text(f"flight-delays {NIGHT}").first).to_be_visible(timeout=60_000)
     page.get_by_text(f"flight-delays {NIGHT}").first.click()
-    expect(page.get_by_text("Completed").first).to_be_visible(timeout=180_000)
+    expect(page.get_by_text("published as #1: 336,776 of 336,776 rows, 24 shards").first).to_be_visible(timeout=180_000)
+    expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
     picture(page, "run")
-    page.get_by_role("tab", name="Artifacts").click()
+    page.get_by_text("Artifacts", exact=True).click()
     for key in ("summary", "shards", "gates", "retries"):
         expect(page.get_by_text(f"flight-delays-{key}").first).to_be_visible()
-    picture(page, "artifacts")
+    page.get_by_text("flight-delays-summary").first.click()
+    expect(page.get_by_text("rows in").first).to_be_visible()
+    picture(page, "summary")

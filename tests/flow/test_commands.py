@@ -1,0 +1,138 @@
+"""The rest of the command line: help, completion, runs, show, retry, doctor."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from commands import DATE, Flights, Partial
+from support import Lake, command, nightjar
+
+pytestmark = pytest.mark.flow
+
+
+def test_help_fits_a_screen_and_shows_examples() -> None:
+    """24 lines would be nice; 40 is what a terminal has today."""
+    shown = command("--help", env={"COLUMNS": "80"}).stdout
+    assert len(shown.splitlines()) <= 40
+    assert "nightjar run job.yaml --date 2026-11-19" in shown
+    assert "..." not in shown.partition("Commands:")[2], "no description is cut off"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_completes(shell: str) -> None:
+    """The script names the command, and the program answers it with the words that may follow."""
+    env = {"SHELL": f"/bin/{shell}", "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = command("--show-completion", shell, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "_NIGHTJAR_COMPLETE" in done.stdout
+    asked = {"_NIGHTJAR_COMPLETE": "complete_bash", "COMP_WORDS": "nightjar r", "COMP_CWORD": "1"}
+    words = subprocess.run([nightjar()], env={**os.environ, **asked}, capture_output=True, text=True).stdout.split()
+    assert {"run", "runs", "retry", "replay", "rollback"} == set(words)
+
+
+def test_runs_lists_them_and_what_readers_see(flights: Flights, partial: Partial) -> None:
+    (published,) = json.loads(command("runs", flights.job, "--json").stdout)
+    assert published["run_id"] == DATE
+    assert (published["state"], published["revision"], published["shown"]) == ("published", 1, 1)
+    assert published["rows_out"] == 336_776
+    (failed,) = json.loads(command("runs", partial.lake.job_path, "--json").stdout)
+    assert failed["state"] in {"stopped", "killed"}
+    assert (failed["shown"], failed["done_shards"], failed["shards"]) == (0, 7, 8)
+    shown = command("runs", partial.lake.job_path, env={"COLUMNS": "120"}).stdout
+    assert "7 of 8" in shown
+    assert "nothing" in shown
+
+
+def test_runs_of_a_job_that_never_ran(tmp_path: Path) -> None:
+    lake = Lake(tmp_path).ready()
+    assert json.loads(command("runs", lake.job_path, "--json").stdout) == []
+
+
+def test_show_has_the_failed_shard_first_and_why(partial: Partial) -> None:
+    found = json.loads(command("show", partial.lake.job_path, DATE, "--json").stdout)
+    first = found["shards_shown"][0]
+    assert first["status"] == "missing"
+    assert "part-02.parquet" in first["input"]
+    assert "not a readable Parquet file" in first["why"]
+    assert found["incidents"][0]["cause"] == "InputCorrupt"
+    shown = command("show", partial.lake.job_path, DATE, "--limit", "3", env={"COLUMNS": "200"}).stdout
+    assert "part-02.parquet" in shown
+    assert shown.count("committed") <= 3
+
+
+def test_show_of_an_unknown_run_says_what_there_is(flights: Flights) -> None:
+    shown = command("show", flights.job, "2020-01-01").stdout
+    assert "2020-01-01: no such run yet; published runs: 2026-11-19" in shown
+
+
+def test_retry_scores_what_is_missing_and_publishes(tmp_path: Path, api_env: dict[str, str]) -> None:
+    """One shard at a time if asked; the night is published when the last one is there."""
+    lake = Lake(tmp_path).ready(name="retried")
+    files = [lake.folder / "data" / f"part-0{index}.parquet" for index in (1, 2)]
+    good = [path.read_bytes() for path in files]
+    for path, data in zip(files, good, strict=True):
+        path.write_bytes(data[:100] + bytes(300) + data[400:])
+    assert command("run", lake.job_path, "--date", DATE, env=api_env).returncode == 1
+    for path, data in zip(files, good, strict=True):
+        path.write_bytes(data)
+    # The mended files are new content, so they are new shards: whoever asks for an old one is told so.
+    old = json.loads(command("show", lake.job_path, DATE, "--json").stdout)["shards_shown"][0]["shard"]
+    told = command("retry", lake.job_path, DATE, "--shard", old, env=api_env)
+    assert (told.returncode, "has no such shard" in told.stderr) == (2, True), told.stderr
+    missing = [line["shard"] for line in _shards(lake) if line["status"] == "missing"]
+    assert len(missing) == 4
+    some = command("retry", lake.job_path, DATE, "--shard", missing[0], env=api_env)
+    assert some.returncode == 1
+    assert "the shards asked for are done; 3 others have no result yet" in some.stderr
+    assert missing[0] not in [line["shard"] for line in _shards(lake) if line["status"] == "missing"]
+    assert lake.snapshot().number == 0
+    rest = command("retry", lake.job_path, DATE, env=api_env)
+    assert rest.returncode == 0, rest.stderr
+    assert lake.published()["id"].tolist() == list(range(8000))
+
+
+def _shards(lake: Lake) -> list[dict[str, object]]:
+    """What `show` lists now; the ledger has the plan of the last command."""
+    listed: list[dict[str, object]] = json.loads(
+        command("show", lake.job_path, DATE, "--limit", "100", "--json").stdout
+    )["shards_shown"]
+    return listed
+
+
+def test_retry_of_a_run_that_never_was(tmp_path: Path) -> None:
+    lake = Lake(tmp_path).ready()
+    told = command("retry", lake.job_path, "2020-01-01")
+    assert (told.returncode, told.stderr) == (
+        2,
+        "nightjar: there is no run '2020-01-01' of lake yet; `nightjar runs` lists them\n",
+    )
+
+
+def test_doctor_finds_all_well(tmp_path: Path, api_env: dict[str, str]) -> None:
+    lake = Lake(tmp_path).ready()
+    done = command("doctor", lake.job_path, "--json", env=api_env)
+    found = {line["what"]: line for line in json.loads(done.stdout)}
+    assert done.returncode == 0, done.stdout
+    assert set(found) == {"versions", "Prefect", "clock", "Ray", "memory", "GPUs", "job", "input", "output"}
+    assert api_env["PREFECT_API_URL"] in found["Prefect"]["found"]
+    assert "3 columns" in found["input"]["found"]
+
+
+def test_doctor_names_what_is_wrong_and_the_remedy(tmp_path: Path, api_env: dict[str, str]) -> None:
+    """Each thing on a line of its own; one does not hide another; exit 1."""
+    lake = Lake(tmp_path).ready(carry=["idd"])
+    env = {**api_env, "PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    done = command("doctor", lake.job_path, "--ray", "127.0.0.1:9", env=env)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    wrong = [line for line in lines if line.startswith("NO ")]
+    assert [line.split()[1] for line in wrong] == ["Prefect", "Ray", "input"], done.stdout
+    assert "no usable Ray cluster at 127.0.0.1:9" in wrong[1]
+    assert "carry: 'idd' is not a column of the input; did you mean 'id'?" in wrong[2]
+    assert sum("→" in line for line in lines) == 3
+    assert "Traceback" not in done.stdout + done.stderr
