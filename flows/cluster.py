@@ -152,10 +152,18 @@ def _start(address: str, **options: Any) -> None:
             # Ray's own handler would end the process without a word.
             signal.signal(signal.SIGTERM, on_sigterm)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        said = _essence(error)
         if address == "local":
-            raise ClusterError(f"Ray could not start on this machine: {first}") from error
-        raise _unusable(address, first) from error
+            raise ClusterError(f"Ray could not start on this machine: {said}") from error
+        raise _unusable(address, said) from error
+
+
+def _essence(error: Exception) -> str:
+    """What Ray says, on one line: its first one, but for versions, which it lists below that."""
+    text = str(error).strip() or type(error).__name__
+    if text.startswith("Version mismatch"):
+        return ", ".join(line.strip() for line in text.splitlines() if line.strip()).replace(":,", ":")
+    return text.splitlines()[0]
 
 
 def _unusable(address: str, why: str) -> ClusterError:

@@ -34,6 +34,8 @@ from nightjar.inference.sources import parquet
 from nightjar.inference.storage import Storage, join
 from nightjar.inference.suspects import Attempt, Rows
 
+_PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+
 
 @dataclass(frozen=True)
 class WorkerSpec:
@@ -305,7 +307,7 @@ class _Output:
     def add(self, piece: Piece, table: pa.Table, scored: Scored) -> None:
         job = self.spec.job
         self.rows_in += table.num_rows
-        kept = table if scored.kept is None else table.take(pa.array(scored.kept))
+        kept = table if scored.kept is None else _take(table, pa.array(scored.kept))
         columns: list[Any] = [kept[name] for name in job.carry] + list(scored.outputs.columns)
         if job.output.lineage:
             rows = pa.arange(piece.first_row, piece.first_row + table.num_rows)
@@ -318,7 +320,7 @@ class _Output:
 
     def _add_failures(self, piece: Piece, table: pa.Table, failures: tuple[RowFailure, ...]) -> None:
         self.failed += len(failures)
-        self._bad_inputs.append(table.take(pa.array([failure.row for failure in failures], pa.int64())))
+        self._bad_inputs.append(_take(table, pa.array([failure.row for failure in failures], pa.int64())))
         for failure in failures:
             row = piece.first_row + failure.row
             self._bad.append((piece.uri, row, failure, self._replay(piece, row)))
@@ -351,6 +353,15 @@ class _Output:
             self._bad,
             pa.concat_tables(self._bad_inputs),
         )
+
+
+def _take(table: pa.Table, rows: pa.Array) -> pa.Table:
+    """Some rows of a table. Arrow cannot take from view types yet: they go by way of the large plain ones."""
+    columns = []
+    for column in table.columns:
+        plain = _PLAIN.get(column.type)
+        columns.append(column.take(rows) if plain is None else column.cast(plain).take(rows).cast(column.type))
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def _within(rows: Rows, piece: Piece) -> bool:

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import hosts as network
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hosts import Host
 
+import hosts as network
+from hosts import Host
 from nightjar.inference import publish
 from nightjar.inference.storage import LakeStorage, StorageSettings
 from s3 import weed

@@ -25,7 +25,13 @@ import pandas as pd
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
+from prefect.client.schemas.sorting import LogSort
+from prefect.concurrency.sync import concurrency
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+import pages
 from nightjar.inference.storage import LakeStorage, StorageSettings
 from s3 import S3Server
 from support import Lake, command, nightjar, wait_until
@@ -80,7 +86,18 @@ import os, sys
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # as the head, which finds a token on this machine
 import ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-for _ in sys.stdin:
+from ray._common.usage import usage_constants, usage_lib
+from ray._private import ray_constants, worker
+import json
+for line in sys.stdin:
+    if line.strip():
+        gcs = worker.global_worker.gcs_client
+        about = usage_lib.get_cluster_metadata(gcs)
+        print("it was:", about["ray_version"], flush=True)
+        about["ray_version"] = line.strip()
+        gcs.internal_kv_put(
+            usage_constants.CLUSTER_METADATA_KEY, json.dumps(about).encode(), True, ray_constants.KV_NAMESPACE_CLUSTER
+        )
     print("free GPUs:", ray.available_resources().get("GPU", 0.0), flush=True)
 """
 
@@ -90,17 +107,31 @@ class Head:
     """A Ray cluster of one node, and a process connected to it that tells what is free."""
 
     address: str
+    client_port: int
     watch: subprocess.Popen[str]
 
     def free_gpus(self) -> float:
         """GPUs that nobody holds now, as the cluster sees it."""
+        self._tell("")
+        return float(self._hear("free GPUs:"))
+
+    def claims_to_be(self, version: str) -> str:
+        """The cluster's record of its Ray version is changed; returns what it was."""
+        self._tell(version)
+        before = self._hear("it was:")
+        self._hear("free GPUs:")
+        return before
+
+    def _tell(self, words: str) -> None:
         assert self.watch.stdin is not None
-        assert self.watch.stdout is not None
-        self.watch.stdin.write("\n")
+        self.watch.stdin.write(f"{words}\n")
         self.watch.stdin.flush()
-        while not (line := self.watch.stdout.readline()).startswith("free GPUs:"):
+
+    def _hear(self, what: str) -> str:
+        assert self.watch.stdout is not None
+        while not (line := self.watch.stdout.readline()).startswith(what):
             assert line, "the watching process ended"
-        return float(line.split()[-1])
+        return line.removeprefix(what).strip()
 
 
 def free_port() -> int:
@@ -121,7 +152,8 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     start += [f"--port={address.rpartition(':')[2]}", "--num-cpus=4", "--num-gpus=2", "--include-dashboard=false"]
     # Short, since Ray's sockets lie below it and their paths must not exceed 107 characters.
     temp = tempfile.mkdtemp(prefix="nj-")
-    start += [f"--ray-client-server-port={free_port()}", "--disable-usage-stats", f"--temp-dir={temp}"]
+    client_port = free_port()
+    start += [f"--ray-client-server-port={client_port}", "--disable-usage-stats", f"--temp-dir={temp}"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(start, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
     try:
@@ -130,7 +162,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         watch = subprocess.Popen(
             [sys.executable, "-c", WATCH, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
         )
-        started = Head(address, watch)
+        started = Head(address, client_port, watch)
         wait_until(lambda: started.free_gpus() == 2, 60, "both GPUs are there")
         yield started
         watch.kill()
@@ -315,10 +347,12 @@ def test_an_interrupted_command_frees_its_actors(interrupted: dict[str, Interrup
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
 def test_an_interrupted_command_says_so_and_nothing_else(interrupted: dict[str, Interrupted], how: str) -> None:
-    """Exit 130 and one sentence; no traceback."""
+    """Exit 130, one JSON object as asked for, and one sentence; no traceback."""
     stopped = interrupted[how]
     assert stopped.exit_code == 130, stopped.said
-    assert stopped.said.strip() == "nightjar: interrupted; what was committed is kept, repeat the command to continue"
+    told, said = stopped.said.strip().split("\n")
+    assert json.loads(told)["state"] == "interrupted"
+    assert said == "nightjar: interrupted; what was committed is kept, repeat the command to continue"
 
 
 def test_the_next_command_continues(
@@ -367,3 +401,94 @@ def test_too_few_gpus_is_one_sentence(
     assert "resources: 2 actors of 1 CPUs and 2 GPUs each do not fit" in ended.stderr
     assert "4 CPUs and 2 GPUs" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.fixture(scope="module")
+def doubled(tmp_path_factory: pytest.TempPathFactory, server: S3Server, prefect_api: str) -> Remote:
+    """A small job that anybody may run."""
+    job = on_s3(tmp_path_factory.mktemp("doubled"), server, prefect_api, name="doubled")
+    job.lake.write_model()
+    return job
+
+
+def test_through_a_ray_client(doubled: Remote, head: Head) -> None:
+    """`ray://`: nothing can drive Ray Data through it, so what drives runs in the cluster; check and run alike."""
+    client = f"ray://127.0.0.1:{head.client_port}"
+    checked = command("check", doubled.lake.job_path, "--ray", client, env=doubled.env, timeout_s=120)
+    assert checked.returncode == 0, checked.stderr
+    assert "Ready." in checked.stdout
+    words = ("run", doubled.lake.job_path, "--date", "2026-11-19", "--ray", client, "--json")
+    ended = command(*words, env=doubled.env, timeout_s=180)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["rows_out"] == 8000
+    assert doubled.rows()["id"].tolist() == list(range(8000))
+
+
+def test_the_environment_names_the_cluster(doubled: Remote, head: Head) -> None:
+    """NIGHTJAR_RAY is what `--ray` is, for processes that nobody types a command for."""
+    found = command("doctor", "--json", env={**doubled.env, "NIGHTJAR_RAY": head.address})
+    line = next(line for line in json.loads(found.stdout) if line["what"] == "Ray")
+    assert line["found"] == f"{head.address}: 1 nodes, 4 CPUs, 2 GPUs"
+
+
+@pytest.mark.parametrize("shown", [each for each in pages.shown() if "--ray" in each.words], ids=lambda s: s.text[:40])
+def test_the_commands_of_the_docs_that_name_a_cluster(doubled: Remote, head: Head, shown: pages.Shown) -> None:
+    """As they stand there, with this cluster's address and this job."""
+    here = {"10.0.0.5:6379": head.address, "job.yaml": str(doubled.lake.job_path)}
+    ended = command(*(here.get(word, word) for word in shown.words[1:]), env=doubled.env)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_something_else_at_the_address(doubled: Remote, server: S3Server) -> None:
+    """An S3 server is no Ray cluster: bounded time, one sentence, exit 2."""
+    address = server.endpoint.removeprefix("http://")
+    ended = command("check", doubled.lake.job_path, "--ray", address, env=doubled.env, timeout_s=120)
+    assert ended.returncode == 2, ended.stderr
+    assert f"no usable Ray cluster at {address}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_another_version_of_ray_at_the_address(doubled: Remote, head: Head) -> None:
+    """Both versions in the sentence. The cluster is told to say it were older, since a second Ray is not installed."""
+    before = head.claims_to_be("2.59.0")
+    try:
+        ended = command("check", doubled.lake.job_path, "--ray", head.address, env=doubled.env, timeout_s=120)
+    finally:
+        head.claims_to_be(before)
+    assert ended.returncode == 2, ended.stderr
+    assert "Version mismatch: The cluster was started with: Ray: 2.59.0" in ended.stderr
+    assert f"was started with: Ray: {before}" in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_jobs_that_share_gpus_take_turns(
+    tmp_path: Path, server: S3Server, prefect_api: str, head: Head, doubled: Remote
+) -> None:
+    """A global concurrency limit that is missing is named; with its one slot taken the job waits until it is free."""
+    resources = {"actors": 1, "concurrency_limit": "shared-gpus"}
+    job = on_s3(tmp_path, server, prefect_api, name="sharing", resources=resources)
+    job.lake.write_model()
+    words = ("run", job.lake.job_path, "--date", "2026-11-19", "--ray", head.address, "--json")
+    told = command(*words, env=job.env, timeout_s=120)
+    assert told.returncode == 2, told.stderr
+    assert "resources.concurrency_limit" in told.stderr
+    assert "prefect gcl create shared-gpus --limit 1" in told.stderr
+    with temporary_settings({PREFECT_API_URL: prefect_api}), get_client(sync_client=True) as client:
+        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="shared-gpus", limit=1))
+    with temporary_settings({PREFECT_API_URL: prefect_api}):
+        with concurrency("shared-gpus", strict=True):
+            waiting = job.start(head.address)
+            wait_until(lambda: _gone(waiting) or _slots_asked_for(prefect_api), 90, "the run asks for a slot")
+            assert not _gone(waiting), waiting.communicate()
+            assert not job.records(), "it does not score while another holds the slot"
+        out, err = waiting.communicate(timeout=120)
+    assert waiting.returncode == 0, err
+    assert json.loads(out)["rows_out"] == 8000
+
+
+def _slots_asked_for(api: str) -> bool:
+    """Whether a run has said that it waits."""
+    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+        return any(
+            "waiting for a slot" in log.message for log in client.read_logs(limit=200, sort=LogSort.TIMESTAMP_DESC)
+        )

@@ -23,7 +23,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from support import nightjar, wait_until
+from support import wait_until
 
 FREED_S = 10.0
 
@@ -95,16 +95,19 @@ class Service:
 
 
 @contextmanager
-def service(folder: Path, *words: str | Path, env: dict[str, str], program: str = "") -> Iterator[Service]:
+def service(
+    folder: Path, *words: str | Path, env: dict[str, str], program: str = "nightjar", cwd: Path | None = None
+) -> Iterator[Service]:
     """`nightjar …` (or another program of this environment) in the background; ended by SIGINT, as by Ctrl-C."""
     log = folder / f"{'-'.join(map(str, words[:1])).replace('/', '_')}.log"
-    binary = str(Path(sys.executable).parent / program) if program else nightjar()
+    binary = str(Path(sys.executable).parent / program)
     with log.open("wb") as file:
         process = subprocess.Popen(
             [binary, *map(str, words)],
             env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
             stdout=file,
             stderr=file,
+            cwd=cwd,
             start_new_session=True,
         )
     try:

@@ -15,8 +15,8 @@ import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.events.filters import EventFilter, EventNameFilter
 from prefect.events.schemas.events import ReceivedEvent
-from service import client, deployments, ended, runs_of, service, start_run
 
+from service import client, deployments, ended, runs_of, service, start_run
 from support import FLIGHTS, Lake, wait_until
 
 pytestmark = pytest.mark.flow

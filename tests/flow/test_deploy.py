@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service import client, deployments
 
+from service import client, deployments
 from support import Lake, command
 
 pytestmark = pytest.mark.flow

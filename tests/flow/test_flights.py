@@ -93,7 +93,7 @@ def test_run_again_everything_is_committed_and_nothing_is_scored(again: dict[str
     """The second run takes over every shard, loads no model and keeps the publication."""
     assert (again["state"], again["publication"], again["revision"]) == ("published", 1, 1)
     assert again["reused_shards"] == again["shards"] == 24
-    assert again["engine"] == {"startup_s": 0.0, "steady_s": 0.0, "rows_per_s": 0}
+    assert again["engine"] == {"startup_s": 0.0, "first_start": 0.0, "steady_s": 0.0, "rows_per_s": 0}
     assert again["device"] == ""
 
 

@@ -15,8 +15,8 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
-from service import FREED_S, Service, client, deployments, ended, is_true, runs_of, service, start_run, state_of
 
+from service import FREED_S, Service, client, deployments, ended, is_true, runs_of, service, start_run, state_of
 from support import Lake, command, leaves_nothing, wait_until
 
 pytestmark = pytest.mark.flow

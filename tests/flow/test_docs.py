@@ -1,0 +1,164 @@
+"""Every command in the README and the docs is run as it stands there, in a folder like the one they speak of."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pages import PAGES, Shown, shown
+from service import service
+from support import Lake, command, wait_until
+
+pytestmark = pytest.mark.flow
+
+NIGHTS = [f"2026-11-{day:02d}" for day in range(1, 20)]
+
+ELSEWHERE = {
+    "make": "make and its targets are what runs these tests",
+    "pip": "the installation is what these tests run in (test_packaging.py)",
+    "docker": "there is no container engine here (test_docker.py, test_hosts.py)",
+    "cp": "before a container is started",
+}
+"""Commands that are not run here, and where they are."""
+
+SERVING = {
+    "nightjar serve": "Ctrl-C ends",
+    "prefect server start": "Check out the dashboard",
+    "prefect worker start": "started!",
+}
+"""Commands that go on until they are ended, and what they say when they are up."""
+
+MODEL = """
+def score(batch):
+    if 18500 in batch["x"]:
+        raise ValueError("this row cannot be scored")
+    return {"score": batch["x"]}
+"""
+
+
+@dataclass
+class Place:
+    """The folder that the pages speak of: `job.yaml`, `jobs/`, a run with a quarantined row, an API."""
+
+    lake: Lake
+    env: dict[str, str]
+    values: dict[str, str]
+
+    def words(self, given: Shown) -> list[str]:
+        """The command with its placeholders filled in."""
+        words = [self.values.get(word, word) for word in given.words if not word.startswith("[")]
+        return [word for word in words if word != "N]"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -> Iterator[Place]:
+    """Nights of input from 2026-11-01, two of them published; one row of the last cannot be scored."""
+    folder = tmp_path_factory.mktemp("docs")
+    lake = Lake(folder)
+    for index, night in enumerate(NIGHTS):
+        lake.write_file(f"{night}/part.parquet", index * 1000, 1000)
+    # So that "tonight" has input, even if midnight comes.
+    for ahead in range(2):
+        day = dt.datetime.now(dt.UTC).date() + dt.timedelta(days=ahead)
+        lake.write_file(f"{day}/part.parquet", 100_000, 1000)
+    lake.write_model(MODEL)
+    lake.write_job(name="docs", input__uri="data/{date}/", retry__max_quarantined=0.01)
+    job = yaml.safe_load(lake.job_path.read_text())
+    shutil.copytree(folder, folder / "jobs" / "docs", ignore=shutil.ignore_patterns("jobs"))
+    (folder / "jobs" / "docs" / "job.yaml").write_text(yaml.safe_dump({**job, "name": "docs-served"}, sort_keys=False))
+    for night in ("2026-11-18", "2026-11-19"):
+        done = command("run", lake.job_path, "--date", night, env=api_env)
+        assert done.returncode == 0, done.stderr
+    line = lake.quarantined(run_id="2026-11-19")["replay"][0]
+    words = shlex.split(line)
+    shard, row = words[words.index("--shard") + 1], words[words.index("--row") + 1]
+    values = {"JOB": "job.yaml", "S": shard, "R": row, "10.0.0.5:6379": "auto"}
+    yield Place(lake, api_env, values)
+
+
+def test_the_pages_have_commands_and_each_is_accounted_for() -> None:
+    """A program that nobody runs here would be a promise nobody keeps."""
+    programs = {each.words[0] for each in shown()}
+    assert programs <= {"nightjar", "prefect", *ELSEWHERE}
+    assert len(shown()) > 25
+
+
+COMMANDS = [s for s in shown() if s.words[0] == "nightjar" and s.words[1] != "serve" and "--ray" not in s.words]
+"""Those with an address of a cluster are run in test_remote.py, which has one."""
+
+
+def short(each: Shown) -> str:
+    return f"{each.page}: {each.text.partition('#')[0].strip()}"
+
+
+@pytest.mark.parametrize("each", COMMANDS, ids=short)
+def test_a_command_of_the_docs(place: Place, each: Shown) -> None:
+    """It is understood, and does what it says: exit 0, or 1 for what says no (replay of a bad row, a doctor)."""
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "nightjar"), *place.words(each)[1:]],
+        cwd=place.lake.folder,
+        env={**os.environ, **place.env},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        stdin=subprocess.DEVNULL,
+    )
+    expected = 1 if each.words[1] == "replay" else 0
+    assert done.returncode == expected, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("each", [s for s in shown() if any(s.text.startswith(start) for start in SERVING)], ids=short)
+def test_what_goes_on_until_it_is_ended(place: Place, each: Shown, tmp_path: Path) -> None:
+    """It comes up, says so, and ends with Ctrl-C."""
+    ready = next(said for start, said in SERVING.items() if each.text.startswith(start))
+    own = each.text.startswith("prefect server start")
+    env = {**place.env, **({"PREFECT_HOME": str(tmp_path), "PREFECT_SERVER_API_PORT": "42871"} if own else {})}
+    program, *words = each.words
+    with service(tmp_path, *words, env=env, program=program, cwd=place.lake.folder) as up:
+        wait_until(lambda: up.says(ready), 90, f"{each.text} says {ready}")
+
+
+@pytest.mark.parametrize(
+    "each",
+    [s for s in shown() if s.words[0] == "prefect" and not any(s.text.startswith(start) for start in SERVING)],
+    ids=short,
+)
+def test_prefect_s_own_commands(place: Place, each: Shown, tmp_path: Path) -> None:
+    env = {**os.environ, **place.env, "PREFECT_PROFILES_PATH": str(tmp_path / "profiles.toml")}
+    prefect = str(Path(sys.executable).parent / "prefect")
+    done = subprocess.run([prefect, *each.words[1:]], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_job_file_in_the_docs_is_one() -> None:
+    """YAML that begins with a name is a whole job file; other blocks are keys of one, or of a prefect.yaml."""
+    from nightjar.inference.job import Job, parse_job
+
+    seen = 0
+    for page in PAGES:
+        for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL):
+            content = yaml.safe_load(block)
+            if "name" in content:
+                parse_job(content, Path("/nowhere/job.yaml"))
+                seen += 1
+            else:
+                assert set(content) <= {*Job.model_fields, "triggers"}, page.name
+    assert seen >= 2
