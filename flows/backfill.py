@@ -22,9 +22,9 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
-from nightjar.flows.cluster import ClusterRunner, cluster
+from nightjar.flows.cluster import ClusterRunner, check_reports, cluster
 from nightjar.flows.nightly import nightly
-from nightjar.flows.server import reporting_to, start_api, worker_env
+from nightjar.flows.server import api_url, reporting_to, start_api, worker_env
 from nightjar.inference import engine, publish
 from nightjar.inference.errors import JobError, NightjarError, RunFailed
 from nightjar.inference.job import Job
@@ -183,6 +183,7 @@ def launch_backfill(
         NightjarError: the flow could not begin.
     """
     nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
+    check_reports(ray, api_url())
     api = start_api()
     with (
         reporting_to(api, verbose) as reporting,

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
 
+import grpc
 import ray
 from prefect.task_runners import TaskRunner
 from prefect_ray import RayTaskRunner
@@ -37,6 +39,7 @@ ADDRESS = "NIGHTJAR_RAY"
 
 _EXCLUDED = (".git/", ".venv/", "venv/", "__pycache__/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
 
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _REACH_S = 10.0
 _TRIES = "3"
 """How often Ray tries to reach a cluster's head; each may take most of a minute."""
@@ -54,6 +57,26 @@ class ClusterRunner(RayTaskRunner):  # type: ignore[misc]
         TaskRunner.__exit__(self, *exc_info)
 
 
+def named(address: str | None) -> str | None:
+    """The cluster that is asked for, here or by `NIGHTJAR_RAY`; None for one of the run's own."""
+    return address or os.environ.get(ADDRESS) or None
+
+
+def check_reports(address: str | None, api_url: str) -> None:
+    """Whether what drives the run can report to this API: through `ray://` it runs on another machine.
+
+    Raises:
+        ClusterError: the API is on this machine's loopback.
+    """
+    wanted = named(address) or ""
+    host = wanted.removeprefix("ray://").rpartition(":")[0].strip("[]")
+    if wanted.startswith("ray://") and host not in _LOOPBACK and urlsplit(api_url).hostname in _LOOPBACK:
+        raise ClusterError(
+            f"--ray {wanted}: what drives the run is on that machine and cannot reach Prefect at {api_url}; set "
+            "PREFECT_API_URL to a server that both reach"
+        )
+
+
 @contextmanager
 def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -> Iterator[None]:
     """Connected to the run's cluster for as long as the context lasts; within another, to the same.
@@ -67,7 +90,7 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
     if ray.is_initialized():
         yield
         return
-    address = address or os.environ.get(ADDRESS) or None
+    address = named(address)
     options: dict[str, Any] = {
         "namespace": "nightjar",
         "log_to_driver": verbose,
@@ -142,6 +165,14 @@ def _reach(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
     except OSError as error:
         raise _unusable(address, str(error)) from error
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return
+    # Ray's head and its client server both speak gRPC: with whoever does not, Ray would try for minutes.
+    with grpc.insecure_channel(f"{host}:{port}") as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_REACH_S)
+        except grpc.FutureTimeoutError as error:
+            raise _unusable(address, "something listens there, but it does not speak Ray's protocol") from error
 
 
 def _start(address: str, **options: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import platform
 import shutil
 import sys
@@ -17,7 +16,7 @@ import psutil
 from packaging.requirements import Requirement
 from prefect.settings import PREFECT_API_URL
 
-from nightjar.flows.cluster import ADDRESS, describe_cluster
+from nightjar.flows.cluster import describe_cluster, named
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.predictors.torch import describe_devices
 from nightjar.inference.request import RunRequest, check_request, make_request
@@ -92,9 +91,8 @@ def _clock(url: str, date: str | None) -> Finding:
 
 
 def _cluster(address: str | None) -> Finding:
-    address = address or os.environ.get(ADDRESS) or None
     try:
-        return Finding("Ray", True, describe_cluster(address))
+        return Finding("Ray", True, describe_cluster(named(address)))
     except NightjarError as error:
         return Finding("Ray", False, str(error), "see docs/clusters.md")
 

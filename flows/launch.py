@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from nightjar.flows.cluster import cluster
+from nightjar.flows.cluster import check_reports, cluster
 from nightjar.flows.display import following
 from nightjar.flows.ending import keeping_ending
 from nightjar.flows.nightly import Outcome, nightly
-from nightjar.flows.server import reporting_to, start_api, worker_env
+from nightjar.flows.server import api_url, reporting_to, start_api, worker_env
 from nightjar.inference.request import RunRequest
 
 
@@ -38,6 +38,7 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
         NightjarError: whatever the flow raised.
     """
     began = time.monotonic()
+    check_reports(address, api_url())
     api = start_api()
     # Prefect's server starts in its own process while Ray starts in this one.
     with (

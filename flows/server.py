@@ -77,6 +77,11 @@ class PrefectApi:
         raise ClusterError(f"the local Prefect server ended while starting: {said[-1] if said else 'no message'}")
 
 
+def api_url() -> str:
+    """The configured API; without one, a server on this machine's loopback will be started."""
+    return str(PREFECT_API_URL.value() or "http://127.0.0.1/api")
+
+
 def require_api() -> str:
     """The configured API's pages, for what lives in a server and not in a run.
 

@@ -424,6 +424,14 @@ def test_through_a_ray_client(doubled: Remote, head: Head) -> None:
     assert doubled.rows()["id"].tolist() == list(range(8000))
 
 
+def test_a_client_s_own_prefect_server_is_out_of_reach(doubled: Remote) -> None:
+    """What drives the run would be on the other machine: better said before than found in the morning."""
+    env = {**doubled.env, "PREFECT_API_URL": ""}
+    ended = command("run", doubled.lake.job_path, "--ray", "ray://10.0.0.5:10001", env=env, timeout_s=60)
+    assert ended.returncode == 2
+    assert "cannot reach Prefect at http://127.0.0.1/api; set PREFECT_API_URL" in ended.stderr
+
+
 def test_the_environment_names_the_cluster(doubled: Remote, head: Head) -> None:
     """NIGHTJAR_RAY is what `--ray` is, for processes that nobody types a command for."""
     found = command("doctor", "--json", env={**doubled.env, "NIGHTJAR_RAY": head.address})
@@ -442,9 +450,9 @@ def test_the_commands_of_the_docs_that_name_a_cluster(doubled: Remote, head: Hea
 def test_something_else_at_the_address(doubled: Remote, server: S3Server) -> None:
     """An S3 server is no Ray cluster: bounded time, one sentence, exit 2."""
     address = server.endpoint.removeprefix("http://")
-    ended = command("check", doubled.lake.job_path, "--ray", address, env=doubled.env, timeout_s=120)
+    ended = command("check", doubled.lake.job_path, "--ray", address, env=doubled.env, timeout_s=60)
     assert ended.returncode == 2, ended.stderr
-    assert f"no usable Ray cluster at {address}" in ended.stderr
+    assert f"no usable Ray cluster at {address}: something listens there, but it does not speak" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
