@@ -15,9 +15,11 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import httpx
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
+from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
@@ -33,7 +35,7 @@ from nightjar.inference.request import RunRequest, make_request
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """What became of one night. state: published, skipped (it was published before), failed or interrupted."""
+    """What became of one night. state: published, skipped (it was published before) or failed."""
 
     date: str
     state: str
@@ -115,9 +117,11 @@ def _each(job: str, dates: list[dt.date], parallel: int, ray: str | None) -> lis
     for date in dates:
         waiting.put(date)
 
+    interrupted = threading.Event()
+
     def work() -> None:
         with suppress(queue.Empty):
-            while True:
+            while not interrupted.is_set():
                 date = waiting.get_nowait()
                 found[date] = _night(job, date, ray)
 
@@ -128,9 +132,13 @@ def _each(job: str, dates: list[dt.date], parallel: int, ray: str | None) -> lis
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(0.2)
+    try:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.2)
+    finally:
+        # No further night is begun: the cluster is about to go.
+        interrupted.set()
     return [found.get(date, Night(date.isoformat(), "failed", 0, "its thread ended early")) for date in dates]
 
 
@@ -148,8 +156,8 @@ def _scored(job: str, date: dt.date, ray: str | None) -> Night:
         if shown is not None:
             return Night(date.isoformat(), "skipped", 0, f"published before, as r{shown.revision}")
         state: State[Any] = nightly(job=job, date=date, ray=ray, return_state=True)
-    except NightjarError as error:
-        return Night(date.isoformat(), "failed", 0, str(error))
+    except (NightjarError, httpx.HTTPError, PrefectException, OSError) as error:
+        return Night(date.isoformat(), "failed", 0, str(error) or type(error).__name__)
     if not state.is_completed():
         return Night(date.isoformat(), "failed", 0, state.message or state.name or "")
     seen = publish.newest(request.storage, request.output).runs.get(request.run_id)

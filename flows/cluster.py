@@ -30,7 +30,6 @@ import nightjar.flows
 import nightjar.inference
 from nightjar.inference.errors import ClusterError, NightjarError
 from nightjar.inference.job import Job
-from nightjar.inference.storage import is_local
 
 T = TypeVar("T")
 
@@ -99,7 +98,9 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
     }
     with tempfile.TemporaryDirectory(prefix="nightjar-") as staging:
         if address is None:
-            _start(address="local", include_dashboard=False, runtime_env={"env_vars": env}, **options)
+            # Ray's processes inherit it; what stands in a runtime_env is written to logs.
+            os.environ.update(env)
+            _start(address="local", include_dashboard=False, **options)
         else:
             _reach(address)
             _start(address=address, runtime_env=_shipped(job, env, Path(staging)), **options)
@@ -222,9 +223,8 @@ def _shipped(job: Job, env: dict[str, str], staging: Path) -> dict[str, Any]:
 def _inside(job: Job) -> list[str]:
     """The job's input and output, where they lie in its folder: data is read where it is, never shipped."""
     found = []
-    for uri in (job.input.uri, job.output.uri):
-        if is_local(uri):
-            relative = os.path.relpath(uri.split("*")[0], job.folder)
-            if not relative.startswith("..") and relative != ".":
-                found.append("/" + relative)
+    for place in job.places:
+        relative = os.path.relpath(place, job.folder)
+        if not relative.startswith("..") and relative != ".":
+            found.append("/" + relative)
     return found

@@ -11,14 +11,14 @@ from pathlib import Path
 import httpx
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.deployments.runner import RunnerDeployment
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.runner import Runner
-from prefect.schedules import Cron
 from prefect.types.entrypoint import EntrypointType
 
 from nightjar.flows.nightly import nightly
@@ -29,6 +29,7 @@ TAG = "nightjar"
 GONE = "nightjar-gone"
 """Tag of a deployment that was paused because its job file is gone: only such a one is woken when it is back."""
 
+_OWN_KEYS = {"input", "model", "output"}
 _PAGE = 200
 
 
@@ -42,12 +43,13 @@ class Deployed:
 
 
 def find_jobs(folder: str) -> dict[str, Job]:
-    """The job files in a folder and in the folders right below it, by path.
+    """The job files in a folder and in the folders right below it, by path; empty if there is none.
 
-    Any other YAML is left alone: a job file is one with the keys `input` and `model`.
+    Any other YAML is left alone: a job file is one with two of the keys that every job has. One that cannot be
+    read at all counts as a job file: better one word too many than a night too few.
 
     Raises:
-        JobError: there is none, one of them is wrong, or two have the same name or output.
+        JobError: there is no such folder, a job file is wrong, or two have the same name or output.
     """
     root = Path(folder).absolute()
     if root.is_file():
@@ -66,8 +68,6 @@ def find_jobs(folder: str) -> dict[str, Job]:
     problems += _clashes(jobs, "output.uri", lambda job: job.output.uri)
     if problems:
         raise JobError("\n".join(problems))
-    if not jobs:
-        raise JobError(f"{root}: no job file in it or right below it (a YAML file with `input` and `model`)")
     return jobs
 
 
@@ -75,9 +75,14 @@ def _is_job(path: Path) -> bool:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
-        # It may have been meant as one: `load_job` says what is wrong with it.
-        return path.stem == "job"
-    return isinstance(content, dict) and "input" in content and ("model" in content or "models" in content)
+        return True  # `load_job` says what is wrong with it
+    return isinstance(content, dict) and len(_OWN_KEYS & set(content)) >= 2
+
+
+def none_found(folder: str) -> JobError:
+    """Says what a job file would be."""
+    keys = ", ".join(sorted(_OWN_KEYS))
+    return JobError(f"{Path(folder).absolute()}: no job file in it or right below it (YAML with the keys {keys})")
 
 
 def _clashes(jobs: dict[str, Job], key: str, of: Callable[[Job], str]) -> Iterator[str]:
@@ -92,12 +97,20 @@ def as_deployment(
 ) -> RunnerDeployment:
     """The deployment of one job: its schedule, and one run at a time; further ones wait for their turn.
 
-    before: what is deployed under its name now. What a person has paused stays paused.
+    before: what is deployed under its name now. What a person has paused, run or schedule, stays paused.
+
+    Raises:
+        JobError: the name is that of a job in another place.
     """
+    other = Path(str(before.parameters.get("job", ""))) if before else Path(path)
+    if other != Path(path) and other.is_file():
+        raise JobError(f"{path}: name: {job.name} is deployed from {other} already; give this job another name")
+    active = not (before and before.schedules) or any(schedule.active for schedule in before.schedules)
+    schedule = CronSchedule(cron=job.schedule.cron, timezone=job.schedule.timezone) if job.schedule else None
     return RunnerDeployment.from_flow(
         nightly,
         name=job.name,
-        schedule=Cron(job.schedule.cron, timezone=job.schedule.timezone) if job.schedule else None,
+        schedules=[DeploymentScheduleCreate(schedule=schedule, active=active)] if schedule else [],
         parameters={"job": path, **({"ray": ray} if ray else {})},
         description=f"Scores `{job.input.uri}` with `{job.model.path or job.model.uses}` into `{job.output.uri}`.",
         tags=[TAG, job.name],
@@ -129,7 +142,7 @@ def _api() -> Iterator[SyncPrefectClient]:
     try:
         with get_client(sync_client=True) as client:
             yield client
-    except (httpx.HTTPError, PrefectException, OSError) as error:
+    except (httpx.HTTPError, PrefectException, DeploymentApplyError, OSError) as error:
         raise ClusterError(f"Prefect's API did not do it: {error}") from error
 
 
@@ -147,12 +160,16 @@ def deploy(folder: str, pool: str, ray: str | None = None) -> list[Deployed]:
     with _api() as client:
         _ensure_pool(client, pool)
         known = {deployment.name: deployment for deployment in _known(client)}
-        done = []
-        for path, job in jobs.items():
-            before = known.get(job.name)
-            as_deployment(path, job, before, ray=ray, pool=pool).apply()
-            done.append(Deployed(job.name, "updated" if before else "created", _schedule(job)))
-        return done + _pause_gone(client, folder, jobs, known)
+        made = [as_deployment(path, job, known.get(job.name), ray=ray, pool=pool) for path, job in jobs.items()]
+        gone = _gone(folder, jobs, known)
+        if not made and not gone:
+            raise none_found(folder)
+        for deployment in made:
+            deployment.apply()
+        done = [
+            Deployed(job.name, "updated" if job.name in known else "created", schedule_of(job)) for job in jobs.values()
+        ]
+        return done + _pause(client, gone)
 
 
 def _ensure_pool(client: SyncPrefectClient, name: str) -> None:
@@ -175,41 +192,47 @@ def _known(client: SyncPrefectClient) -> Iterator[DeploymentResponse]:
         offset += _PAGE
 
 
-def _schedule(job: Job) -> str:
+def schedule_of(job: Job) -> str:
+    """When it runs, in words."""
     return f"{job.schedule.cron} ({job.schedule.timezone})" if job.schedule else "no schedule"
 
 
-def _pause_gone(
-    client: SyncPrefectClient, folder: str, jobs: dict[str, Job], known: dict[str, DeploymentResponse]
-) -> list[Deployed]:
-    """Deployments that came from this folder, and whose job file is not there any more."""
+def _gone(folder: str, jobs: dict[str, Job], known: dict[str, DeploymentResponse]) -> list[DeploymentResponse]:
+    """Deployments that came from this folder, and whose job is not there any more."""
     root, names = Path(folder).absolute(), {job.name for job in jobs.values()}
-    paused = []
-    for name, deployment in known.items():
+
+    def is_gone(deployment: DeploymentResponse) -> bool:
         path = Path(str(deployment.parameters.get("job", "")))
-        if TAG not in deployment.tags or name in names or not path.is_relative_to(root):
-            continue
-        if GONE not in deployment.tags:
+        ours = TAG in deployment.tags and path.is_relative_to(root)
+        # A file that is there holds another job now, or it is further down than is looked.
+        return ours and deployment.name not in names and (str(path) in jobs or not path.exists())
+
+    return [deployment for deployment in known.values() if is_gone(deployment)]
+
+
+def _pause(client: SyncPrefectClient, gone: list[DeploymentResponse]) -> list[Deployed]:
+    for deployment in gone:
+        # What a person paused before is not marked, so that it is not woken when its file is back.
+        if not deployment.paused:
             client.update_deployment(deployment.id, DeploymentUpdate(paused=True, tags=[*deployment.tags, GONE]))
-        paused.append(Deployed(name, "paused", f"{path} is gone"))
-    return paused
+    return [Deployed(each.name, "paused", f"{each.parameters.get('job')} has no such job any more") for each in gone]
 
 
-def serve(folder: str, ray: str | None = None, limit: int | None = None) -> Runner:
+def serve(jobs: dict[str, Job], folder: str, ray: str | None = None, limit: int | None = None) -> Runner:
     """A runner for the jobs of a folder: `start` polls for due runs and carries each out in a process of its own.
 
     limit: so many runs at a time.
 
     Raises:
-        JobError: a job file is wrong.
+        JobError: a name is that of a job in another place.
         ClusterError: Prefect's API said no.
     """
-    jobs = find_jobs(folder)
     with _api() as client:
         known = {deployment.name: deployment for deployment in _known(client)}
+        made = [as_deployment(path, job, known.get(job.name), ray=ray) for path, job in jobs.items()]
         # Schedules stay active while nothing serves: a night that falls due meanwhile is late, not lost.
         runner = Runner(name=TAG, pause_on_shutdown=False, limit=limit)
-        for path, job in jobs.items():
-            runner.add_deployment(as_deployment(path, job, known.get(job.name), ray=ray))
-        _pause_gone(client, folder, jobs, known)
+        for deployment in made:
+            runner.add_deployment(deployment)
+        _pause(client, _gone(folder, jobs, known))
     return runner

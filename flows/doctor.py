@@ -14,7 +14,9 @@ from importlib.metadata import requires, version
 import httpx
 import psutil
 from packaging.requirements import Requirement
-from prefect.settings import PREFECT_API_URL
+from prefect.client.orchestration import get_client
+from prefect.exceptions import PrefectException
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from nightjar.flows.cluster import describe_cluster, named
 from nightjar.inference.errors import NightjarError
@@ -24,7 +26,8 @@ from nightjar.inference.resume import probe
 
 _SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "torch", "boto3")
 _SKEW_S = 30.0
-_SHM_SHARE = 0.2
+_SHM_BYTES = 512 << 20
+"""Containers have 64 MB unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,14 @@ def _prefect() -> Iterator[Finding]:
         yield Finding("Prefect", True, "PREFECT_API_URL is not set: each command starts a server of its own")
         return
     try:
-        answer = httpx.get(f"{url}/admin/version", timeout=10)
-        answer.raise_for_status()
-        theirs = str(answer.json())
-    except (httpx.HTTPError, ValueError) as error:
-        yield Finding("Prefect", False, f"{url}: {error}", "start it (`prefect server start`), or mend PREFECT_API_URL")
+        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}), get_client(sync_client=True) as client:
+            answer = client.request("GET", "/admin/version")
+            answer.raise_for_status()
+            theirs = str(answer.json())
+    except (httpx.HTTPError, PrefectException, OSError, RuntimeError, ValueError) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        remedy = "start it (`prefect server start`), or mend PREFECT_API_URL or PREFECT_API_AUTH_STRING"
+        yield Finding("Prefect", False, f"{url}: {said[0]}", remedy)
         return
     ours = version("prefect")
     same = theirs.split(".")[:2] == ours.split(".")[:2]
@@ -104,7 +110,7 @@ def _memory() -> Finding:
     if sys.platform == "linux":
         shared = shutil.disk_usage("/dev/shm").total
         found += f", {shared / 2**30:.1f} GiB /dev/shm"
-        if shared < _SHM_SHARE * total:
+        if shared < _SHM_BYTES:
             return Finding(
                 "memory", False, found, "give the container more: docker run --shm-size, or shm_size in compose"
             )

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 from prefect import Task, flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.concurrency.sync import concurrency
+from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
@@ -219,11 +221,21 @@ def _turn(limit: str | None) -> Iterator[None]:
         try:
             held.enter_context(concurrency(limit, strict=True, raise_on_lease_renewal_failure=False))
         except ConcurrencySlotAcquisitionError as error:
+            if "must be created" not in str(error):
+                raise RunFailed(f"no slot of the concurrency limit {limit!r} could be had: {error}") from error
             raise JobError(
-                f"resources.concurrency_limit: no slot of {limit!r} in Prefect: {error}. Create it with "
+                f"resources.concurrency_limit: Prefect has no limit {limit!r}; create it with "
                 f"`prefect gcl create {limit} --limit 1`"
             ) from error
+        slot = held.pop_all()
+    try:
         yield
+    finally:
+        try:
+            slot.close()
+        except (httpx.HTTPError, PrefectException, OSError) as error:
+            # Its lease ends by itself; what was scored must not be lost for it.
+            get_run_logger().warning("the slot of %s could not be given back: %s", limit, error)
 
 
 def _result(future: Any) -> Any:

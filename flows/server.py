@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +33,14 @@ from prefect.settings import (
 
 from nightjar.inference.errors import ClusterError
 
-_FOR_WORKERS = ("PREFECT_API_", "PREFECT_CLIENT_")
+_FOR_WORKERS = ("PREFECT_API_URL", "PREFECT_CLIENT_MAX_RETRIES", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
+_SERVER_ENV = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    # Slots of concurrency limits are counted in the database; kept in memory, the leases behind them would be
+    # forgotten with the server, and the slot of a run that was cut off would never be free again.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+}
+_KEPT_LINES = 20
 USUAL_PORT = 4200
 START_S = 120.0
 _POLL_S = 0.1
@@ -45,6 +53,15 @@ class PrefectApi:
     url: str
     own: bool
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES), repr=False)
+
+    def listen(self) -> None:
+        """Keep the last lines that the own server says, until it ends."""
+        assert self.process is not None
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if text := line.decode(errors="replace").strip():
+                self.said.append(text)
 
     def wait(self) -> None:
         """Return once the API answers.
@@ -72,9 +89,9 @@ class PrefectApi:
     def _check_alive(self) -> None:
         if self.process is None or self.process.poll() is None:
             return
-        assert self.process.stderr is not None
-        said = self.process.stderr.read().decode(errors="replace").strip().splitlines()
-        raise ClusterError(f"the local Prefect server ended while starting: {said[-1] if said else 'no message'}")
+        raise ClusterError(
+            f"the local Prefect server ended while starting: {self.said[-1] if self.said else 'no message'}"
+        )
 
 
 def api_url() -> str:
@@ -114,11 +131,14 @@ def start_api(*, complete: bool = False) -> PrefectApi:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_UI_API_URL": url},
+        env={**_SERVER_ENV, **os.environ, "PREFECT_UI_API_URL": url},
         # Ctrl-C is for the run, which still has to report that it was interrupted.
         start_new_session=True,
     )
-    return PrefectApi(url, own=True, process=process)
+    api = PrefectApi(url, own=True, process=process)
+    # Read all the time: a full pipe would stop the server at its next warning.
+    threading.Thread(target=api.listen, daemon=True, name="nightjar-server-log").start()
+    return api
 
 
 def _free_port(wanted: int) -> int:
@@ -132,9 +152,12 @@ def _free_port(wanted: int) -> int:
 
 
 def worker_env() -> dict[str, str]:
-    """What the cluster's workers must know to report to the same API as this process."""
-    known = get_current_settings().to_environment_variables(exclude_unset=True, include_secrets=True)
-    return {name: value for name, value in known.items() if name.startswith(_FOR_WORKERS)}
+    """What the cluster's workers must know to report to the same API as this process.
+
+    No credentials: Ray writes this to its logs. An own cluster inherits them, another one's nodes have them.
+    """
+    known = get_current_settings().to_environment_variables(exclude_unset=True)
+    return {name: value for name, value in known.items() if name in _FOR_WORKERS}
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from rich.console import Console
 
-from nightjar.flows.deploy import find_jobs, serve
+from nightjar.flows.deploy import find_jobs, none_found, schedule_of, serve
 from nightjar.flows.server import reporting_to, start_api
 
 
@@ -15,21 +15,19 @@ def serve_until_ended(folder: str, console: Console, *, ray: str | None, limit: 
     """Serve until interrupted. Without a configured Prefect API one is started, with its pages, and ends with this.
 
     Raises:
-        JobError: a job file is wrong.
+        JobError: there is no job file, or one of them is wrong.
         ClusterError: Prefect's API does not answer.
     """
     jobs = find_jobs(folder)
+    if not jobs:
+        raise none_found(folder)
     api = start_api(complete=True)
     with reporting_to(api, verbose=True) as reporting:
         reporting.wait()
-        runner = serve(folder, ray, limit)
+        runner = serve(jobs, folder, ray, limit)
         for job in jobs.values():
-            when = (
-                f"{job.schedule.cron} ({job.schedule.timezone})"
-                if job.schedule
-                else "no schedule: run it from its page"
-            )
-            console.print(f"serving nightly/{job.name}: {when}", highlight=False, markup=False, soft_wrap=True)
+            said = f"serving nightly/{job.name}: {schedule_of(job)}"
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
         pages = api.url.removesuffix("/api")
         own = "; this server ends with this command, its records stay" if api.own else ""
         console.print(f"Pages: {pages}/deployments{own}. Ctrl-C ends.", highlight=False, markup=False, soft_wrap=True)

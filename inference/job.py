@@ -160,7 +160,12 @@ class Schedule(_Model):
     @field_validator("cron")
     @classmethod
     def _five_fields(cls, value: str) -> str:
-        problem = "" if len(value.split()) == 5 else f"it has {len(value.split())} fields"
+        fields = value.split()
+        problem = "" if len(fields) == 5 else f"it has {len(fields)} fields"
+        if not problem and re.search(r"[#?LW]", re.sub(r"(?i)[a-z]{3}", "", value)):
+            problem = "L, W, # and ? are not known here"
+        if not problem and fields[2] != "*" and fields[4] != "*":
+            problem = "day of month and day of week cannot both be given: what that means differs between schedulers"
         try:
             CronSim(value, dt.datetime(2026, 1, 1))
         except CronSimError as error:
@@ -189,7 +194,10 @@ class Schedule(_Model):
 
 
 class Job(_Model):
-    """One job file. Locations are absolute once loaded; `{date}` stands until `at`."""
+    """One job file. Locations are absolute once loaded; `{date}` stands until `at`.
+
+    places: the local folders below which input and output of every date lie.
+    """
 
     name: str
     input: Input
@@ -203,6 +211,7 @@ class Job(_Model):
     checks: tuple[Check, ...] = ()
     schedule: Schedule | None = None
     folder: str = Field(default="", exclude=True)
+    places: tuple[str, ...] = Field(default=(), exclude=True)
 
     @field_validator("name")
     @classmethod
@@ -341,8 +350,8 @@ def load_job(path: str | Path) -> Job:
 
 def parse_job(content: dict[str, Any], path: Path) -> Job:
     """A job from its parsed content; `path` is the job file it would lie in."""
-    if "folder" in content:
-        raise JobError(f"{path}: unknown key 'folder'")
+    if inner := sorted({"folder", "places"} & set(content)):
+        raise JobError(f"{path}: unknown key {inner[0]!r}")
     for key, reason in _LATER.items():
         if key in content:
             raise JobError(f"{path}: {key}: {reason}")
@@ -361,6 +370,8 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
             ),
         }
     )
+    local = [uri for uri in (job.input.uri, job.output.uri) if "://" not in uri]
+    job = job.model_copy(update={"places": tuple(map(_fixed, local))})
     for key in _PLACES:
         section, name = key.split(".")
         value = getattr(getattr(job, section), name)
@@ -398,6 +409,12 @@ def _absolute(uri: str, folder: Path) -> str:
         return uri
     # A trailing slash says "a folder", and is kept for the listing to see.
     return os.path.normpath(folder / Path(uri).expanduser()) + ("/" if uri.endswith("/") else "")
+
+
+def _fixed(path: str) -> str:
+    """The folder before the first placeholder or wildcard of a local path; all of it without one."""
+    found = re.search(r"[*?\[{]", path)
+    return os.path.dirname(path[: found.start()]) if found else path  # noqa: PTH120 (text, as the rest of a location)
 
 
 def _not_yaml(error: yaml.YAMLError) -> str:

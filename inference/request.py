@@ -9,6 +9,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -93,10 +94,13 @@ def make_request(
         raise JobError(f"--run-id {run_id!r}: use letters, digits, dots, dashes and underscores")
     if limit is not None and limit < 1:
         raise JobError(f"--limit {limit}: must be at least 1 row")
+    record = _recorded(storage, job, run_id)
+    # A limited run stays one, whoever continues it: it is never published.
+    limit = limit or record.get("limit")
     day = (
         _date(date)
         or _date(run_id, strict=False)
-        or _recorded(storage, job, run_id)
+        or _date(record.get("date"))
         or job.date_of(moment or dt.datetime.now(dt.UTC))
     )
     if run_id is None:
@@ -125,15 +129,15 @@ def _date(text: str | None, strict: bool = True) -> dt.date | None:
         return None
 
 
-def _recorded(storage: Storage, job: Job, run_id: str | None) -> dt.date | None:
-    """The logical date a named run began with: continuing it after midnight must not move it."""
+def _recorded(storage: Storage, job: Job, run_id: str | None) -> dict[str, Any]:
+    """What a named run began with: continuing it after midnight must not move its date."""
     if run_id is None or "{" in job.output.uri:
-        return None
+        return {}
     try:
-        record = json.loads(storage.read(join(job.output.uri, "runs", run_id, "run.json")))
+        record: dict[str, Any] = json.loads(storage.read(join(job.output.uri, "runs", run_id, "run.json")))
     except Missing:
-        return None
-    return dt.date.fromisoformat(record["date"])
+        return {}
+    return record
 
 
 def record_run(request: RunRequest) -> None:
@@ -144,7 +148,8 @@ def record_run(request: RunRequest) -> None:
     """
     uri = join(request.run_uri, "run.json")
     try:
-        request.storage.create(uri, json.dumps({"run_id": request.run_id, "date": request.date}).encode())
+        record = {"run_id": request.run_id, "date": request.date, "limit": request.limit}
+        request.storage.create(uri, json.dumps(record).encode())
     except AlreadyExists:
         _check_date(request)
 

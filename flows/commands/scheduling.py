@@ -72,11 +72,11 @@ def backfill(
     Published ones are left alone, partial ones continued.
     """
     from nightjar.flows.commands import say
-    from nightjar.inference.request import check_request, make_request
+    from nightjar.inference.request import check_model, make_request
 
     with as_json_too(as_json, {}):
         start, end = (make_request(job, date=date) for date in (first, last))
-        check_request(end)
+        check_model(start)  # the rest depends on the night
         from nightjar.flows import tables
         from nightjar.flows.backfill import launch_backfill
 

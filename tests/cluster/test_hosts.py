@@ -102,6 +102,7 @@ class Cluster:
         service = self.services[name]
         words = [word.replace("/jobs", str(self.folder / "jobs")) for word in service["command"]]
         self.ran[name] = words
+        words = [word.replace("$$", "$") for word in words]  # as compose does
         return self.hosts[name].start([*words, *extra], {**service.get("environment", {}), **(settings or {})})
 
     @property
@@ -300,6 +301,18 @@ def test_gpus_are_where_they_are(placed: Placed, signed_in: None) -> None:
     with client(api) as asked:
         paused = asked.read_deployment_by_name("nightly/spread").paused
     assert paused, "its job file is another job's now"
+
+
+def test_doctor_signs_in(cluster: Cluster, placed: Placed) -> None:
+    """Prefect's API wants a password here, and Ray a token: both are in the environment, and both answer."""
+    host = cluster.hosts["deploy"]
+    before = len(host.log.read_text())
+    environment = {**cluster.services["worker"]["environment"], "NIGHTJAR_RAY": "ray-head:6379"}
+    host.start(["nightjar", "doctor", "--json"], environment).wait(90)
+    found = {line["what"]: line for line in json.loads(host.log.read_text()[before:])}
+    assert found["Prefect"]["ok"], found
+    assert "http://prefect:4200/api: version 3.8" in found["Prefect"]["found"]
+    assert found["clock"]["ok"]
 
 
 def test_a_missing_token_says_so(cluster: Cluster, placed: Placed) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from commands import DATE, Flights, Partial
+from nightjar.flows import tables
 from support import Lake, command, nightjar
 
 pytestmark = pytest.mark.flow
@@ -111,6 +114,26 @@ def test_retry_of_a_run_that_never_was(tmp_path: Path) -> None:
         2,
         "nightjar: there is no run '2020-01-01' of lake yet; `nightjar runs` lists them\n",
     )
+
+
+def test_retry_of_a_limited_run_stays_limited(tmp_path: Path, api_env: dict[str, str]) -> None:
+    """Whoever continues it under its name: it is never published."""
+    lake = Lake(tmp_path).ready(name="tasted")
+    assert command("run", lake.job_path, "--date", DATE, "--limit", "1000", env=api_env).returncode == 0
+    again = command("retry", lake.job_path, f"{DATE}-limit-1000", "--json", env=api_env)
+    assert again.returncode == 0, again.stderr
+    assert (json.loads(again.stdout)["state"], json.loads(again.stdout)["rows_in"]) == ("validated", 1000)
+    assert lake.snapshot().number == 0
+
+
+def test_tables_show_what_is_said_as_it_is() -> None:
+    """Brackets and colons in paths and messages are no markup."""
+    console = Console(width=300, file=io.StringIO())
+    line = {"cause": "E[/x]", "what was done": ":key:", "message": "list[int] [bold]", "file": "[/data/x]", "row": 1}
+    for table in tables.shown([], [{**line, "shard": "s"}]):
+        console.print(table)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(text in shown for text in ("E[/x]", ":key:", "list[int] [bold]", "[/data/x]"))
 
 
 def test_doctor_finds_all_well(tmp_path: Path, api_env: dict[str, str]) -> None:

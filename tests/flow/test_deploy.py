@@ -89,6 +89,51 @@ def test_what_is_gone_is_paused_and_woken_when_it_is_back(jobs: Path, api_env: d
     assert not deployments(api, "deploy-a")["deploy-a"].paused
 
 
+def test_what_a_person_paused_stays_paused(jobs: Path, api_env: dict[str, str]) -> None:
+    """A schedule switched off on its page; and a deployment whose job file went away and came back."""
+    api = api_env["PREFECT_API_URL"]
+    deploy(jobs, api_env)
+    before = deployments(api, "deploy-a", "deploy-b")
+    with client(api) as asked:
+        asked.update_deployment_schedule(before["deploy-a"].id, before["deploy-a"].schedules[0].id, active=False)
+        asked.pause_deployment(before["deploy-b"].id)
+    (jobs / "deploy-b").rename(jobs.parent / f"{jobs.name}-b-away")
+    deploy(jobs, api_env)
+    (jobs.parent / f"{jobs.name}-b-away").rename(jobs / "deploy-b")
+    deploy(jobs, api_env)
+    after = deployments(api, "deploy-a", "deploy-b")
+    assert [schedule.active for schedule in after["deploy-a"].schedules] == [False]
+    assert after["deploy-b"].paused
+
+
+def test_the_last_job_file_gone_pauses_its_deployment(jobs: Path, api_env: dict[str, str]) -> None:
+    deploy(jobs, api_env)
+    for name in ("deploy-a", "deploy-b"):
+        (jobs / name / "job.yaml").unlink()
+    assert [d["what"] for d in deploy(jobs, api_env)] == ["paused", "paused"]
+
+
+@pytest.mark.parametrize(("old", "new"), [("name: deploy-a", "name: ["), ("input:", "inputt:")])
+def test_a_damaged_job_file_is_an_error_and_not_gone(jobs: Path, api_env: dict[str, str], old: str, new: str) -> None:
+    """Pausing the night of somebody who mistyped a key would be found out in the morning."""
+    path = (jobs / "deploy-a" / "job.yaml").rename(jobs / "churn.yaml")
+    deploy(jobs, api_env)
+    path.write_text(path.read_text().replace(old, new))
+    done = command("deploy", jobs, "--pool", "tests", env=api_env)
+    assert (done.returncode, f"{path}: " in done.stderr) == (2, True), done.stderr
+    assert not deployments(api_env["PREFECT_API_URL"], "deploy-a")["deploy-a"].paused
+
+
+def test_a_name_that_is_taken_is_not_taken_over(jobs: Path, api_env: dict[str, str], tmp_path: Path) -> None:
+    """Another team's folder with a job of the same name."""
+    deploy(jobs, api_env)
+    other = tmp_path.parent / f"{tmp_path.name}-other"
+    Lake(other).ready(name="deploy-a")
+    done = command("deploy", other, "--pool", "tests", env=api_env)
+    assert done.returncode == 2
+    assert f"deploy-a is deployed from {jobs}/deploy-a/job.yaml already; give this job another name" in done.stderr
+
+
 def test_a_wrong_job_file_deploys_nothing(jobs: Path, api_env: dict[str, str]) -> None:
     """Every fault of the folder in one go: wrong key, same name, same output."""
     Lake(jobs / "x-new").ready(name="deploy-x")
