@@ -43,7 +43,8 @@ def _prefect(_: list[str]) -> list[str]:
 
 
 def _worker(lines: list[str]) -> list[str]:
-    return [] if any("prefect worker start" in line for line in lines) else ["the Prefect worker is not running"]
+    # With its path: the shell that started it has the same words on its own command line.
+    return [] if any("/prefect worker start" in line for line in lines) else ["the Prefect worker is not running"]
 
 
 LOOK = {"ray": _ray, "prefect": _prefect, "worker": _worker}

@@ -298,6 +298,7 @@ def test_gpus_are_where_they_are(placed: Placed, signed_in: None) -> None:
     gpu = Placed(placed.cluster, placed.lake, "s3://lake/out-gpu")
     assert set(gpu.rows()["gpus"]) == {1}
     assert all(record["worker"].startswith("ray-gpu:") for record in gpu.of("receipt"))
+    assert placed.cluster.healthy("worker"), placed.cluster.hosts["worker"].log.read_text()
     with client(api) as asked:
         paused = asked.read_deployment_by_name("nightly/spread").paused
     assert paused, "its job file is another job's now"
