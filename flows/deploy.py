@@ -23,7 +23,8 @@ from prefect.types.entrypoint import EntrypointType
 
 from nightjar.flows.nightly import nightly
 from nightjar.inference.errors import ClusterError, JobError
-from nightjar.inference.job import Job, load_job
+from nightjar.inference.job import Job
+from nightjar.inference.jobfile import load_job
 
 TAG = "nightjar"
 GONE = "nightjar-gone"

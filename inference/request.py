@@ -16,7 +16,8 @@ import pyarrow as pa
 from nightjar.inference import publish
 from nightjar.inference.discovery import first_schema, input_folder, takes_in
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
-from nightjar.inference.job import Job, load_job
+from nightjar.inference.job import Job
+from nightjar.inference.jobfile import load_job
 from nightjar.inference.ledger import LEASE_S
 from nightjar.inference.models import code_fingerprint, fetch_model, model_fingerprint
 from nightjar.inference.predictors import input_columns

@@ -150,7 +150,8 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_every_job_file_in_the_docs_is_one() -> None:
     """YAML that begins with a name is a whole job file; other blocks are keys of one, or of a prefect.yaml."""
-    from nightjar.inference.job import Job, parse_job
+    from nightjar.inference.job import Job
+    from nightjar.inference.jobfile import parse_job
 
     seen = 0
     for page in PAGES:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from nightjar.inference.discovery import discover, first_schema, input_files, takes_in
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import Job, parse_job
+from nightjar.inference.job import Job
+from nightjar.inference.jobfile import parse_job
 from nightjar.inference.plan import make_plan
 from nightjar.inference.sources.parquet import read_piece
 from nightjar.inference.storage import LakeStorage

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference.gates import GateResult, budget_rows, evaluate
-from nightjar.inference.job import Job, parse_job
+from nightjar.inference.job import Job
+from nightjar.inference.jobfile import parse_job
 from nightjar.inference.metrics import Metrics
 
 

@@ -14,7 +14,8 @@ import yaml
 from pydantic import BaseModel
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import Job, arrow_type, load_job
+from nightjar.inference.job import Job, arrow_type
+from nightjar.inference.jobfile import load_job
 
 JOB: dict[str, Any] = {
     "name": "lake",

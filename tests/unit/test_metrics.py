@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from nightjar.inference.errors import JobError, SchemaMismatch
-from nightjar.inference.job import Job, parse_job
+from nightjar.inference.job import Job
+from nightjar.inference.jobfile import parse_job
 from nightjar.inference.metrics import _BINS, Metrics, _bins
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from nightjar.inference.errors import JobError, Missing
-from nightjar.inference.job import Job, parse_job
+from nightjar.inference.job import Job
+from nightjar.inference.jobfile import parse_job
 from nightjar.inference.models import code_fingerprint, fetch_model, model_fingerprint, scoring_fingerprint
 from nightjar.inference.storage import Entry, LakeStorage
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightjar.inference.discovery import FILES, Discovery
-from nightjar.inference.job import Job, parse_job
+from nightjar.inference.job import Job
+from nightjar.inference.jobfile import parse_job
 from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.shards import UNKNOWN
 
