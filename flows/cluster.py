@@ -179,7 +179,7 @@ def _reach(address: str) -> None:
 def _start(address: str, **options: Any) -> None:
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address, **options)
+        _connect(address, options)
         if threading.current_thread() is threading.main_thread():
             # Ray's own handler would end the process without a word.
             signal.signal(signal.SIGTERM, on_sigterm)
@@ -190,12 +190,24 @@ def _start(address: str, **options: Any) -> None:
         raise _unusable(address, said) from error
 
 
+def _connect(address: str, options: dict[str, Any]) -> None:
+    try:
+        ray.init(address=address, **options)
+    except ConnectionAbortedError:
+        if not address.startswith("ray://"):
+            raise
+        # The head starts a process for each client and gives it 30 s: a busy one is asked once more.
+        ray.init(address=address, **options)
+
+
 def _essence(error: Exception) -> str:
     """What Ray says, on one line: its first one, but for versions, which it lists below that."""
     text = str(error).strip() or type(error).__name__
     if text.startswith("Version mismatch"):
         return ", ".join(line.strip() for line in text.splitlines() if line.strip()).replace(":,", ":")
-    return text.splitlines()[0]
+    first, *more = text.splitlines()
+    # A heading says nothing: what it is about stands at the end of what follows.
+    return f"{first} {more[-1].strip()}" if first.endswith(":") and more else first
 
 
 def _unusable(address: str, why: str) -> ClusterError:
