@@ -79,7 +79,8 @@ class Plan:
     @classmethod
     def from_bytes(cls, data: bytes) -> Plan:
         """The inverse of `to_bytes`."""
-        return cls(pq.read_table(io.BytesIO(data)).cast(SHARDS))
+        # In this thread alone: one of Arrow's that lets go of a Python object while the process ends aborts it.
+        return cls(pq.read_table(pa.BufferReader(data), use_threads=False, pre_buffer=False).cast(SHARDS))
 
     @classmethod
     def of(cls, shards: Iterable[Shard]) -> Plan:

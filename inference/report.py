@@ -178,7 +178,8 @@ class RunReport:
         """Quarantined rows, read from a bounded number of parts."""
         for name in part_names(self.outcomes, "quarantine")[:_PARTS_READ]:
             with pq.ParquetFile(self.storage.open(join(self.uri, name))) as file:
-                rows = file.read(columns=["_file", "_row", "error", "message", "replay"]).slice(0, limit)
+                wanted = ["_file", "_row", "error", "message", "replay"]
+                rows = file.read(columns=wanted, use_threads=False).slice(0, limit)
             for row in rows.to_pylist():
                 yield {
                     "cause": row["error"],

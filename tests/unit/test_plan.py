@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +226,21 @@ def test_by_default_a_shard_is_at_most_128_mib_decoded() -> None:
     lines = [line(f"f{index}", [1000] * 100, [32 << 20] * 100) for index in range(8)]
     plan = make_plan(lake(lines), job(actors=1), "model")
     assert {shard.rows for shard in plan.shards()} == {4000}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux shows them")
+def test_a_plan_is_read_without_threads_of_arrow(tmp_path: Path) -> None:
+    """One that lets go of a Python object while a short command ends aborts it: `nightjar files` once ended with 134."""
+    path = tmp_path / "plan.parquet"
+    path.write_bytes(Plan.of([]).to_bytes())
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from nightjar.inference.plan import Plan\n"
+        "data = Path(sys.argv[1]).read_bytes()\n"
+        "before = len(os.listdir('/proc/self/task'))\n"
+        "Plan.from_bytes(data)\n"
+        "print(len(os.listdir('/proc/self/task')) - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
