@@ -90,7 +90,7 @@ def to_parquet(table: pa.Table, state: State) -> bytes:
 def read(data: bytes) -> pa.Table:
     """The inverse of `to_parquet`."""
     # In this thread alone: one of Arrow's that lets go of a Python object while the process ends aborts it.
-    return pq.read_table(pa.BufferReader(data), use_threads=False, pre_buffer=False)
+    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
 
 
 def lines(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -80,7 +80,7 @@ class Plan:
     def from_bytes(cls, data: bytes) -> Plan:
         """The inverse of `to_bytes`."""
         # In this thread alone: one of Arrow's that lets go of a Python object while the process ends aborts it.
-        return cls(pq.read_table(pa.BufferReader(data), use_threads=False, pre_buffer=False).cast(SHARDS))
+        return cls(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).cast(SHARDS))
 
     @classmethod
     def of(cls, shards: Iterable[Shard]) -> Plan:

@@ -230,7 +230,7 @@ def test_by_default_a_shard_is_at_most_128_mib_decoded() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux shows them")
 def test_a_plan_is_read_without_threads_of_arrow(tmp_path: Path) -> None:
-    """One that lets go of a Python object while a short command ends aborts it: `nightjar files` once ended with 134."""
+    """One that lets go of a Python object while a short command ends aborts it: `nightjar files` did."""
     path = tmp_path / "plan.parquet"
     path.write_bytes(Plan.of([]).to_bytes())
     program = (
