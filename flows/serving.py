@@ -33,4 +33,5 @@ def serve_until_ended(folder: str, console: Console, *, ray: str | None, limit: 
         console.print(f"Pages: {pages}/deployments{own}. Ctrl-C ends.", highlight=False, markup=False, soft_wrap=True)
         with suppress(KeyboardInterrupt):
             asyncio.run(runner.start())
-        console.print("stopped serving; schedules stay, and what falls due is run when something serves again")
+        ended = "stopped serving; schedules stay, and what falls due is run when something serves again"
+        console.print(ended, highlight=False, markup=False, soft_wrap=True)
