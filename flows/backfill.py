@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -46,10 +46,6 @@ class Night:
     def ok(self) -> bool:
         """Whether readers see the night."""
         return self.state in {"published", "skipped"}
-
-    def as_dict(self) -> dict[str, Any]:
-        """For machines."""
-        return asdict(self)
 
 
 def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -18,11 +17,6 @@ if TYPE_CHECKING:
 
 _SHARDS = ("input", "status", "failed attempts", "why", "rows", "quarantined", "seconds", "shard")
 _INCIDENTS = ("cause", "what was done", "message", "file", "row", "shard")
-
-
-def runs_data(found: Sequence[RunLine]) -> list[dict[str, Any]]:
-    """`runs` for machines."""
-    return [asdict(line) for line in found]
 
 
 def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:

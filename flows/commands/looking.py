@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -46,7 +47,7 @@ def runs(
     with as_json_too(as_json, {}):
         request = make_request(job, scores=False)
         found = list(list_runs(request.storage, request.output, limit))
-    out.print_json(data=tables.runs_data(found)) if as_json else out.print(tables.runs(request, found))
+    out.print_json(data=[asdict(line) for line in found]) if as_json else out.print(tables.runs(request, found))
 
 
 def show(
@@ -118,7 +119,7 @@ def doctor(
 
     found = list(examine(job, ray))
     if as_json:
-        out.print_json(data=[{"what": f.what, "ok": f.ok, "found": f.found, "remedy": f.remedy} for f in found])
+        out.print_json(data=[asdict(finding) for finding in found])
     else:
         for finding in found:
             tell(f"{'ok ' if finding.ok else 'NO '} {finding.what:<10} {finding.found}")

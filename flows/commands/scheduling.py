@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -37,7 +38,7 @@ def deploy(
         url = require_api()
         done = make(folder, pool, ray)
     if as_json:
-        out.print_json(data=[{"name": d.name, "what": d.what, "schedule": d.schedule} for d in done])
+        out.print_json(data=[asdict(each) for each in done])
         return
     for each in done:
         tell(f"{each.what:<8} nightly/{each.name}: {each.schedule}")
@@ -82,7 +83,7 @@ def backfill(
 
         nights = launch_backfill(start, end, parallel, ray, out, verbose=verbose, quiet=as_json)
     if as_json:
-        print(json.dumps([night.as_dict() for night in nights]))
+        print(json.dumps([asdict(night) for night in nights]))
     else:
         out.print(tables.nights(nights))
     if failed := [night for night in nights if not night.ok]:
