@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from hosts import Host
 from nightjar.inference import publish
 from nightjar.inference.storage import LakeStorage, StorageSettings
 from s3 import weed
-from support import Lake, wait_until
+from support import GATE, Lake, permit, wait_until
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
 
@@ -50,30 +49,20 @@ RESOURCES = {"ray-worker": ["--num-cpus=1"], "ray-gpu": ["--num-cpus=1", "--num-
 """What a container would tell Ray by its size; here all hosts are one machine."""
 
 MODEL = '''
-import contextlib, os, time
-from pathlib import Path
-
 import numpy as np
 import ray
+from gate import Gate
 
 
 class Gated:
-    """Twice x. Takes a file out of the folder `permits` for each shard, and waits when there is none."""
+    """Twice x, no faster than the gate lets it; and the GPUs it holds."""
 
     def __init__(self, permits):
-        self.permits = Path(permits)
-
-    def permitted(self):
-        for permit in self.permits.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                permit.unlink()
-                return True
-        return False
+        self.gate = Gate(permits)
 
     def __call__(self, batch):
         rows = len(batch["x"])
-        while rows == 1000 and not self.permitted():
-            time.sleep(0.05)
+        self.gate.wait(rows)
         return {"score": batch["x"] * 2, "gpus": np.full(rows, len(ray.get_gpu_ids()))}
 '''
 
@@ -192,8 +181,7 @@ class Placed:
 
     def permit(self, shards: int) -> None:
         """The model scores so many more shards."""
-        for _ in range(shards):
-            (self.cluster.folder / "permits" / uuid.uuid4().hex).touch()
+        permit(self.cluster.folder / "permits", shards)
 
     def records(self) -> list[dict[str, Any]]:
         """What is in the ledger."""
@@ -234,6 +222,7 @@ def placed(cluster: Cluster) -> Placed:
         path.unlink()
     (cluster.folder / "permits").mkdir()
     lake.write_model(MODEL)
+    (lake.folder / "gate.py").write_text(GATE)
     lake.write_job(
         name="spread",
         input__uri="s3://lake/in/",

@@ -34,7 +34,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 import pages
 from nightjar.inference.storage import LakeStorage, StorageSettings
 from s3 import S3Server
-from support import Lake, command, nightjar, wait_until
+from support import GATE, Lake, command, nightjar, permit, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
 
@@ -42,37 +42,27 @@ FREED_S = 10.0
 """Within this time after the command was interrupted its actors have let go of the GPUs."""
 
 MODEL = '''
-import contextlib, json, os, time
+import json, os
 from pathlib import Path
 
 import numpy as np
 import ray
+from gate import Gate
 from helper import FACTOR
 
 PLUS = json.loads(Path(__file__).with_name("table.json").read_text())["plus"]
 
 
 class Gated:
-    """x times a number from a module beside this one, plus one from a file beside it; and who scored it.
-
-    Takes one file out of the folder `permits` for each shard, and waits when there is none.
-    """
+    """x times a number from a module beside this one, plus one from a file beside it; and who scored it."""
 
     def __init__(self, permits):
-        self.permits = Path(permits)
+        self.gate = Gate(permits)
         self.gpu = int(ray.get_gpu_ids()[0])
-
-    def permitted(self):
-        for permit in self.permits.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                permit.unlink()
-                return True
-        return False
 
     def __call__(self, batch):
         rows = len(batch["x"])
-        while rows == 1000 and not self.permitted():
-            time.sleep(0.05)
+        self.gate.wait(rows)
         return {
             "score": batch["x"] * FACTOR + PLUS,
             "gpu": np.full(rows, self.gpu),
@@ -201,8 +191,7 @@ class Remote:
 
     def permit(self, shards: int) -> None:
         """The model scores so many more shards, and waits before the next ones."""
-        for _ in range(shards):
-            (self.lake.folder.with_suffix(".permits") / uuid.uuid4().hex).touch()
+        permit(self.lake.folder.with_suffix(".permits"), shards)
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
@@ -264,6 +253,7 @@ def remote(
     """The job, whose actors hold a GPU each."""
     folder = tmp_path_factory.mktemp("job")
     (folder / "model.py").write_text(MODEL)
+    (folder / "gate.py").write_text(GATE)
     (folder / "helper.py").write_text("FACTOR = 3\n")
     permits = folder.with_suffix(".permits")
     permits.mkdir()
