@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference import engine
+from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.errors import Fenced, InputChanged, InputCorrupt, QuarantineFull, RunFailed, ShardsFailed
 from nightjar.inference.ledger import LedgerWriter, Record
 from nightjar.inference.plan import Plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Started, encode
 from nightjar.inference.suspects import Attempt, GivenUp, next_attempt
-from nightjar.inference.worker import WorkerSpec
 
 FLUSH_S = 1.0
 FLUSH_RECORDS = 500

@@ -11,8 +11,10 @@ import gc
 import itertools
 import json
 import logging
+import os
 import queue
 import threading
+import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -23,15 +25,16 @@ import ray.data
 import ray.exceptions
 from ray.data import ActorPoolStrategy, DataContext
 
+from nightjar.inference.assignment import Assignment, WorkerSpec
 from nightjar.inference.audit import Audited, audit_block
-from nightjar.inference.errors import ClusterError, JobError, RunFailed
+from nightjar.inference.errors import ClusterError, JobError, ProcessSpoilt, RunFailed
 from nightjar.inference.job import Job
 from nightjar.inference.plan import shard_of_line
 from nightjar.inference.shards import Crumb, Event, clip, decode, encode
 from nightjar.inference.storage import Storage
 from nightjar.inference.suspects import Attempt, Rows
 from nightjar.inference.trial import Loaded, try_model
-from nightjar.inference.worker import Assignment, ShardWorker, WorkerSpec
+from nightjar.inference.worker import ShardWorker
 
 BLOCKS_PER_ACTOR = 64
 MAX_BLOCKS = 1024
@@ -40,6 +43,10 @@ FEW = 4
 """So many suspects share one actor: Ray Data takes each crumb at once from one, at 10 Hz from several."""
 AUDIT_BLOCKS = 256
 TICK_S = 0.5
+LAST_WORDS_S = 1.0
+NO_EVENT = 3
+"""A pass without any event for so many times `retry.stall_s` is ended: reading, one micro-batch and writing may each
+take that long, and workers end what takes longer."""
 
 _CLOSING_S = 5.0
 
@@ -79,7 +86,9 @@ def preflight(spec: WorkerSpec, sample: str | None) -> Loaded:
         JobError: the model cannot be loaded, its process died, or no row of the sample could be scored.
     """
     need = spec.job.resources
-    trial = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, num_returns="streaming")(try_model)
+    trial = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
+        try_model
+    )
     steps: Any = trial.options(name="nightjar preflight").remote(spec, sample)
     key = "model.uses" if spec.job.model.uses != "torch" else "model.path"
     loaded: Loaded | None = None
@@ -129,13 +138,18 @@ class _Actor:
         self._worker = ShardWorker(spec)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
-        for event in self._worker.process(_assignments(block)):
-            table = pa.table({"event": [json.dumps(encode(event))]})
-            yield table
-            if isinstance(event, Crumb):
-                # With one block buffered, a second one is taken only when the first has arrived: no crumb is
-                # still on its way while its row is scored, so the death is never blamed on the row before.
+        try:
+            for event in self._worker.process(_assignments(block)):
+                table = pa.table({"event": [json.dumps(encode(event))]})
                 yield table
+                if isinstance(event, Crumb):
+                    # With one block buffered, a second one is taken only when the first has arrived: no crumb is
+                    # still on its way while its row is scored, so the death is never blamed on the row before.
+                    yield table
+        except ProcessSpoilt:
+            # What was said last is still on its way; if it is lost, this is a death like any other.
+            time.sleep(LAST_WORDS_S)
+            os._exit(1)
 
 
 def _assignments(block: pa.Table) -> Iterator[Assignment]:
@@ -208,8 +222,9 @@ def _pass(spec: WorkerSpec, blocks: list[pa.Table], most: int, suspects: bool) -
         max_size=min(most, len(blocks)),
         max_tasks_in_flight_per_actor=1 if suspects else 2,
     )
+    # Not from_arrow: that asks a task for each block's size, and waits for ever where every CPU is taken.
     # Not map_batches: that wants a batch size for GPUs, and would join suspects to blocks of so many rows.
-    return ray.data.from_arrow(blocks).map_batches_internal(
+    return ray.data.from_blocks(blocks).map_batches_internal(
         _Actor,
         fn_constructor_args=(spec,),
         batch_size=None,
@@ -262,12 +277,16 @@ def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iter
     """Audit committed shards on the cluster; yields None on a tick, and at last everything merged in order.
 
     Plain tasks: an audit needs neither a pool nor a model, and repeating one harms nothing.
+
+    Raises:
+        RunFailed: the cluster lost its tasks again and again, or let none of them end for `NO_EVENT` × `stall_s`.
     """
     audit_task = ray.remote(num_cpus=1)(_audit_lines)
     waiting = _audit_blocks(outcomes)
     running: dict[Any, int] = {}
     found: dict[int, Audited] = {}
     room = max(1, int(_total("CPU"))) * 2
+    deadline = time.monotonic() + NO_EVENT * job.retry.stall_s
     while True:
         for index, block in itertools.islice(waiting, room - len(running)):
             running[audit_task.options(name="nightjar audit").remote(block, storage, revision, job)] = index
@@ -275,12 +294,28 @@ def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iter
             break
         done, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
         for task in done:
-            found[running.pop(task)] = ray.get(task)
+            found[running.pop(task)] = _answer(task, "the audit")
+            deadline = time.monotonic() + NO_EVENT * job.retry.stall_s
+        if time.monotonic() > deadline:
+            raise RunFailed(
+                f"the audit stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the cluster busy "
+                "with others, or the storage away? Repeat the command: what is scored is kept"
+            )
         yield None
     merged = Audited()
     for index in sorted(found):
         merged.merge(found[index])
     yield merged
+
+
+def _answer(task: Any, what: str) -> Any:
+    """A task's result; RunFailed when the cluster lost it as often as Ray tries it again."""
+    try:
+        return ray.get(task)
+    except ray.exceptions.RayTaskError:
+        raise
+    except ray.exceptions.RayError as error:
+        raise RunFailed(f"the cluster lost {what}: {clip(str(error))}") from error
 
 
 def _audit_blocks(outcomes: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -307,7 +342,7 @@ def _configure(stall_s: float, buffered: int) -> None:
     context.max_errored_blocks = -1
     # Each event is handed over when it is yielded, not when a block is full.
     context.target_max_block_size = 1
-    context.execution_no_progress_timeout_s = stall_s
+    context.execution_no_progress_timeout_s = NO_EVENT * stall_s
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.enable_auto_log_stats = False

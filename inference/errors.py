@@ -20,7 +20,10 @@ NightjarError
     ├── InputChanged      the file changed while, or before, it was read
     ├── SchemaMismatch    the file's columns are not the job's
     ├── OverBudget        more rows of this shard were quarantined than the whole run may lose
+    ├── ShardTooSlow      an attempt took longer than the job gives a shard
     └── OutputInvalid     the predictor's outputs are not what the job declares
+
+Apart from them stands `ProcessSpoilt`: no `Exception`, so that no code that catches these holds it up.
 
 Whether to try again is decided by type alone: `terminal` on a `ShardError`, `Transient` on storage.
 Every class survives pickling, because these cross process boundaries.
@@ -143,5 +146,23 @@ class OverBudget(ShardError):
     terminal = True
 
 
+class ShardTooSlow(ShardError):
+    """The attempt took longer than `retry.shard_s`."""
+
+
 class OutputInvalid(ShardError):
     """Outputs are missing, of the wrong length, or do not fit their declared type."""
+
+
+class ProcessSpoilt(BaseException):
+    """This process can do no more work and must end: its device is lost, or it was interrupted while it hung.
+
+    cause: a word for counting. message: a sentence for reading.
+    """
+
+    def __init__(self, cause: str, message: str) -> None:
+        super().__init__(cause, message)
+        self.cause, self.message = cause, message
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.message}"

@@ -116,12 +116,17 @@ class Resources(_Model):
 
 
 class Retry(_Model):
-    """How much is forgiven. `max_quarantined` is a share of the run's rows; times are in seconds."""
+    """How much is forgiven. `max_quarantined` is a share of the run's rows; times are in seconds.
+
+    stall_s: the longest a step of a worker may take (loading the model, reading a piece, one micro-batch, writing
+    a part). shard_s: the longest an attempt at one shard may take.
+    """
 
     attempts: int = Field(default=3, ge=1, le=20)
     backoff_s: float = Field(default=5, ge=0, strict=False)
     max_quarantined: float = Field(default=0.001, ge=0, le=1, strict=False)
     stall_s: float = Field(default=600, gt=0, strict=False)
+    shard_s: float = Field(default=7200, gt=0, strict=False)
 
 
 class Check(_Model):

@@ -9,8 +9,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from nightjar.inference import revisions as revs
+from nightjar.inference.assignment import WorkerSpec, batch_rows, load, worker_spec
 from nightjar.inference.discovery import Discovery
-from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.errors import JobError, NightjarError, ProcessSpoilt, RunFailed
 from nightjar.inference.models import scoring_fingerprint
 from nightjar.inference.plan import Plan
 from nightjar.inference.predictors import input_columns
@@ -18,7 +19,7 @@ from nightjar.inference.request import RunRequest, check_model
 from nightjar.inference.scoring import BatchSize, Scored, score_table
 from nightjar.inference.shards import Piece, Shard
 from nightjar.inference.sources import parquet
-from nightjar.inference.worker import WorkerSpec, batch_rows, load, worker_spec
+from nightjar.inference.watchdog import Watchdog
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,10 @@ def _replay_here(request: RunRequest, shard_id: str, row: int, file: str | None,
         if scoring_fingerprint(request.job, model_hash, request.code) == fingerprint
         else ("Note: the model, the code or the job changed since that run.\n")
     )
-    scored = _score_row(spec, piece, row, pdb=pdb)
+    try:
+        scored = _score_row(spec, piece, row, pdb=pdb)
+    except RunFailed as lost:
+        return Replayed(False, f"{changed}row {row}: {lost}")
     if scored.failures:
         failure = scored.failures[0]
         return Replayed(False, f"{changed}{failure.traceback or ''}\n{failure.error}: {failure.message}".strip())
@@ -114,7 +118,8 @@ def _score_row(spec: WorkerSpec, piece: Piece, row: int, *, pdb: bool) -> Scored
         except Exception:  # noqa: BLE001 (shown to the person at the prompt)
             debugger.post_mortem()
     steps = score_table(features, scorer, BatchSize(1), spec.job.model.output_types(), origin=row)
-    return _finish(steps)
+    with Watchdog(spec.job.retry.stall_s):
+        return _finish(steps)
 
 
 def _finish(steps: Any) -> Scored:
@@ -124,6 +129,8 @@ def _finish(steps: Any) -> Scored:
     except StopIteration as stop:
         scored: Scored = stop.value
         return scored
+    except ProcessSpoilt as spoilt:
+        raise RunFailed(str(spoilt)) from spoilt
 
 
 def _piece(shard: Shard, row: int, file: str | None) -> Piece:

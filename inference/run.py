@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from nightjar.inference import engine, gates, outcomes, publish
 from nightjar.inference import revisions as revs
+from nightjar.inference.assignment import WorkerSpec, worker_spec
 from nightjar.inference.audit import Audited, check_plan_covers
 from nightjar.inference.campaign import Campaign, Listener
 from nightjar.inference.discovery import Discovery
@@ -30,7 +31,6 @@ from nightjar.inference.request import RunRequest, check_columns, check_model, c
 from nightjar.inference.resume import claim, limited, number_for, plan_in, probe, progress_of, retire, settle, succeed
 from nightjar.inference.tenure import tenure
 from nightjar.inference.trial import SAMPLE_ROWS
-from nightjar.inference.worker import WorkerSpec, worker_spec
 
 
 @dataclass(frozen=True)

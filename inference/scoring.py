@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import NightjarError, OutputInvalid, OverBudget
+from nightjar.inference.errors import NightjarError, OutputInvalid, OverBudget, ProcessSpoilt
 from nightjar.inference.shards import clip
 
 Scorer = Callable[[pa.Table], dict[str, pa.Array]]
@@ -134,6 +134,7 @@ def score_table(
     Raises:
         OverBudget: more than `budget` rows failed, as soon as they did.
         NightjarError: the scorer raised one other than `OutputInvalid`; it is not about a row.
+        ProcessSpoilt: the device is lost to this process; `Ahead` told at which rows.
     """
     tally = _Tally(types, budget, origin)
     for row in sorted(skip):
@@ -264,6 +265,8 @@ def _attempt(scorer: Scorer, table: pa.Table, types: dict[str, pa.DataType]) -> 
         # Anything the user's code raises is about these rows; what Nightjar raises is about the shard.
         if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
             raise
+        if _is_device_lost(error):
+            raise ProcessSpoilt(type(error).__name__, clip(str(error))) from error
         return _raised(error)
 
 
@@ -292,6 +295,12 @@ def _is_memory(error: Exception) -> bool:
     """Out of memory by type, never by message. torch's type exists only where torch was imported."""
     theirs = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
     return isinstance(error, (MemoryError, theirs))
+
+
+def _is_device_lost(error: Exception) -> bool:
+    """An error after which the device refuses everything from this process, such as a failed assertion on it."""
+    theirs = getattr(sys.modules.get("torch"), "AcceleratorError", ())
+    return isinstance(error, theirs)
 
 
 def _tail(text: str) -> str:

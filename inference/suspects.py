@@ -1,11 +1,11 @@
 """What a shard's failures so far say about its next attempt. Pure.
 
-A worker reports what it can catch. What it cannot, the death of its process, is narrowed down: the shard
-rides alone and leaves a crumb before each micro-batch (second death), then before each row of the batch the
-last crumb named (third death); that row goes to the quarantine without being scored. A death while no row was
-with the predictor, in reading or writing, blames none. No chain is endless:
-attempts that failed are bounded by the job, deaths without a new culprit by `deaths_allowed`, and culprits
-by `MAX_CULPRITS`.
+A worker reports what it can catch, and a process that must end says at which rows. The death of one that says
+nothing is narrowed down: the shard rides alone and leaves a crumb before each micro-batch (second death), then
+before each row of the batch the last crumb named (third death); that row goes to the quarantine without being
+scored. A death while no row was with the predictor, in reading or writing, blames none. No chain is endless:
+attempts that failed are bounded by the job, deaths without a new culprit by `deaths_allowed`, and culprits by
+`MAX_CULPRITS`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ MAX_CULPRITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows [row, row + rows) of a file."""
+    """Rows [row, row + rows) of a file. why: what is known of them beyond that their process died."""
 
     uri: str
     row: int
     rows: int
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def next_attempt(failures: Sequence[Failed], attempts: int, earlier: Sequence[Fa
             crumbs = True
             deaths += index >= len(earlier)
             if failed.rows == 1:
-                skip.append(Rows(failed.uri, failed.row, 1))
+                skip.append(Rows(failed.uri, failed.row, 1, failed.message if failed.cause != "ProcessDied" else ""))
                 singly, deaths = None, 0
             elif failed.rows > 1:
                 singly = Rows(failed.uri, failed.row, failed.rows)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nightjar.inference.errors import JobError, ShardError, StorageError
+from nightjar.inference.assignment import WorkerSpec, load
+from nightjar.inference.errors import JobError, ProcessSpoilt, ShardError, StorageError
 from nightjar.inference.scoring import BatchSize, score_table
 from nightjar.inference.shards import clip
 from nightjar.inference.sources import parquet
-from nightjar.inference.worker import ShardWorker, WorkerSpec, load
+from nightjar.inference.worker import ShardWorker
 
 SAMPLE_ROWS = 32
 
@@ -51,6 +52,10 @@ def try_model(spec: WorkerSpec, sample: str | None) -> Iterator[Loaded | str]:
             next(steps)
     except StopIteration as stop:
         failures = stop.value.failures
+    except ProcessSpoilt as spoilt:
+        # As with a row that kills its process: the passes find it.
+        yield Loaded(device, str(spoilt))
+        return
     if failures and len(failures) == table.num_rows:
         first = failures[0]
         yield f"none of the first {table.num_rows} rows of {sample} can be scored: {first.error}: {first.message}"

@@ -7,114 +7,28 @@ be caught becomes a `Failed` event and the worker goes on to the next shard.
 from __future__ import annotations
 
 import os
-import shlex
 import socket
 import time
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from nightjar.inference import sink
-from nightjar.inference.errors import Fenced, ShardError
-from nightjar.inference.gates import budget_rows
-from nightjar.inference.job import Job
+from nightjar.inference.assembly import Assembly
+from nightjar.inference.assignment import Assignment, WorkerSpec, batch_rows, load
+from nightjar.inference.errors import Fenced, ProcessSpoilt, ShardError, ShardTooSlow
 from nightjar.inference.ledger import Ledger
-from nightjar.inference.metrics import Metrics
-from nightjar.inference.models import fetch_model
-from nightjar.inference.predictors import Scorer, input_columns, load_scorer
-from nightjar.inference.request import RunRequest
+from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.retrying import RetryingStorage
-from nightjar.inference.scoring import Ahead, BatchSize, RowFailure, Scored, auto_batch_rows, score_table
-from nightjar.inference.shards import Crumb, Event, Failed, Part, Piece, Receipt, Shard, Started, clip
+from nightjar.inference.scoring import BatchSize, RowFailure, Scored, score_table
+from nightjar.inference.shards import Crumb, Event, Failed, Part, Piece, Receipt, Started, clip
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import Storage, join
 from nightjar.inference.suspects import Attempt, Rows
-
-_PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-
-
-@dataclass(frozen=True)
-class WorkerSpec:
-    """Everything a worker needs, sent once.
-
-    schema: the columns to read, in order, as the first readable file has them. epoch, segment: the writer's
-    tenure, and the newest ledger segment it knew. budget: rows the whole run may lose.
-    """
-
-    job: Job
-    job_path: str
-    run_id: str
-    revision: str
-    storage: Storage
-    schema: pa.Schema
-    epoch: int
-    segment: int
-    budget: int
-    model_hash: str
-    model_cache: str
-
-
-def worker_spec(
-    request: RunRequest,
-    schema: pa.Schema,
-    model_hash: str,
-    *,
-    revision: str = "",
-    epoch: int = 0,
-    segment: int = 0,
-    rows: int = 0,
-) -> WorkerSpec:
-    """What a request's workers are sent. Without a revision nothing can be written, only scored.
-
-    schema: all columns of the input. rows: of the whole run, from which its budget of lost rows follows.
-    """
-    return WorkerSpec(
-        job=request.job,
-        job_path=request.job_path,
-        run_id=request.run_id,
-        revision=revision,
-        storage=request.storage,
-        schema=read_schema(request.job, schema),
-        epoch=epoch,
-        segment=segment,
-        budget=budget_rows(request.job.retry.max_quarantined, rows),
-        model_hash=model_hash,
-        model_cache=request.model_cache,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """One attempt at one shard."""
-
-    shard: Shard
-    attempt: Attempt = field(default_factory=Attempt)
-
-
-def read_schema(job: Job, schema: pa.Schema) -> pa.Schema:
-    """The columns a worker reads: what the model sees, what is carried, the label; in file order."""
-    wanted = {*input_columns(job, schema), *job.carry, *([job.label] if job.label else [])}
-    return pa.schema([item for item in schema if item.name in wanted])
-
-
-def load(spec: WorkerSpec) -> Scorer:
-    """Fetch the model to this node if it is remote, and load it."""
-    path = fetch_model(spec.storage, spec.job.model.path, spec.model_hash, Path(spec.model_cache))
-    return load_scorer(spec.job, path)
-
-
-def batch_rows(spec: WorkerSpec) -> int:
-    """Rows per micro-batch, a pure function of job and schema."""
-    size = spec.job.model.batch_size
-    if isinstance(size, int):
-        return size
-    columns = input_columns(spec.job, spec.schema)
-    features = pa.schema([spec.schema.field(name) for name in columns])
-    return auto_batch_rows(features, spec.job.resources.gpus > 0)
+from nightjar.inference.watchdog import Watchdog
 
 
 class ShardWorker:
@@ -133,14 +47,35 @@ class ShardWorker:
         self._features = list(input_columns(spec.job, spec.schema))
         self._reader = ThreadPoolExecutor(1, "nightjar-read")
         self._writer = ThreadPoolExecutor(1, "nightjar-write")
+        self._watchdog = Watchdog(spec.job.retry.stall_s)
+        self._at: _At | None = None
+        self._behind: tuple[Started, Future[Event]] | None = None
+        self._said = 0.0
 
     def features(self) -> pa.Schema:
         """The columns the model side is given."""
         return pa.schema([self.spec.schema.field(name) for name in self._features])
 
     def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
-        """Score the assignments in order, yielding events as they happen."""
-        writing: Future[Event] | None = None
+        """Score the assignments in order, yielding events as they happen.
+
+        Raises:
+            ProcessSpoilt: a step hung or the device is lost; it was said, and the process must end.
+        """
+        events = self._events(assignments)
+        while True:
+            try:
+                with self._watchdog:
+                    event = next(events)
+            except StopIteration:
+                return
+            except ProcessSpoilt as spoilt:
+                yield from self._last_words(spoilt)
+                raise
+            self._said = time.monotonic()
+            yield event
+
+    def _events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
         ahead = iter(assignments)
         following = yield from self._begin(next(ahead, None))
         while following is not None:
@@ -150,16 +85,43 @@ class ShardWorker:
             alone = running.alone or (upcoming is not None and upcoming.attempt.crumbs)
             following = None if alone else (yield from self._begin(upcoming))
             result = yield from self._score(running)
-            if writing is not None:
-                yield writing.result()
-            writing = result
-            if alone and writing is not None:
-                yield writing.result()
-                writing = None
+            yield from self._written()
+            if result is not None:
+                self._behind = running.started, result
             if alone:
+                yield from self._written()
                 following = yield from self._begin(upcoming)
-        if writing is not None:
-            yield writing.result()
+        yield from self._written()
+
+    def _written(self) -> Iterator[Event]:
+        """Wait for the write that goes on behind the scoring, if any."""
+        if self._behind is None:
+            return
+        started, writing = self._behind
+        self._at = _At(started)
+        event = writing.result()
+        self._behind = None
+        yield event
+
+    def _last_words(self, spoilt: ProcessSpoilt) -> Iterator[Event]:
+        """What this process can still say: how the write behind went, and what ends it at which rows."""
+        if self._behind is not None and (self._at is None or self._behind[0] is not self._at.started):
+            with suppress(TimeoutError):  # then it is charged as what was started and not answered
+                yield self._behind[1].result(self.spec.job.retry.stall_s)
+        if self._at is None:
+            return
+        started = self._at.started
+        yield Failed(
+            shard=started.shard,
+            attempt=started.attempt,
+            cause=spoilt.cause,
+            message=clip(f"{spoilt}; its process was ended{self._at.where}"),
+            died=True,
+            uri=self._at.uri,
+            row=self._at.row,
+            rows=self._at.rows,
+            worker=self.name,
+        )
 
     def _begin(self, assignment: Assignment | None) -> Generator[Event, None, _Running | None]:
         """Say that a shard is started, then read its first piece: a file may kill its reader, too."""
@@ -178,28 +140,32 @@ class ShardWorker:
 
     def _score(self, running: _Running) -> Generator[Event, None, Future[Event] | None]:
         """Score one shard, leaving crumbs if it is suspected; returns its write, still going on."""
-        shard, attempt = running.assignment.shard, running.assignment.attempt
-        output = _Output(self.spec, shard)
+        shard = running.assignment.shard
+        assembly = Assembly(self.spec, shard)
+        deadline = time.monotonic() + self.spec.job.retry.shard_s
         try:
             reading = running.first
             for piece, following in zip(shard.pieces, (*shard.pieces[1:], None), strict=True):
+                self._at = _At(running.started, piece.uri)
                 table = reading.result()
                 if following and not running.alone:
                     reading = self._read(running.storage, following)
-                scored = yield from self._score_piece(shard, piece, table, attempt, output.failed)
+                scored = yield from self._score_piece(running, piece, table, assembly.failed, deadline)
+                self._at = _At(running.started, piece.uri)
                 if running.alone:
                     yield Crumb(shard.id, piece.uri, piece.first_row, 0)
-                output.add(piece, table, scored)
+                assembly.add(piece, table, scored)
                 if following and running.alone:
                     reading = self._read(running.storage, following)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield self._failed(running, error)
             return None
-        return self._writer.submit(self._write, running, output, self.size.forced)
+        return self._writer.submit(self._write, running, assembly, self.size.forced)
 
     def _score_piece(
-        self, shard: Shard, piece: Piece, table: pa.Table, attempt: Attempt, failed: int
+        self, running: _Running, piece: Piece, table: pa.Table, failed: int, deadline: float
     ) -> Generator[Crumb, None, Scored]:
+        attempt = running.assignment.attempt
         steps = score_table(
             table.select(self._features),
             self.scorer,
@@ -216,10 +182,25 @@ class ShardWorker:
             except StopIteration as stop:
                 scored: Scored = stop.value
                 return scored
-            if attempt.crumbs and isinstance(step, Ahead):
-                yield Crumb(shard.id, piece.uri, piece.first_row + step.first, step.rows)
+            self._at = _At(running.started, piece.uri, piece.first_row + step.first, step.rows)
+            yield from self._before_rows(attempt, self._at, deadline)
+            self._watchdog.calling()
 
-    def _write(self, running: _Running, output: _Output, forced: int) -> Event:
+    def _before_rows(self, attempt: Attempt, at: _At, deadline: float) -> Iterator[Crumb]:
+        """What is due before a micro-batch: the look at the time, a suspect's crumb, a sign of life."""
+        now = time.monotonic()
+        if now > deadline:
+            raise ShardTooSlow(
+                f"this attempt takes longer than retry.shard_s = {self.spec.job.retry.shard_s:g} s; it came to row "
+                f"{at.row} of {at.uri}. See why the model is slow, lower input.shard_rows, or allow more"
+            )
+        if attempt.crumbs:
+            yield Crumb(at.started.shard, at.uri, at.row, at.rows)
+        elif now - self._said > self.spec.job.retry.stall_s / 4:
+            # It blames no row: the next micro-batches leave no crumb.
+            yield Crumb(at.started.shard, at.uri, at.row, 0)
+
+    def _write(self, running: _Running, output: Assembly, forced: int) -> Event:
         storage = running.storage
         try:
             table, metrics = output.table(), output.metrics()
@@ -287,81 +268,22 @@ class _Running:
         return self.assignment.attempt.crumbs
 
 
-class _Output:
-    """What one attempt has scored so far, piece by piece."""
+@dataclass(frozen=True, slots=True)
+class _At:
+    """What the worker is busy with. rows: how many are with the predictor, from `row` on; 0: none."""
 
-    def __init__(self, spec: WorkerSpec, shard: Shard) -> None:
-        self.spec = spec
-        self.shard = shard
-        self.rows_in = 0
-        self.failed = 0
-        self._tables: list[pa.Table] = []
-        self._labels: list[pa.ChunkedArray] = []
-        self._bad: list[tuple[str, int, RowFailure, str]] = []
-        self._bad_inputs: list[pa.Table] = []
-        self._schema = sink.output_schema(spec.job, spec.schema)
+    started: Started
+    uri: str = ""
+    row: int = -1
+    rows: int = 0
 
-    def name(self, kind: str) -> str:
-        return sink.part_name(kind, self.shard.id, self.spec.epoch)
-
-    def add(self, piece: Piece, table: pa.Table, scored: Scored) -> None:
-        job = self.spec.job
-        self.rows_in += table.num_rows
-        kept = table if scored.kept is None else _take(table, pa.array(scored.kept))
-        columns: list[Any] = [kept[name] for name in job.carry] + list(scored.outputs.columns)
-        if job.output.lineage:
-            rows = pa.arange(piece.first_row, piece.first_row + table.num_rows)
-            columns += sink.lineage(piece.uri, rows if scored.kept is None else rows.take(pa.array(scored.kept)))
-        self._tables.append(pa.Table.from_arrays(columns, schema=self._schema))
-        if job.label:
-            self._labels.append(kept[job.label])
-        if scored.failures:
-            self._add_failures(piece, table, scored.failures)
-
-    def _add_failures(self, piece: Piece, table: pa.Table, failures: tuple[RowFailure, ...]) -> None:
-        self.failed += len(failures)
-        self._bad_inputs.append(_take(table, pa.array([failure.row for failure in failures], pa.int64())))
-        for failure in failures:
-            row = piece.first_row + failure.row
-            self._bad.append((piece.uri, row, failure, self._replay(piece, row)))
-
-    def _replay(self, piece: Piece, row: int) -> str:
-        which = ("--file", piece.uri) if len(self.shard.pieces) > 1 else ()
-        run = ("nightjar", "replay", self.spec.job_path, self.spec.run_id)
-        return shlex.join([*run, "--shard", self.shard.id, "--row", str(row), *which])
-
-    def table(self) -> pa.Table:
-        """The shard's output, in input order, one chunk per column and file."""
-        table = pa.concat_tables(self._tables) if self._tables else self._schema.empty_table()
-        return table.unify_dictionaries()
-
-    def metrics(self) -> Metrics:
-        # Over the whole shard at once, so that the sums do not depend on micro-batches.
-        metrics = Metrics.for_job(self.spec.job)
-        for index, table in enumerate(self._tables):
-            metrics.update(table, self._labels[index] if self._labels else None)
-        return metrics
-
-    def write_quarantine(self, storage: Storage) -> Part | None:
-        if not self._bad:
-            return None
-        return sink.write_quarantine(
-            storage,
-            self.spec.revision,
-            self.name("quarantine"),
-            self.shard.id,
-            self._bad,
-            pa.concat_tables(self._bad_inputs),
-        )
-
-
-def _take(table: pa.Table, rows: pa.Array) -> pa.Table:
-    """Some rows of a table. Arrow cannot take from view types yet: they go by way of the large plain ones."""
-    columns = []
-    for column in table.columns:
-        plain = _PLAIN.get(column.type)
-        columns.append(column.take(rows) if plain is None else column.cast(plain).take(rows).cast(column.type))
-    return pa.Table.from_arrays(columns, schema=table.schema)
+    @property
+    def where(self) -> str:
+        """For a message."""
+        if not self.rows:
+            return f" while {self.uri} was read or written" if self.uri else " while a part was written"
+        last = "" if self.rows == 1 else f" to {self.row + self.rows - 1}"
+        return f" at row{'s' if last else ''} {self.row}{last} of {self.uri}"
 
 
 def _within(rows: Rows, piece: Piece) -> bool:
@@ -376,9 +298,5 @@ def _singly(attempt: Attempt, piece: Piece) -> range:
 
 
 def _killer(rows: Rows) -> RowFailure:
-    return RowFailure(
-        rows.row,
-        "ProcessDied",
-        "scoring this row ended its process without an exception (exit, signal or out of memory)",
-        "",
-    )
+    how = rows.why or "scoring this row ended its process without an exception (exit, signal or out of memory)"
+    return RowFailure(rows.row, "ProcessDied", how, "")

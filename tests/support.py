@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 import yaml
 
 from nightjar.inference import publish, run
+from nightjar.inference.assignment import WorkerSpec, read_schema
 from nightjar.inference.discovery import discover
 from nightjar.inference.plan import Plan
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.storage import LakeStorage, Storage
-from nightjar.inference.worker import WorkerSpec, read_schema
 
 FLIGHTS = Path(__file__).parent.parent / "examples" / "flights"
 

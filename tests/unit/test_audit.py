@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightjar.inference import sink
+from nightjar.inference.assignment import Assignment
 from nightjar.inference.audit import Audited, audit_block, check_plan_covers
 from nightjar.inference.shards import Piece, Receipt, Shard
-from nightjar.inference.worker import Assignment, ShardWorker
+from nightjar.inference.worker import ShardWorker
 from support import Lake
 
 BAD_ROW = 1400

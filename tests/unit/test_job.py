@@ -278,6 +278,7 @@ CANNOT: dict[str, Any] = {
     "retry.backoff_s": 9,
     "retry.max_quarantined": 0.9,
     "retry.stall_s": 9,
+    "retry.shard_s": 9,
 }
 """Keys that cannot. Where files and model lie is no identity of theirs: their content is, and is hashed itself."""
 

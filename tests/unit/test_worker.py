@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar.inference.assignment import Assignment
 from nightjar.inference.faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.ledger import open_epoch, this_writer
 from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Shard, Started
 from nightjar.inference.storage import LakeStorage, Storage
 from nightjar.inference.suspects import Attempt, Rows
-from nightjar.inference.worker import Assignment, ShardWorker
+from nightjar.inference.worker import ShardWorker
 from support import Lake
 
 SUSPECT = Attempt(2, crumbs=True)

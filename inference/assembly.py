@@ -1,0 +1,94 @@
+"""What one attempt at a shard has scored so far, piece by piece: rows, metrics and quarantine, ready to be written."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pyarrow as pa
+
+from nightjar.inference import sink
+from nightjar.inference.assignment import WorkerSpec
+from nightjar.inference.metrics import Metrics
+from nightjar.inference.scoring import RowFailure, Scored
+from nightjar.inference.shards import Part, Piece, Shard
+from nightjar.inference.storage import Storage
+
+_PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+
+
+class Assembly:
+    """What one attempt has scored so far, piece by piece."""
+
+    def __init__(self, spec: WorkerSpec, shard: Shard) -> None:
+        self.spec = spec
+        self.shard = shard
+        self.rows_in = 0
+        self.failed = 0
+        self._tables: list[pa.Table] = []
+        self._labels: list[pa.ChunkedArray] = []
+        self._bad: list[tuple[str, int, RowFailure, str]] = []
+        self._bad_inputs: list[pa.Table] = []
+        self._schema = sink.output_schema(spec.job, spec.schema)
+
+    def name(self, kind: str) -> str:
+        return sink.part_name(kind, self.shard.id, self.spec.epoch)
+
+    def add(self, piece: Piece, table: pa.Table, scored: Scored) -> None:
+        job = self.spec.job
+        self.rows_in += table.num_rows
+        kept = table if scored.kept is None else _take(table, pa.array(scored.kept))
+        columns: list[Any] = [kept[name] for name in job.carry] + list(scored.outputs.columns)
+        if job.output.lineage:
+            rows = pa.arange(piece.first_row, piece.first_row + table.num_rows)
+            columns += sink.lineage(piece.uri, rows if scored.kept is None else rows.take(pa.array(scored.kept)))
+        self._tables.append(pa.Table.from_arrays(columns, schema=self._schema))
+        if job.label:
+            self._labels.append(kept[job.label])
+        if scored.failures:
+            self._add_failures(piece, table, scored.failures)
+
+    def _add_failures(self, piece: Piece, table: pa.Table, failures: tuple[RowFailure, ...]) -> None:
+        self.failed += len(failures)
+        self._bad_inputs.append(_take(table, pa.array([failure.row for failure in failures], pa.int64())))
+        for failure in failures:
+            row = piece.first_row + failure.row
+            self._bad.append((piece.uri, row, failure, self._replay(piece, row)))
+
+    def _replay(self, piece: Piece, row: int) -> str:
+        which = ("--file", piece.uri) if len(self.shard.pieces) > 1 else ()
+        run = ("nightjar", "replay", self.spec.job_path, self.spec.run_id)
+        return shlex.join([*run, "--shard", self.shard.id, "--row", str(row), *which])
+
+    def table(self) -> pa.Table:
+        """The shard's output, in input order, one chunk per column and file."""
+        table = pa.concat_tables(self._tables) if self._tables else self._schema.empty_table()
+        return table.unify_dictionaries()
+
+    def metrics(self) -> Metrics:
+        # Over the whole shard at once, so that the sums do not depend on micro-batches.
+        metrics = Metrics.for_job(self.spec.job)
+        for index, table in enumerate(self._tables):
+            metrics.update(table, self._labels[index] if self._labels else None)
+        return metrics
+
+    def write_quarantine(self, storage: Storage) -> Part | None:
+        if not self._bad:
+            return None
+        return sink.write_quarantine(
+            storage,
+            self.spec.revision,
+            self.name("quarantine"),
+            self.shard.id,
+            self._bad,
+            pa.concat_tables(self._bad_inputs),
+        )
+
+
+def _take(table: pa.Table, rows: pa.Array) -> pa.Table:
+    """Some rows of a table. Arrow cannot take from view types yet: they go by way of the large plain ones."""
+    columns = []
+    for column in table.columns:
+        plain = _PLAIN.get(column.type)
+        columns.append(column.take(rows) if plain is None else column.cast(plain).take(rows).cast(column.type))
+    return pa.Table.from_arrays(columns, schema=table.schema)

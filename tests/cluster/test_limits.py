@@ -1,0 +1,190 @@
+"""Nothing goes on for ever: models that hang, devices that are lost, actors that cannot be made, shards too slow."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from nightjar.inference import engine
+from nightjar.inference.errors import RunFailed, ShardsFailed
+from support import Lake, command, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+
+FOUND = '''
+import threading
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+def once(name):
+    """Whether this is the first time, over all processes."""
+    try:
+        (HERE / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+'''
+
+HANGS_AT_A_ROW = (
+    FOUND
+    + '''
+def score(batch):
+    """Twice x, but one row is never answered."""
+    if 5300 in batch["x"]:
+        threading.Event().wait()
+    return {"score": batch["x"] * 2}
+'''
+)
+
+HANGS_ONCE = (
+    FOUND
+    + '''
+import ctypes
+
+def score(batch):
+    """Twice x; one library deadlocks once, keeping the interpreter's lock."""
+    if 5300 in batch["x"] and once("hung"):
+        libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_mutex_lock(mutex)
+    return {"score": batch["x"] * 2}
+'''
+)
+
+LOSES_THE_DEVICE = (
+    FOUND
+    + '''
+import torch
+
+class Model:
+    """Twice x. One row makes the device refuse everything from then on; once it does so for no reason."""
+
+    lost = False
+
+    def __call__(self, batch):
+        if 5300 in batch["x"] or (1500 in batch["x"] and once("no reason")):
+            Model.lost = True
+        if Model.lost:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        return {"score": batch["x"] * 2}
+'''
+)
+
+MADE_LATER = (
+    FOUND
+    + '''
+class Model:
+    """Twice x. Preflight makes it; the actors of the pool do not, or not at first."""
+
+    def __init__(self):
+        if not once("preflight"):
+            HERE_IT_FAILS
+
+    def __call__(self, batch):
+        return {"score": batch["x"] * 2}
+'''
+)
+
+
+def failures(lake: Lake) -> list[dict[str, object]]:
+    return [record for record in lake.records() if record["t"] == "failed"]
+
+
+def test_a_row_that_hangs_the_model_is_found_and_quarantined(lake: Lake) -> None:
+    """Two processes are ended: the first says in which micro-batch, the second at which row; no other row is lost."""
+    lake.write_model(HANGS_AT_A_ROW)
+    lake.ready(retry__stall_s=2).run()
+    assert lake.published()["id"].tolist() == [i for i in range(8000) if i != 5300]
+    lost = lake.quarantined()
+    assert [row["id"] for row in lost["input"]] == [5300]
+    assert "Stalled: no progress for retry.stall_s = 2 s, in wait" in lost["message"].iloc[0]
+    assert [f["rows"] for f in failures(lake) if f["cause"] == "Stalled"] == [256, 1]
+
+    replayed = command(*shlex.split(lost["replay"].iloc[0])[1:])
+    assert replayed.returncode == 1
+    assert "row 1300: Stalled: no progress for retry.stall_s = 2 s, in wait" in replayed.stdout
+
+
+def test_a_deadlock_in_a_library_costs_a_process_and_no_row(lake: Lake) -> None:
+    """It cannot be interrupted, so it is ended by force: a death like any other."""
+    lake.write_model(HANGS_ONCE)
+    ran = lake.ready(retry__stall_s=2).run()
+    assert lake.published()["id"].tolist() == list(range(8000))
+    assert ran.scored.progress.rows_quarantined == 0
+    assert {f["cause"] for f in failures(lake)} == {"ProcessDied"}
+
+
+def test_a_lost_device_costs_its_process_and_the_row_that_loses_it_is_found(lake: Lake) -> None:
+    """The actor is made anew, the run goes on; a device lost once for no reason costs no row."""
+    lake.write_model(LOSES_THE_DEVICE)
+    lake.ready(model__uses="model:Model").run()
+    assert lake.published()["id"].tolist() == [i for i in range(8000) if i != 5300]
+    assert [row["id"] for row in lake.quarantined()["input"]] == [5300]
+    assert "AcceleratorError: CUDA error: an illegal memory access" in lake.quarantined()["message"].iloc[0]
+    said = [f for f in failures(lake) if f["cause"] == "AcceleratorError"]
+    assert [f["rows"] for f in said] == [256, 256, 1]
+
+
+def test_shards_that_are_too_slow_fail_and_say_what_to_change(lake: Lake) -> None:
+    lake.write_model("import time\n\ndef score(batch):\n    time.sleep(0.3)\n    return {'score': batch['x'] * 2}\n")
+    lake.ready(retry__shard_s=0.5, retry__attempts=1)
+    with pytest.raises(ShardsFailed, match=r"retry\.shard_s = 0\.5 s; it came to row .*lower input\.shard_rows"):
+        lake.run()
+    assert not (lake.out / "publications").exists()
+
+
+def test_an_actor_that_cannot_be_made_at_first_is_made_again(lake: Lake) -> None:
+    """A pass that could not start charges no shard."""
+    lake.write_model(MADE_LATER.replace("HERE_IT_FAILS", 'if once("pool"): raise OSError("the weights are locked")'))
+    ran = lake.ready(model__uses="model:Model").run()
+    assert lake.published()["id"].tolist() == list(range(8000))
+    assert ran.scored.progress.failed_attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("raise OSError('the weights are gone')", "the weights are gone"),
+        ("threading.Event().wait()", "no progress"),
+    ],
+)
+def test_actors_that_can_never_be_made_end_the_run(lake: Lake, what: str, said: str) -> None:
+    """In bounded time, with what Ray says of it, and with every CPU free again."""
+    lake.write_model(MADE_LATER.replace("HERE_IT_FAILS", what))
+    lake.ready(model__uses="model:Model", retry__stall_s=3, retry__attempts=2)
+    with pytest.raises(RunFailed, match=rf"(?s)2 passes in a row started nothing.*{said}"):
+        lake.run()
+    assert failures(lake) == []
+    wait_until(lambda: ray.available_resources().get("CPU") == 2, 30, "every CPU is free again")
+
+
+def test_a_pool_that_fills_the_cluster_starves_nobody(lake: Lake) -> None:
+    """Reading and writing are done in the actors themselves: a pool may take every CPU there is."""
+    lake.ready(resources__actors=2)
+    assert lake.run().publication.number == 1
+
+
+def test_a_pass_without_any_event_is_ended(lake: Lake, tmp_path: Path) -> None:
+    """Here because somebody else holds the CPUs: the pass ends by itself, and says so."""
+
+    @ray.remote(num_cpus=2)
+    def hold(stop: Path) -> None:
+        while not stop.exists():
+            time.sleep(0.05)
+
+    stop = tmp_path / "stop"
+    holder = hold.remote(stop)
+    wait_until(lambda: ray.available_resources().get("CPU", 0) == 0, 30, "the CPUs are held")
+    try:
+        lake.ready(retry__stall_s=1)
+        events = engine.run_pass(lake.worker_spec(), lake.planned().table, [engine.Attempt()] * 8)
+        with pytest.raises(RunFailed, match="no progress"):
+            list(events)
+    finally:
+        stop.touch()
+        ray.get(holder)

@@ -1,0 +1,131 @@
+"""A worker whose process must end says so first: at which rows, and what had been done by then."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+import torch
+
+from nightjar.inference.assignment import Assignment
+from nightjar.inference.errors import ProcessSpoilt
+from nightjar.inference.faults import FaultyStorage, pause
+from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Started
+from nightjar.inference.storage import LakeStorage, Storage
+from nightjar.inference.worker import ShardWorker
+from support import Lake
+
+OVER = threading.Event()
+
+
+def hangs(*_: object) -> None:
+    OVER.wait()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_hangs_longer_than_its_test() -> Iterator[None]:
+    OVER.clear()
+    yield
+    OVER.set()
+
+
+class Cursed:
+    """Twice x; does something else at row 2100."""
+
+    device = "cpu"
+
+    def __init__(self, curse: str) -> None:
+        self.curse = curse
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        if 2100 in table["x"].to_pylist():
+            if self.curse == "device":
+                raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+            if self.curse == "hang":
+                hangs()
+        return {"score": pa.compute.multiply(table["x"], pa.scalar(2, pa.float32()))}
+
+
+def process(lake: Lake, curse: str = "", storage: Storage | None = None) -> tuple[list[Event], ProcessSpoilt | None]:
+    """The events of all shards by one worker, and what ended its process."""
+    worker = ShardWorker(lake.worker_spec(storage), Cursed(curse))
+    events: list[Event] = []
+    try:
+        for event in worker.process(Assignment(shard) for shard in lake.planned().shards()):
+            events.append(event)
+    except ProcessSpoilt as spoilt:
+        return events, spoilt
+    return events, None
+
+
+@pytest.mark.parametrize(
+    ("curse", "cause", "said"),
+    [
+        ("device", "AcceleratorError", "CUDA error: device-side assert triggered"),
+        ("hang", "Stalled", "no progress for retry.stall_s = 1 s"),
+    ],
+)
+def test_it_says_which_rows_were_with_the_predictor(lake: Lake, curse: str, cause: str, said: str) -> None:
+    """The micro-batch is named, so that no further process need die to find it; what was written is not lost."""
+    lake.ready(retry__stall_s=1)
+    events, spoilt = process(lake, curse)
+    last = events[-1]
+    assert isinstance(last, Failed)
+    assert (last.died, last.terminal, last.cause) == (True, False, cause)
+    assert last.uri.endswith("part-01.parquet")
+    assert last.row <= 100 < last.row + last.rows <= last.row + 256
+    assert said in last.message
+    assert f"rows {last.row} to {last.row + last.rows - 1} of {last.uri}" in last.message
+    assert spoilt is not None
+    assert spoilt.cause == cause
+    first, second, third, *_ = lake.planned().ids()
+    assert [event.shard for event in events if isinstance(event, Receipt)] == [first, second]
+    assert last.shard == third
+
+
+@pytest.mark.parametrize(
+    ("operation", "pattern", "shard"), [("write", "*/data/*", 1), ("open", "*/part-01.parquet", 2)]
+)
+def test_storage_that_hangs_blames_no_row(lake: Lake, operation: str, pattern: str, shard: int) -> None:
+    """The shard that was read or written is charged, not the one scored beside it, and none of its rows."""
+    lake.ready(retry__stall_s=1)
+    stuck = FaultyStorage(LakeStorage(), [pause(operation, pattern, nth=2 - (operation == "open"), before=hangs)])
+    events, spoilt = process(lake, storage=stuck)
+    last = events[-1]
+    assert isinstance(last, Failed)
+    assert (last.cause, last.rows, last.shard) == ("Stalled", 0, lake.planned().ids()[shard])
+    assert "was read or written" in last.message or "a part was written" in last.message
+    assert spoilt is not None
+
+
+def test_a_shard_that_takes_too_long_fails_and_the_process_lives(lake: Lake) -> None:
+    """Between two micro-batches the time of the whole attempt is looked at."""
+    lake.ready(retry__shard_s=0.000001, model__batch_size=100)
+    events, spoilt = process(lake)
+    failures = [event for event in events if isinstance(event, Failed)]
+    assert spoilt is None
+    assert len(failures) == len(lake.planned())
+    assert {failed.cause for failed in failures} == {"ShardTooSlow"}
+    assert not any(failed.died or failed.terminal for failed in failures)
+    assert "retry.shard_s = 1e-06 s" in failures[0].message
+
+
+def test_a_slow_shard_gives_signs_of_life_that_blame_nobody(lake: Lake) -> None:
+    """Else the pass would be ended as one in which nothing happens."""
+
+    class Slow(Cursed):
+        def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+            threading.Event().wait(0.2)
+            return super().__call__(table)
+
+    lake.ready(retry__stall_s=1, model__batch_size=100)
+    worker = ShardWorker(lake.worker_spec(), Slow(""))
+    shard = next(iter(lake.planned().shards()))
+    events = list(worker.process([Assignment(shard)]))
+    signs = [event for event in events if isinstance(event, Crumb)]
+    assert 2 <= len(signs) < 10
+    assert {sign.rows for sign in signs} == {0}
+    assert isinstance(events[0], Started)
+    assert isinstance(events[-1], Receipt)

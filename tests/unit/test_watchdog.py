@@ -1,0 +1,94 @@
+"""What hangs is ended: by an exception where Python can be interrupted, by force where it cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from nightjar.inference.errors import ProcessSpoilt
+from nightjar.inference.watchdog import Watchdog
+
+NEVER_RETURNS = """
+import ctypes
+from nightjar.inference.watchdog import Watchdog
+
+libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)  # keeps the interpreter's lock
+libc.pthread_mutex_lock(mutex)
+with Watchdog(0.5) as watchdog:
+    watchdog.calling()
+    libc.pthread_mutex_lock(mutex)  # a deadlock inside a library
+"""
+
+
+def waits_for_ever() -> None:
+    threading.Event().wait()
+
+
+def test_what_hangs_is_interrupted_and_named() -> None:
+    said = r"Stalled: no progress for retry.stall_s = 0.2 s, in wait \(.*threading"
+    with pytest.raises(ProcessSpoilt, match=said), Watchdog(0.2):
+        waits_for_ever()
+
+
+def test_code_that_catches_everything_does_not_hold_it_up() -> None:
+    """A model's own retry loop must not swallow the end."""
+    with pytest.raises(ProcessSpoilt), Watchdog(0.2):
+        while True:
+            with contextlib.suppress(Exception):
+                waits_for_ever()
+
+
+def test_signs_of_progress_keep_it_quiet() -> None:
+    """Many short steps may together take longer than one may."""
+    begun = time.monotonic()
+    with Watchdog(1.0) as watchdog:
+        while time.monotonic() - begun < 2.0:
+            watchdog.calling()
+            threading.Event().wait(0.05)
+
+
+def test_outside_of_it_nothing_is_interrupted() -> None:
+    """Between two steps a worker waits for whoever reads its events, as long as that takes."""
+    with Watchdog(0.2) as watchdog:
+        watchdog.calling()
+    assert not threading.Event().wait(0.6)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_a_handler_of_the_users_own_is_put_back() -> None:
+    mine = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    try:
+        with Watchdog(10):
+            assert signal.getsignal(signal.SIGALRM) is not signal.SIG_IGN
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGALRM, mine)
+
+
+def test_what_never_comes_back_to_python_is_ended_by_force() -> None:
+    """The process ends, its stack on standard error: in a worker, that is its log."""
+    ended = subprocess.run([sys.executable, "-c", NEVER_RETURNS], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr
+    assert 'File "<string>", line 9' in ended.stderr
+
+
+def test_in_another_thread_there_is_the_end_by_force_alone() -> None:
+    """Python runs signal handlers in its main thread only; that must not be an error."""
+    entered = threading.Event()
+
+    def enter() -> None:
+        with Watchdog(5) as watchdog:
+            watchdog.calling()
+            entered.set()
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert entered.is_set()
