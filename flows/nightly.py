@@ -35,7 +35,7 @@ from nightjar.flows.ending import note_ending
 from nightjar.flows.server import worker_env
 from nightjar.inference import run as steps
 from nightjar.inference.discovery import Discovery
-from nightjar.inference.errors import GateFailed, JobError, NightjarError, RunFailed, StorageError
+from nightjar.inference.errors import AuditFailed, GateFailed, JobError, NightjarError, RunFailed, StorageError
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.revisions import newest_revision
 from nightjar.inference.run import Publication, Scored, Verdict
@@ -201,13 +201,27 @@ def _four_steps(request: RunRequest) -> Outcome:
         found: Any = discover_task.submit(request)
         _result(found)
         discover_s = time.monotonic() - began
-        with _turn(request.job.resources.concurrency_limit):
-            scored = _result(score_task.submit(request, found))
-        get_run_logger().info("scored: %s", describe(scored.progress))
-        verdict = _result(validate_task.submit(request, scored, found))
+        try:
+            scored, verdict = _scored_and_validated(request, found)
+        except AuditFailed as error:
+            if not error.revoked:
+                raise
+            # Parts were damaged where they lie. Scoring these shards again mends it; if not, a person is needed.
+            get_run_logger().warning("%s", error)
+            scored, verdict = _scored_and_validated(request, found)
         publication = _result(publish_task.submit(request, scored, verdict))
         get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
     return Outcome(request, scored, verdict, publication, discover_s)
+
+
+def _scored_and_validated(request: RunRequest, found: Any) -> tuple[Scored, Verdict]:
+    with _turn(request.job.resources.concurrency_limit):
+        scored: Scored = _result(score_task.submit(request, found))
+    get_run_logger().info("scored: %s", describe(scored.progress))
+    # Validating needs what the limit counts only if it scores, too.
+    with _turn(request.job.resources.concurrency_limit if request.job.audit.rescore else None):
+        verdict: Verdict = _result(validate_task.submit(request, scored, found))
+    return scored, verdict
 
 
 @contextmanager

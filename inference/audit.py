@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,23 @@ import pyarrow.parquet as pq
 from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job import LINEAGE, Job
 from nightjar.inference.metrics import Metrics
+from nightjar.inference.shards import clip
 from nightjar.inference.sink import SHARD_KEY, checksum, read_metrics
 from nightjar.inference.storage import Storage, join
 
 MAX_FINDINGS = 20
-"""Findings kept per block: enough to act on, bounded whatever went wrong."""
+"""Findings kept for the message: enough to act on, bounded whatever went wrong."""
+
+MAX_DAMAGED = 1000
+"""Damaged shards kept by name. If there are more, the next audit finds them."""
 
 
 @dataclass
 class Audited:
-    """What a block of shards proved. `metrics` are merged in shard order."""
+    """What a block of shards proved. `metrics` are merged in shard order.
+
+    damaged: shard → what is wrong with its parts.
+    """
 
     shards: int = 0
     rows_in: int = 0
@@ -35,7 +43,7 @@ class Audited:
     rows_quarantined: int = 0
     size: int = 0
     problems: int = 0
-    findings: list[str] = field(default_factory=list)
+    damaged: dict[str, str] = field(default_factory=dict)
     metrics: bytes = b""
 
     def merge(self, other: Audited) -> None:
@@ -46,7 +54,7 @@ class Audited:
         self.rows_quarantined += other.rows_quarantined
         self.size += other.size
         self.problems += other.problems
-        self.findings = (self.findings + other.findings)[:MAX_FINDINGS]
+        self.damaged = dict(islice((self.damaged | other.damaged).items(), MAX_DAMAGED))
         if self.metrics and other.metrics:
             merged = Metrics.from_bytes(self.metrics)
             merged.merge(Metrics.from_bytes(other.metrics))
@@ -63,7 +71,8 @@ def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[
             metrics.merge(_audit_shard(storage, revision, job, line, audited))
         except (AuditFailed, Missing, pa.ArrowInvalid, OSError) as error:
             audited.problems += 1
-            audited.findings = [*audited.findings, f"shard {line['shard']}: {error}"][:MAX_FINDINGS]
+            if len(audited.damaged) < MAX_DAMAGED:
+                audited.damaged[line["shard"]] = clip(str(error))
     audited.metrics = metrics.to_bytes()
     return audited
 

@@ -24,12 +24,15 @@ import ray
 import ray.data
 import ray.exceptions
 from ray.data import ActorPoolStrategy, DataContext
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.inference.assignment import Assignment, WorkerSpec
 from nightjar.inference.audit import Audited, audit_block
-from nightjar.inference.errors import ClusterError, JobError, ProcessSpoilt, RunFailed
+from nightjar.inference.errors import ClusterError, JobError, NightjarError, ProcessSpoilt, RunFailed
 from nightjar.inference.job import Job
 from nightjar.inference.plan import shard_of_line
+from nightjar.inference.rescore import Rescored
+from nightjar.inference.rescore import rescore as rescore_shards
 from nightjar.inference.shards import Crumb, Event, clip, decode, encode
 from nightjar.inference.storage import Storage
 from nightjar.inference.suspects import Attempt, Rows
@@ -312,10 +315,65 @@ def _answer(task: Any, what: str) -> Any:
     """A task's result; RunFailed when the cluster lost it as often as Ray tries it again."""
     try:
         return ray.get(task)
-    except ray.exceptions.RayTaskError:
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, NightjarError):
+            raise error.cause from error
         raise
     except ray.exceptions.RayError as error:
         raise RunFailed(f"the cluster lost {what}: {clip(str(error))}") from error
+
+
+def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
+    """Score shards again in new processes, on other nodes than before where there are any; None on a tick.
+
+    chosen: lines of `outcomes.OUTCOMES`.
+
+    Raises:
+        RunFailed: a process was lost over it, or nothing came for as long as a shard may take.
+    """
+    need = spec.job.resources
+    again = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
+        rescore_shards
+    )
+    running: dict[Any, str] = {}
+    for host, lines in _by_host(chosen, need.max_actors):
+        where = _elsewhere(host, need.cpus, need.gpus)
+        task: Any = again.options(name="nightjar rescore", scheduling_strategy=where).remote(spec, lines)
+        running[task] = host
+    merged, patience = Rescored(), spec.job.retry.shard_s + NO_EVENT * spec.job.retry.stall_s
+    deadline = time.monotonic() + patience
+    while running:
+        ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
+        for task in ready:
+            try:
+                merged.merge(_answer(next(task), f"a process that scored shards of {running[task]} again"))
+            except StopIteration:
+                del running[task]
+            deadline = time.monotonic() + patience
+        if time.monotonic() > deadline:
+            for task in running:
+                ray.cancel(task, force=True)
+            raise RunFailed(f"audit.rescore: no shard was scored again within {patience:g} s; is the cluster busy?")
+        yield None
+    yield merged
+
+
+def _by_host(chosen: pa.Table, processes: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The lines by the host that scored them, in no more parts than processes (but one a host)."""
+    by_host: dict[str, list[dict[str, Any]]] = {}
+    for line in chosen.to_pylist():
+        by_host.setdefault(line["worker"].rpartition(":")[0], []).append(line)
+    for host, lines in by_host.items():
+        parts = max(1, min(len(lines), processes * len(lines) // chosen.num_rows))
+        for part in range(parts):
+            yield host, lines[part::parts]
+
+
+def _elsewhere(host: str, cpus: float, gpus: float) -> Any:
+    """Where to place what shall not run on this host, if it can be helped."""
+    alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    others = [n for n in alive if n["NodeManagerHostname"] != host and _fits(n["Resources"], cpus, gpus)]
+    return NodeAffinitySchedulingStrategy(others[0]["NodeID"], soft=True) if others else "DEFAULT"
 
 
 def _audit_blocks(outcomes: pa.Table) -> Iterator[tuple[int, pa.Table]]:

@@ -83,7 +83,17 @@ class GateFailed(RunFailed):
 
 
 class AuditFailed(RunFailed):
-    """The files written do not prove that every input row is covered exactly once."""
+    """The files written do not prove that every input row is covered exactly once.
+
+    revoked: so many shards lost their receipts for it, and are scored again by whoever continues the run.
+    """
+
+    def __init__(self, message: str, revoked: int = 0) -> None:
+        super().__init__(message, revoked)
+        self.message, self.revoked = message, revoked
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class Held(NightjarError):

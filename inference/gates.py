@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nightjar.inference.job import Check, Job
+
+if TYPE_CHECKING:
+    from nightjar.inference.rescore import Rescored
 
 _ENDS = {"min": ("smallest", "below"), "max": ("greatest", "above")}
 
@@ -36,13 +39,22 @@ def budget_rows(max_quarantined: float, rows: int) -> int:
 
 
 def evaluate(
-    job: Job, *, shards: int, missing: int, rows_in: int, rows_quarantined: int, metrics: dict[str, Any]
+    job: Job,
+    *,
+    shards: int,
+    missing: int,
+    rows_in: int,
+    rows_quarantined: int,
+    metrics: dict[str, Any],
+    rescored: Rescored | None = None,
 ) -> tuple[GateResult, ...]:
     """Every gate of the job, whether it passed or not. `metrics` is `Metrics.results()`."""
     results = [
         _complete(shards, missing),
         _quarantine(job.retry.max_quarantined, rows_in, rows_quarantined),
     ]
+    if rescored is not None:
+        results.append(_rescore(rescored, job.audit.tolerance))
     for index, check in enumerate(job.checks):
         results += _column(check, metrics.get("columns", {}).get(check.column), f"checks[{index}]")
     return tuple(results)
@@ -72,6 +84,21 @@ def _quarantine(share: float, rows_in: int, quarantined: int) -> GateResult:
         "model, or raise retry.max_quarantined."
     )
     return GateResult("quarantine", False, observed, limit, sentence)
+
+
+def _rescore(found: Rescored, tolerance: float) -> GateResult:
+    compared = f"{_rows(found.rows)} of {found.shards:,} shards"
+    left_out = f" ({found.changed:,} left out: their input has changed since)" if found.changed else ""
+    observed, limit = f"{found.differing:,} of {compared} differ{left_out}", f"0 (tolerance {tolerance:g})"
+    if not found.differing:
+        sentence = f"Scored again, {compared} came out the same, within {found.greatest:.2g}{left_out}."
+        return GateResult("rescore", True, observed, limit, sentence)
+    sentence = (
+        f"Scored again, {found.differing:,} of {compared} came out different; {found.first}. A device may be "
+        "computing wrongly, or the model answers differently each time. Score everything again with --fresh, "
+        "elsewhere if one worker is suspected; where the model is that inexact, raise audit.tolerance."
+    )
+    return GateResult("rescore", False, observed, limit, sentence)
 
 
 def _column(check: Check, state: dict[str, Any] | None, key: str) -> Iterator[GateResult]:

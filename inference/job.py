@@ -129,6 +129,17 @@ class Retry(_Model):
     shard_s: float = Field(default=7200, gt=0, strict=False)
 
 
+class Audit(_Model):
+    """How much of the night is scored a second time and compared.
+
+    rescore: share of the shards, at least one; 0 for none. tolerance: two numbers agree when they differ by at most
+    this much, relative to 1 + their size.
+    """
+
+    rescore: float = Field(default=0, ge=0, le=1, strict=False)
+    tolerance: float = Field(default=1e-5, ge=0, strict=False)
+
+
 class Check(_Model):
     """A gate on one output or carried column. `nulls` is the largest share of nulls allowed."""
 
@@ -203,6 +214,7 @@ class Job(_Model):
     resources: Resources = Resources()
     retry: Retry = Retry()
     checks: tuple[Check, ...] = ()
+    audit: Audit = Audit()
     schedule: Schedule | None = None
     folder: str = Field(default="", exclude=True)
     places: tuple[str, ...] = Field(default=(), exclude=True)

@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -133,12 +133,17 @@ class Ledger:
             for start in range(0, len(numbers), _READERS * 2):
                 yield from pool.map(self.read, numbers[start : start + _READERS * 2])
 
-    def receipts(self) -> Iterator[Receipt]:
-        """The committed receipt of every shard: the first one wins."""
+    def receipts(self, revoked: Mapping[str, int]) -> Iterator[Receipt]:
+        """The committed receipt of every shard: the first one wins, of those after its revocation.
+
+        revoked: as in `State`, of a replay of this ledger.
+        """
         seen: set[str] = set()
         for segment in self.segments():
             for record in segment.records:
-                if record["t"] == "receipt" and record["shard"] not in seen:
+                if record["t"] != "receipt" or segment.number <= revoked.get(record["shard"], 0):
+                    continue
+                if record["shard"] not in seen:
                     seen.add(record["shard"])
                     receipt = decode(record)
                     assert isinstance(receipt, Receipt)
@@ -152,7 +157,10 @@ class Ledger:
 
 @dataclass(slots=True)
 class State:
-    """What a replay knows. Grows by a shard's id per committed shard, and by failures."""
+    """What a replay knows. Grows by a shard's id per committed shard, and by failures.
+
+    revoked: shard → the segment that took its receipt back, because the audit found its parts damaged.
+    """
 
     number: int = 0
     epoch: int = 0
@@ -162,6 +170,7 @@ class State:
     committed: set[str] = field(default_factory=set)
     failures: dict[str, list[Failed]] = field(default_factory=dict)
     splits: dict[str, str] = field(default_factory=dict)
+    revoked: dict[str, int] = field(default_factory=dict)
     intent: Record | None = None
     published: Record | None = None
 
@@ -177,9 +186,11 @@ class State:
             case "receipt":
                 self.committed.add(record["shard"])
             case "failed":
-                failed = decode(record)
-                assert isinstance(failed, Failed)
-                self.failures.setdefault(failed.shard, []).append(failed)
+                self._fail(record)
+            case "revoked":
+                self.committed.discard(record["shard"])
+                self.revoked[record["shard"]] = self.number
+                self._fail({**record, "t": "failed"})
             case "split":
                 self.splits[record["shard"]] = record["why"]
             case "planned":
@@ -195,6 +206,11 @@ class State:
                 self.published = record
             case _:
                 pass
+
+    def _fail(self, record: Record) -> None:
+        failed = decode(record)
+        assert isinstance(failed, Failed)
+        self.failures.setdefault(failed.shard, []).append(failed)
 
 
 def replay(ledger: Ledger, state: State | None = None) -> State:

@@ -16,6 +16,7 @@ from nightjar.inference.audit import Audited
 from nightjar.inference.gates import GateResult
 from nightjar.inference.ledger import LedgerWriter
 from nightjar.inference.request import RunRequest
+from nightjar.inference.rescore import Rescored
 from nightjar.inference.sink import checksum
 from nightjar.inference.storage import join
 
@@ -32,6 +33,7 @@ def write_manifest(
     audited: Audited,
     metrics: dict[str, Any],
     gates: tuple[GateResult, ...],
+    rescored: Rescored | None,
 ) -> tuple[str, str]:
     """Write `shards-<epoch>.parquet` and `manifest-<epoch>.json`; returns the manifest's name and checksum."""
     storage, epoch = writer.ledger.storage, writer.epoch
@@ -59,6 +61,7 @@ def write_manifest(
             "cover": "every row index" if request.job.output.lineage else "row counts (output.lineage is false)",
             "shards": audited.shards,
             "checksums": "xxh3-128",
+            "rescored": asdict(rescored) if rescored else None,
         },
         "gates": [asdict(gate) for gate in gates],
         "metrics": metrics,

@@ -38,6 +38,11 @@ class Progress:
         elif kind == "failed":
             self.failed_attempts += 1
             self.deaths += bool(record["died"])
+        elif kind == "revoked":
+            self.done_shards -= 1
+            self.rows_out -= record["rows_out"]
+            self.rows_quarantined -= record["rows_quarantined"]
+            self.failed_attempts += 1
         elif kind == "split":
             self.shards += record["into"] - 1
         elif kind == "opened":
@@ -45,7 +50,9 @@ class Progress:
 
     def _plan(self, record: dict[str, Any]) -> None:
         totals = {name: record[name] for name in ("shards", "rows", "done_shards", "rows_out", "rows_quarantined")}
-        self.__dict__.update(asdict(Progress(step=self.step)) | totals)
+        # What failed under an earlier plan failed all the same.
+        kept = Progress(step=self.step, failed_attempts=self.failed_attempts, deaths=self.deaths)
+        self.__dict__.update(asdict(kept) | totals)
         self.reused_shards = self.done_shards
         self.reused_rows = self.rows_out + self.rows_quarantined
 

@@ -112,7 +112,7 @@ class RunReport:
         if plan is not None and request.limit:
             plan = plan.limited(request.limit)
         self.plan = plan or Plan.of([])
-        self.outcomes = outcomes(self.plan, self.ledger)
+        self.outcomes = outcomes(self.plan, self.ledger, self.state)
 
     def shards(self, limit: int = MAX_LINES) -> list[dict[str, Any]]:
         """The shards a person wants to see: without result first, then those that failed before, then the slowest."""

@@ -123,7 +123,7 @@ def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:
     done, rows_out, rows_quarantined = 0, 0, 0
     wanted = set(made.ids()) & writer.state.committed
     if wanted:
-        for receipt in writer.ledger.receipts():
+        for receipt in writer.ledger.receipts(writer.state.revoked):
             if receipt.shard in wanted:
                 done += 1
                 rows_out += receipt.rows_out
@@ -138,6 +138,7 @@ def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:
 
 
 def progress_of(writer: LedgerWriter, made: Plan) -> Progress:
-    progress = Progress()
+    failures = [failed for found in writer.state.failures.values() for failed in found]
+    progress = Progress(failed_attempts=len(failures), deaths=sum(failed.died for failed in failures))
     progress.fold({"t": "planned", **_totals(writer, made)})
     return progress

@@ -78,7 +78,8 @@ def adopt(writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_p
     itself and earlier ones may be deleted.
     """
     storage = writer.ledger.storage
-    wanted = set(plan.ids()) - writer.state.committed
+    # What was found damaged here may be so at its source: that is scored anew.
+    wanted = set(plan.ids()) - writer.state.committed - set(writer.state.revoked)
     lines = _committed(storage, source, source_plan, wanted)
 
     def copy(receipt: Receipt) -> Receipt:
@@ -107,7 +108,7 @@ def _names(receipt: Receipt) -> list[str]:
 
 def _committed(storage: Storage, source: Revision, plan: Plan, wanted: set[str]) -> Iterator[Receipt]:
     known = set(plan.ids()) & wanted
-    return (receipt for receipt in Ledger(storage, source.uri).receipts() if receipt.shard in known)
+    return (receipt for receipt in Ledger(storage, source.uri).receipts(source.state.revoked) if receipt.shard in known)
 
 
 def _copy(
@@ -127,7 +128,7 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     epoch's parts are left alone: their receipts may be on their way.
     """
     storage = writer.ledger.storage
-    table = outcomes(plan, writer.ledger)
+    table = outcomes(plan, writer.ledger, writer.state)
     writer.check()
     named = {name for kind in ("data", "quarantine") for name in part_names(table, kind)}
     dead = [

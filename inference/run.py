@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nightjar.inference import engine, gates, outcomes, publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import WorkerSpec, worker_spec
-from nightjar.inference.audit import Audited, check_plan_covers
+from nightjar.inference.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.campaign import Campaign, Listener
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.discovery import discover as discover_input
-from nightjar.inference.errors import AuditFailed, GateFailed, Held, JobError, ShardsFailed
+from nightjar.inference.errors import AuditFailed, GateFailed, Held, JobError, RunFailed, ShardsFailed
 from nightjar.inference.gates import GateResult
-from nightjar.inference.ledger import LedgerWriter, State
+from nightjar.inference.ledger import LedgerWriter, Record, State
 from nightjar.inference.manifest import write_manifest
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.models import scoring_fingerprint
 from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.request import RunRequest, check_columns, check_model, check_request
+from nightjar.inference.rescore import Rescored, sample
 from nightjar.inference.resume import claim, limited, number_for, plan_in, probe, progress_of, retire, settle, succeed
+from nightjar.inference.shards import Failed, encode
 from nightjar.inference.tenure import tenure
 from nightjar.inference.trial import SAMPLE_ROWS
 
@@ -195,11 +199,12 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
         assert made is not None
         made = limited(made, request)
-        table = outcomes.outcomes(made, writer.ledger)
+        table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
             raise ShardsFailed(f"{absent} of {len(made)} shards have no result", absent, len(made))
         audited = _audit(request, uri, table, writer, listener, scored.progress)
-        _check_cover(request, made, discovery, audited)
+        _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
+        rescored = _rescore(request, scored, discovery, uri, table, writer)
         metrics = Metrics.from_bytes(audited.metrics).results()
         results = gates.evaluate(
             request.job,
@@ -208,11 +213,12 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             rows_in=audited.rows_in,
             rows_quarantined=audited.rows_quarantined,
             metrics=metrics,
+            rescored=rescored,
         )
         if failed := [gate for gate in results if not gate.passed]:
             raise GateFailed("; ".join(gate.sentence for gate in failed), results)
         name, digest = write_manifest(
-            request, scored.revision, scored.fingerprint, writer, uri, table, audited, metrics, results
+            request, scored.revision, scored.fingerprint, writer, uri, table, audited, metrics, results, rescored
         )
         return Verdict(scored.revision, writer.epoch, results, metrics, name, digest, time.time() - began)
 
@@ -297,9 +303,42 @@ def _audit(
     return audited
 
 
-def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited: Audited) -> None:
+def _rescore(
+    request: RunRequest, scored: Scored, discovery: Discovery, uri: str, table: pa.Table, writer: LedgerWriter
+) -> Rescored | None:
+    """Score a sample again, if the job asks for it."""
+    share = request.job.audit.rescore
+    if not share or not table.num_rows:
+        return None
+    model_hash = check_model(request)
+    if scoring_fingerprint(request.job, model_hash, request.code) != scored.fingerprint:
+        raise RunFailed("model or code changed while the run went on; repeat the command: it scores what that changes")
+    spec = worker_spec(request, discovery.schema, model_hash, revision=uri, epoch=writer.epoch)
+    rescored: Rescored | None = None
+    for step in engine.rescore(spec, sample(table, share, uri)):
+        writer.check()
+        rescored = step or rescored
+    return rescored
+
+
+def _revoke(writer: LedgerWriter, table: pa.Table, audited: Audited) -> int:
+    """Take back the receipts of shards whose parts are damaged, so that they are scored again; returns how many."""
+    damaged = table.filter(pc.is_in(table["shard"], value_set=pa.array(audited.damaged, pa.string())))
+    if damaged.num_rows:
+        writer.append([_revocation(line, audited.damaged[line["shard"]]) for line in outcomes.lines(damaged)])
+    return len(damaged)
+
+
+def _revocation(line: dict[str, Any], why: str) -> Record:
+    failed = Failed(line["shard"], line["attempt"], "PartDamaged", why, uri=line["pieces"][0]["uri"])
+    lost = {"rows_out": line["rows_out"], "rows_quarantined": line["rows_quarantined"]}
+    return {**encode(failed), "t": "revoked", **lost}
+
+
+def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited: Audited, revoked: int) -> None:
     """The audit's verdict, shard by shard and over the whole plan."""
-    findings, problems = list(audited.findings), audited.problems
+    findings = [f"shard {shard}: {why}" for shard, why in islice(audited.damaged.items(), MAX_FINDINGS)]
+    problems = audited.problems
     if not request.limit:
         files = dict(
             zip(discovery.files["uri"].to_pylist(), map(sum, discovery.files["rows"].to_pylist()), strict=True)
@@ -312,7 +351,11 @@ def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited:
     if audited.shards != len(made) and not problems:
         problems, findings = 1, [f"{audited.shards} of {len(made)} shards were audited"]
     if problems:
-        raise AuditFailed(f"the files written do not prove the cover, {problems} findings: " + "; ".join(findings))
+        again = "this shard" if revoked == 1 else f"these {revoked} shards"
+        mend = f". Repeat the command: it scores {again} again" if revoked else ""
+        raise AuditFailed(
+            f"the files written do not prove the cover, {problems} findings: {'; '.join(findings)}{mend}", revoked
+        )
 
 
 def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:

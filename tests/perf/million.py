@@ -61,7 +61,7 @@ def main(folder: str, count: int) -> None:
     ledger = Ledger(storage, uri)
     state = replay(ledger)
     note("replayed")
-    table = outcomes(plan, ledger)
+    table = outcomes(plan, ledger, state)
     note("outcomes")
     shards = to_parquet(table, state)
     del table, state

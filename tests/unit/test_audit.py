@@ -82,12 +82,13 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
 def finding(audited: Audited) -> str:
     """What one damaged shard was found to have; it must be that shard's only finding and count for nothing."""
     assert (audited.problems, audited.shards, audited.rows_in) == (1, 0, 0)
-    return audited.findings[0]
+    (found,) = audited.damaged.values()
+    return found
 
 
 def test_whole_parts_prove_every_row(scored: Scored) -> None:
     audited = scored.audit(*scored.lines)
-    assert audited.findings == []
+    assert audited.damaged == {}
     assert (audited.shards, audited.rows_in, audited.rows_out, audited.rows_quarantined) == (3, 2200, 2199, 1)
 
 
@@ -95,7 +96,7 @@ def test_a_damaged_shard_does_not_hide_the_others(scored: Scored) -> None:
     first, second, third = scored.lines
     audited = scored.audit(first, {**second, "rows_in": 1001}, third)
     assert (audited.problems, audited.shards, audited.rows_in) == (1, 2, 1200)
-    assert audited.findings[0].startswith(f"shard {second['shard']}: ")
+    assert list(audited.damaged) == [second["shard"]]
 
 
 @settings(max_examples=20, deadline=None)
@@ -191,13 +192,13 @@ def test_a_shard_without_rows_is_whole(scored: Scored) -> None:
     """A row group may be empty: nothing is missing then."""
     line = scored.lines[0]
     empty = {**scored.rewritten(line, scored.table(line).slice(0, 0)), "rows_in": 0, "rows_out": 0}
-    assert scored.audit({**empty, "pieces": [{**line["pieces"][0], "rows": 0}]}).findings == []
+    assert scored.audit({**empty, "pieces": [{**line["pieces"][0], "rows": 0}]}).damaged == {}
 
 
 def test_without_lineage_rows_are_still_counted(scored: Scored) -> None:
     """The job may leave the lineage columns out: then the counts must agree, whatever the receipt says."""
     line = scored.lines[0]
-    assert scored.audit(line, lineage=False).findings == []
+    assert scored.audit(line, lineage=False).damaged == {}
     shorter = scored.rewritten(line, scored.table(line).slice(1))
     assert "rows of the data part" in finding(scored.audit(shorter, lineage=False))
 

@@ -279,6 +279,8 @@ CANNOT: dict[str, Any] = {
     "retry.max_quarantined": 0.9,
     "retry.stall_s": 9,
     "retry.shard_s": 9,
+    "audit.rescore": 0.5,
+    "audit.tolerance": 0.5,
 }
 """Keys that cannot. Where files and model lie is no identity of theirs: their content is, and is hashed itself."""
 

@@ -54,9 +54,25 @@ def receipt(shard: str, worker: str = "w") -> Record:
 
 def receipts(revision: str) -> dict[str, str]:
     """Committed shard → the worker whose receipt counts."""
-    found = [(r.shard, r.worker) for r in Ledger(LakeStorage(), revision).receipts()]
+    ledger = Ledger(LakeStorage(), revision)
+    found = [(r.shard, r.worker) for r in ledger.receipts(replay(ledger).revoked)]
     assert len(found) == len({shard for shard, _ in found})
     return dict(found)
+
+
+def test_a_revoked_receipt_counts_no_more_and_the_next_one_does(revision: str) -> None:
+    """The audit found its parts damaged: the shard is open again, for every reader alike, and it is on record."""
+    writer = opened(revision)
+    writer.append([receipt("a", "first"), receipt("b", "first")])
+    failed = encode(Failed("a", 1, "PartDamaged", "checksum"))
+    writer.append([{**failed, "t": "revoked", "rows_out": 10, "rows_quarantined": 0}])
+    assert writer.state.committed == {"b"}
+    assert receipts(revision) == {"b": "first"}
+    writer.append([receipt("a", "second"), receipt("a", "late")])
+    assert writer.state.committed == {"a", "b"}
+    assert receipts(revision) == {"a": "second", "b": "first"}
+    assert [found.cause for found in writer.state.failures["a"]] == ["PartDamaged"]
+    assert replay(Ledger(LakeStorage(), revision)) == writer.state
 
 
 def never(_: float) -> None:

@@ -1,0 +1,218 @@
+"""The rescore audit: a sample of shards read and scored a second time, elsewhere, and compared with what was written.
+
+It sees what no count can: a device that computes wrongly, a model that answers differently each time, outputs that
+belong to other rows. No Ray here: the engine runs `rescore` in processes of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from nightjar.inference.assembly import Assembly
+from nightjar.inference.assignment import WorkerSpec, batch_rows, load
+from nightjar.inference.errors import InputChanged, Missing, ProcessSpoilt, RunFailed
+from nightjar.inference.job import LINEAGE
+from nightjar.inference.plan import shard_of_line
+from nightjar.inference.predictors import Scorer, input_columns
+from nightjar.inference.scoring import BatchSize, RowFailure, score_table
+from nightjar.inference.shards import Shard, clip
+from nightjar.inference.sources import parquet
+from nightjar.inference.storage import RetryingStorage, Storage, join
+from nightjar.inference.watchdog import Watchdog
+
+
+@dataclass
+class Rescored:
+    """What scoring again found.
+
+    shards, rows: compared. differing: rows of which any value differs. greatest: the largest difference of two
+    numbers, relative to 1 + their size. first: one differing value, for a message. changed: shards that could
+    not be compared, because their input is no longer the one that was scored.
+    """
+
+    shards: int = 0
+    rows: int = 0
+    differing: int = 0
+    greatest: float = 0.0
+    first: str = ""
+    changed: int = 0
+
+    def merge(self, other: Rescored) -> None:
+        """Add what another process found."""
+        self.shards += other.shards
+        self.rows += other.rows
+        self.differing += other.differing
+        self.greatest = max(self.greatest, other.greatest)
+        self.first = self.first or other.first
+        self.changed += other.changed
+
+
+def sample(table: pa.Table, share: float, salt: str) -> pa.Table:
+    """A share of the shards that have rows, at least one: others each night, the same when repeated.
+
+    table: as `outcomes`. salt: names the night.
+    """
+    scored = table.filter(pc.greater(table["rows_out"], 0))
+    count = min(scored.num_rows, max(1, math.ceil(share * table.num_rows)))
+
+    def rank(item: tuple[int, str]) -> bytes:
+        return hashlib.sha256(f"{salt} {item[1]}".encode()).digest()
+
+    chosen = heapq.nsmallest(count, enumerate(scored["shard"].to_pylist()), key=rank)
+    return scored.take(pa.array(sorted(index for index, _ in chosen), pa.int64()))
+
+
+def rescore(spec: WorkerSpec, lines: Iterable[dict[str, Any]]) -> Iterator[Rescored]:
+    """Score shards (lines of `outcomes.OUTCOMES`) again, in this process, and compare; one answer for each.
+
+    Raises:
+        RunFailed: this process was spoilt by it.
+    """
+    scorer, size = load(spec), BatchSize(batch_rows(spec))
+    storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
+    for line in lines:
+        try:
+            again = _score(spec, shard_of_line(line), _quarantined(storage, spec.revision, line), scorer, size, storage)
+        except (InputChanged, Missing):
+            yield Rescored(changed=1)
+            continue
+        except ProcessSpoilt as spoilt:
+            raise RunFailed(
+                f"audit.rescore: shard {line['shard']} could be scored once, but not again: {spoilt}"
+            ) from None
+        yield _compare(spec, line, again, _part(storage, spec.revision, line["data"]))
+
+
+def _quarantined(storage: Storage, revision: str, line: dict[str, Any]) -> set[tuple[str, int]]:
+    """The rows that could not be scored: (file, row). They are not tried again, one may kill its process."""
+    if line["quarantine"] is None:
+        return set()
+    table = _part(storage, revision, line["quarantine"], list(LINEAGE))
+    files, rows = (table[name].to_pylist() for name in LINEAGE)
+    return set(zip(files, rows, strict=True))
+
+
+def _part(storage: Storage, revision: str, part: dict[str, Any], columns: list[str] | None = None) -> pa.Table:
+    raw = storage.read(join(revision, part["name"]))
+    with pq.ParquetFile(pa.BufferReader(raw)) as file:
+        return file.read(columns=columns, use_threads=False)
+
+
+def _score(
+    spec: WorkerSpec, shard: Shard, lost: set[tuple[str, int]], scorer: Scorer, size: BatchSize, storage: Storage
+) -> Assembly:
+    """The shard scored as it was at first: the same micro-batches, without the rows that were quarantined."""
+    again = Assembly(spec, shard)
+    features = list(input_columns(spec.job, spec.schema))
+    with Watchdog(spec.job.retry.stall_s) as watchdog:
+        for piece in shard.pieces:
+            table = parquet.read_piece(storage, piece, spec.schema)
+            rows = (row - piece.first_row for uri, row in lost if uri == piece.uri)
+            skip = {row: RowFailure(row, "", "", "") for row in rows if 0 <= row < table.num_rows}
+            steps = score_table(
+                table.select(features), scorer, size, spec.job.model.output_types(), skip=skip, origin=piece.first_row
+            )
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as stop:
+                    again.add(piece, table, stop.value)
+                    break
+                watchdog.calling()
+    return again
+
+
+def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, part: pa.Table) -> Rescored:
+    job, now = spec.job, again.table()
+    if again.failed != line["rows_quarantined"]:
+        worse = again.failed - line["rows_quarantined"]
+        said = f"{worse} rows of shard {line['shard']} could be scored at first, but not again"
+        return Rescored(1, part.num_rows, worse, 0.0, said)
+    found = Rescored(shards=1, rows=part.num_rows)
+    wrong = np.zeros(part.num_rows, dtype=bool)
+    for name in (*job.carry, *job.model.outputs):
+        tolerance = 0.0 if name in job.carry else job.audit.tolerance
+        differs, greatest = differences(part[name], now[name], tolerance)
+        found.greatest = max(found.greatest, greatest)
+        if differs.any() and not found.first:
+            found.first = _first(line, name, part, now, int(differs.argmax()))
+        wrong |= differs
+    found.differing = int(wrong.sum())
+    return found
+
+
+def _first(line: dict[str, Any], name: str, part: pa.Table, now: pa.Table, index: int) -> str:
+    where = f"shard {line['shard']}, output row {index}"
+    if LINEAGE[0] in now.column_names:
+        where = f"row {now[LINEAGE[1]][index]} of {now[LINEAGE[0]][index]}"
+    before, after = (clip(repr(table[name][index].as_py())) for table in (part, now))
+    return f"{where}: {name!r} was {before}, written by {line['worker']}, and is {after} on {socket.gethostname()}"
+
+
+def differences(before: pa.ChunkedArray, after: pa.ChunkedArray, tolerance: float) -> tuple[np.ndarray, float]:
+    """Which rows differ, and the greatest relative difference of two finite numbers.
+
+    Two numbers agree when |a - b| ≤ tolerance × (1 + |a|). Null agrees with null, NaN with NaN; all but floats and
+    lists of floats must be equal.
+    """
+    a, b = _plain(before), _plain(after)
+    if len(a) != len(b):
+        raise AssertionError(f"{len(a)} values and {len(b)} values are compared")
+    if pa.types.is_floating(a.type) and a.type == b.type:
+        return _float_differences(a, b, tolerance)
+    if _holds_floats(a.type) and a.type == b.type:
+        return _list_differences(a, b, tolerance)
+    try:
+        unequal = pc.fill_null(pc.not_equal(a, b), False)
+    except pa.ArrowNotImplementedError:
+        pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
+        return np.array([repr(x) != repr(y) for x, y in pairs], dtype=bool), 0.0
+    return np.asarray(pc.or_(unequal, pc.not_equal(pc.is_null(a), pc.is_null(b))), dtype=bool), 0.0
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # too large for one array, or without a chunk
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
+
+
+def _holds_floats(kind: pa.DataType) -> bool:
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_list(kind) for is_list in lists) and pa.types.is_floating(kind.value_type)
+
+
+def _float_differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.ndarray, float]:
+    nulls = np.asarray(pc.is_null(a)), np.asarray(pc.is_null(b))
+    x, y = (pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) for values in (a, b))
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(x - y) / (1 + np.abs(x))
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    finite = np.isfinite(distance)
+    differs = (~same & ~(finite & (distance <= tolerance))) | (nulls[0] != nulls[1])
+    greatest = float(distance[finite].max(initial=0.0))
+    return differs, greatest
+
+
+def _list_differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.ndarray, float]:
+    lengths = [np.asarray(pc.fill_null(pc.list_value_length(values), -1)) for values in (a, b)]
+    differs = lengths[0] != lengths[1]
+    alike = pa.array(~differs)
+    kept = np.flatnonzero(~differs)
+    values, greatest = _float_differences(pc.list_flatten(a.filter(alike)), pc.list_flatten(b.filter(alike)), tolerance)
+    rows = np.repeat(kept, np.maximum(lengths[0][kept], 0))
+    differs[rows[values]] = True
+    return differs, greatest
