@@ -17,11 +17,20 @@ import pyarrow.compute as pc
 
 from nightjar.inference import engine
 from nightjar.inference.assignment import WorkerSpec
-from nightjar.inference.errors import Fenced, InputChanged, InputCorrupt, QuarantineFull, RunFailed, ShardsFailed
+from nightjar.inference.errors import (
+    Fenced,
+    InputChanged,
+    InputCorrupt,
+    PassEnded,
+    QuarantineFull,
+    RunFailed,
+    ShardsFailed,
+)
 from nightjar.inference.ledger import LedgerWriter, Record
 from nightjar.inference.plan import Plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Started, encode
+from nightjar.inference.space import LOOK_S, check_room
 from nightjar.inference.suspects import Attempt, GivenUp, next_attempt
 
 FLUSH_S = 1.0
@@ -53,6 +62,7 @@ class Campaign:
     given_up: dict[str, GivenUp] = field(default_factory=dict)
     _unsaved: list[Record] = field(default_factory=list)
     _flushed_at: float = field(default_factory=time.monotonic)
+    _looked_at: float = 0.0
     _silent_passes: int = 0
     _failures: dict[str, list[Failed]] = field(default_factory=dict)
     _earlier: dict[str, list[Failed]] = field(default_factory=dict)
@@ -165,9 +175,8 @@ class Campaign:
                     self._take(event, running, crumbs)
                 self._flush_if_due()
                 self._check_budget()
-        except RunFailed as error:
-            if isinstance(error, ShardsFailed | QuarantineFull):
-                raise
+                self._look_at_disk()
+        except PassEnded as error:
             ended = str(error)
         finally:
             events.close()
@@ -229,6 +238,12 @@ class Campaign:
 
     def _save(self, record: Record) -> None:
         self._unsaved.append(record)
+
+    def _look_at_disk(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_at > LOOK_S:
+            self._looked_at = now
+            check_room(self.spec.revision)
 
     def _flush_if_due(self) -> None:
         due = time.monotonic() - self._flushed_at > FLUSH_S

@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.inference.assignment import Assignment, WorkerSpec
 from nightjar.inference.audit import Audited, audit_block
-from nightjar.inference.errors import ClusterError, JobError, NightjarError, ProcessSpoilt, RunFailed
+from nightjar.inference.errors import ClusterError, JobError, NightjarError, PassEnded, ProcessSpoilt, RunFailed
 from nightjar.inference.job import Job
 from nightjar.inference.plan import shard_of_line
 from nightjar.inference.rescore import Rescored
@@ -53,11 +53,16 @@ take that long, and workers end what takes longer."""
 
 _CLOSING_S = 5.0
 
+_COPIES = 3
+"""Of the shards' descriptors in the object store at once: discovered, planned, in blocks."""
+
 _log = logging.getLogger(__name__)
 
 
-def check_cluster(job: Job, pools: int = 1) -> None:
-    """Whether the cluster can place the smallest pool the job allows, so many times over.
+def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
+    """Whether the cluster can place the smallest pool the job allows, so many times over, and hold what it is told.
+
+    descriptors: bytes of the shards' descriptors, all that lies in the object store.
 
     Raises:
         ClusterError: names the key to change, with the numbers.
@@ -74,6 +79,13 @@ def check_cluster(job: Job, pools: int = 1) -> None:
             f"this cluster has {len(nodes)} nodes ({have}), room for {placeable}. "
             f"Lower resources.actors, cpus or gpus{' or --parallel' if pools > 1 else ''}, or choose another cluster "
             "with --ray"
+        )
+    store = _total("object_store_memory")
+    if descriptors * _COPIES > store:
+        raise ClusterError(
+            f"input.shard_rows: the descriptors of this plan's shards take {descriptors / 2**20:,.0f} MiB, and the "
+            f"cluster's object store has {store / 2**20:,.0f} MiB. Make the shards larger, or start Ray with a larger "
+            "--object-store-memory"
         )
 
 
@@ -201,7 +213,7 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
     iterator ends the pass.
 
     Raises:
-        RunFailed: Ray gave up on the pass itself.
+        PassEnded: Ray gave up on the pass itself.
     """
     need = spec.job.resources
     blocks = _blocks(shards, attempts, need.max_actors)
@@ -267,7 +279,7 @@ def _stream(dataset: Any) -> Generator[list[str], None, None]:
             if item is None:
                 return
             if isinstance(item, Exception):
-                raise RunFailed(f"Ray ended the pass: {clip(str(item))}") from item
+                raise PassEnded(f"Ray ended the pass: {clip(str(item))}") from item
             yield item
     finally:
         closed.set()

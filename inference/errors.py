@@ -3,6 +3,7 @@
 NightjarError
 ├── JobError              the job file, its input or its model is wrong: change it, nothing was scored  (exit 2)
 ├── RunFailed             the run could not be completed; committed work is kept                        (exit 1)
+│   ├── PassEnded         Ray gave up on one pass; what it had started is charged, and the next one begins
 │   ├── ShardsFailed      some shards have no result
 │   ├── QuarantineFull    more rows cannot be scored than the job allows
 │   ├── GateFailed        a check said no: nothing was published
@@ -54,6 +55,10 @@ class ClusterError(NightjarError):
 
 class RunFailed(NightjarError):
     """The run could not be completed. What was committed stays committed."""
+
+
+class PassEnded(RunFailed):
+    """Ray gave up on a pass. The run goes on with another, unless several in a row start nothing."""
 
 
 class ShardsFailed(RunFailed):

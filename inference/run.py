@@ -33,6 +33,7 @@ from nightjar.inference.request import RunRequest, check_columns, check_model, c
 from nightjar.inference.rescore import Rescored, sample
 from nightjar.inference.resume import claim, limited, number_for, plan_in, probe, progress_of, retire, settle, succeed
 from nightjar.inference.shards import Failed, encode
+from nightjar.inference.space import check_space
 from nightjar.inference.tenure import tenure
 from nightjar.inference.trial import SAMPLE_ROWS
 
@@ -113,6 +114,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
         JobError, ClusterError: what must be changed first.
     """
     probe(request)
+    check_space(request.job, request.output, discovery, discovery.rows)
     engine.check_cluster(request.job)
     model_hash = check_model(request)
     readable = next((row["uri"] for row in discovery.files.to_pylist() if row["error"] is None and row["rows"]), None)
@@ -168,6 +170,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         progress = progress_of(writer, made)
         campaign = Campaign(made, spec, writer, fingerprint, progress, listener, _only(request, made))
         listener(progress)
+        check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
         device = _preflight(spec, made, writer)
         campaign.run()
         started = (campaign.first_event_at or time.time()) - began
@@ -286,7 +289,7 @@ def _preflight(spec: WorkerSpec, made: Plan, writer: LedgerWriter) -> str:
     left = next((shard for shard in made.shards() if shard.id not in writer.state.committed), None)
     if left is None:
         return ""
-    engine.check_cluster(spec.job)
+    engine.check_cluster(spec.job, descriptors=made.table.nbytes)
     readable = next((s.pieces[0].uri for s in made.shards() if s.rows > 0), None)
     return engine.preflight(spec, readable).device
 

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from nightjar.inference import engine
-from nightjar.inference.errors import RunFailed, ShardsFailed
+from nightjar.inference.errors import ClusterError, RunFailed, ShardsFailed
 from support import Lake, command, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
@@ -188,3 +188,10 @@ def test_a_pass_without_any_event_is_ended(lake: Lake, tmp_path: Path) -> None:
     finally:
         stop.touch()
         ray.get(holder)
+
+
+def test_more_descriptors_than_the_object_store_holds_are_refused(lake: Lake) -> None:
+    """With the numbers, and the key to change."""
+    job = lake.ready().request().job
+    with pytest.raises(ClusterError, match=r"^input\.shard_rows: .* take 1,048,576 MiB, and .* has [\d,]+ MiB"):
+        engine.check_cluster(job, descriptors=1 << 40)

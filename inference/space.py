@@ -1,0 +1,90 @@
+"""Room on the disk of a local output: looked at before a run, and watched while it goes on.
+
+Object stores have no such end. A full disk would take the ledger with it, so a run stops while some room is left.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nightjar.inference.discovery import Discovery
+from nightjar.inference.errors import JobError, RunFailed
+from nightjar.inference.job import Job
+from nightjar.inference.storage import is_local
+
+LOOK_S = 5.0
+"""Seconds between two looks."""
+
+_RESERVE = 256 << 20
+_SHARE = 0.02
+_TEXT = 16
+
+
+def check_space(job: Job, output: str, discovery: Discovery, left: int) -> None:
+    """Whether there is certainly too little room for the parts of `left` rows.
+
+    Raises:
+        JobError: the disk has less than half of what the outputs and carried columns take, by estimate.
+    """
+    if not is_local(output):
+        return
+    disk = shutil.disk_usage(_existing(output))
+    needed = left * _bytes_per_row(job, discovery)
+    if disk.free < needed / 2 + _reserve(disk.total):
+        raise JobError(
+            f"output.uri: the disk of {output} has {_gib(disk.free)} free, and this run will write about "
+            f"{_gib(needed)}. Free some, or write elsewhere"
+        )
+
+
+def check_room(output: str) -> None:
+    """Whether a run may go on.
+
+    Raises:
+        RunFailed: the disk is all but full.
+    """
+    if not is_local(output):
+        return
+    disk = shutil.disk_usage(_existing(output))
+    if disk.free < _reserve(disk.total):
+        raise RunFailed(
+            f"output.uri: the disk of {output} is all but full ({_gib(disk.free)} left), so the run stopped before it "
+            "was. Free some and repeat the command: what is scored is kept"
+        )
+
+
+def _reserve(total: int) -> int:
+    return min(_RESERVE, int(total * _SHARE))
+
+
+def _bytes_per_row(job: Job, discovery: Discovery) -> float:
+    """Of a part, by estimate: the outputs as they are, and the carried columns' share of the input."""
+    readable = discovery.files.filter(pc.is_null(discovery.files["error"]))
+    stored = (pc.sum(readable["size"]).as_py() or 0) / max(1, discovery.rows)
+    carried = stored * len(job.carry) / max(1, len(discovery.schema))
+    return float(carried + sum(map(_width, job.model.output_types().values())))
+
+
+def _width(kind: pa.DataType) -> int:
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _width(kind.value_type)
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return _TEXT
+
+
+def _existing(output: str) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    path = Path(output)
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:,.1f} MiB"

@@ -1,0 +1,62 @@
+"""The room on a local output's disk, on a real small file system."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nightjar.inference.discovery import discover
+from nightjar.inference.errors import JobError, RunFailed
+from nightjar.inference.space import check_room, check_space
+from nightjar.inference.storage import LakeStorage
+from support import Lake
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 8 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "small", str(disk)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_run_that_cannot_fit_is_refused_before_it_begins(lake: Lake, small: Path) -> None:
+    """8,000 rows of 1,000 float64 are 64 MB; the folder need not be there yet."""
+    job = lake.ready(model__outputs={"embedding": "float64[1000]"}).request().job
+    found = discover(LakeStorage(), job)
+    with pytest.raises(JobError, match=r"^output\.uri: the disk of .* has 8\.0 MiB free, .* about 61\.\d MiB"):
+        check_space(job, f"{small}/not/yet/there", found, 8000)
+    check_space(job, str(small), found, 800)
+
+
+def test_estimates_are_of_what_is_left(lake: Lake, small: Path) -> None:
+    """A run that is nearly done is not refused for what it has written already."""
+    job = lake.ready(model__outputs={"embedding": "float64[1000]"}).request().job
+    check_space(job, str(small), discover(LakeStorage(), job), 10)
+
+
+def test_a_disk_that_is_all_but_full_stops_the_run(small: Path) -> None:
+    check_room(str(small))
+    (small / "filler").write_bytes(bytes(8 * MIB - 100_000))
+    with pytest.raises(RunFailed, match=r"all but full \(0\.1 MiB left\).*repeat the command"):
+        check_room(str(small / "out" / "runs"))
+
+
+def test_object_stores_have_no_end(lake: Lake) -> None:
+    job = lake.ready(model__outputs={"embedding": "float64[1000]"}).request().job
+    check_space(job, "s3://bucket/out", discover(LakeStorage(), job), 10**12)
+    check_room("s3://bucket/out")
