@@ -30,7 +30,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from commands import DATE, Flights, Partial, Watched
-from support import Lake, nightjar, wait_until
+from support import Lake, command, nightjar, wait_until
 
 pytestmark = pytest.mark.flow
 
@@ -344,3 +344,14 @@ def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, ser
     assert (found["state"], found["rows_out"]) == ("published", 8000)
     assert found["unreported"]
     assert len(lake.published()) == 8000
+
+
+def test_an_api_that_is_away_at_the_start_is_one_sentence(lake: Lake) -> None:
+    """Nothing is started, nothing written; the sentence says which address, and what to do."""
+    lake.ready()
+    ended = command("run", lake.job_path, "--json", env={"PREFECT_API_URL": "http://127.0.0.1:1/api"})
+    assert ended.returncode == 2
+    said = json.loads(ended.stdout)["message"]
+    assert said.startswith("no Prefect API at http://127.0.0.1:1/api: ")
+    assert "prefect server start" in said
+    assert not lake.out.exists()

@@ -1,0 +1,34 @@
+"""The page of faults names tests that exist, and its example runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent.parent
+PAGE = (TESTS.parent / "docs" / "faults.md").read_text()
+
+
+def test_every_row_of_the_tables_names_tests_that_exist() -> None:
+    """A fault without a test would be a claim."""
+    there = set(re.findall(r"def (test_\w+)\(", "\n".join(path.read_text() for path in TESTS.rglob("test_*.py"))))
+    rows = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith(("| fault", "| what"))]
+    assert len(rows) > 50
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row.rsplit(" | ", 1)[-1])
+        assert named, row
+        assert set(named) <= there, (row, set(named) - there)
+    assert set(re.findall(r"`(test_\w+)`", PAGE)) <= there
+
+
+def test_the_example_is_a_storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As it stands on the page: its second write of a ledger segment happens, and its answer is lost."""
+    names: dict[str, object] = {}
+    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0], names)
+    storage = names["storage"]
+    storage.create(f"{tmp_path}/ledger/1", b"one")  # type: ignore[attr-defined]
+    with pytest.raises(Exception, match="lost on purpose"):
+        storage.create(f"{tmp_path}/ledger/2", b"two")  # type: ignore[attr-defined]
+    assert storage.read(f"{tmp_path}/ledger/2") == b"two"  # type: ignore[attr-defined]
