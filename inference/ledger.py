@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError, StorageError
-from nightjar.inference.shards import Failed, Receipt, decode
+from nightjar.inference.shards import Failed, Receipt, decode, known
 from nightjar.inference.storage import RetryingStorage, Storage, join
 
 LEASE_S = 10.0
@@ -47,6 +47,7 @@ class Writer:
     process_started: float
     nonce: str
     at: str
+    booted: float = 0.0
 
     def __str__(self) -> str:
         run = f"flow run {self.flow_run}, " if self.flow_run else ""
@@ -63,6 +64,7 @@ def this_writer(task: str, flow_run: str = "") -> Writer:
         process_started=psutil.Process().create_time(),
         nonce=uuid.uuid4().hex[:16],
         at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        booted=psutil.boot_time(),
     )
 
 
@@ -80,7 +82,11 @@ def is_dead(writer: Writer) -> bool:
         return False
     try:
         process = psutil.Process(writer.pid)
-        return abs(process.create_time() - writer.process_started) > 1 or (process.status() == psutil.STATUS_ZOMBIE)
+        # Both are told by the wall clock: setting it moves a process's beginning and the boot alike.
+        moved = psutil.boot_time() - writer.booted if writer.booted else 0.0
+        return abs(process.create_time() - moved - writer.process_started) > 1 or (
+            process.status() == psutil.STATUS_ZOMBIE
+        )
     except psutil.NoSuchProcess:
         return True
     except psutil.AccessDenied:
@@ -116,15 +122,16 @@ class Ledger:
 
     def read(self, number: int) -> Segment:
         """One segment."""
-        lines = self.storage.read(self.segment_uri(number)).decode().splitlines()
-        header = json.loads(lines[0])
-        return Segment(
-            number,
-            header["epoch"],
-            header["writer"],
-            header["append"],
-            tuple(json.loads(line) for line in lines[1:]),
-        )
+        uri = self.segment_uri(number)
+        try:
+            # Not `splitlines`: JSON leaves some line breaks inside a string as they are.
+            header, *records = map(json.loads, self.storage.read(uri).decode().split("\n"))
+            return Segment(number, header["epoch"], header["writer"], header["append"], tuple(records))
+        except (ValueError, LookupError, TypeError) as error:
+            raise StorageError(
+                f"{uri}: not a ledger segment this version can read; it was damaged, or a newer version wrote it: "
+                "restore it, or continue the run with that version"
+            ) from error
 
     def segments(self, after: int = 0) -> Iterator[Segment]:
         """Segments beyond `after` in order, a bounded number of them in memory."""
@@ -196,7 +203,7 @@ class State:
             case "planned":
                 self.planned = record
             case "opened":
-                self.holder = Writer(**record["writer"])
+                self.holder = known(Writer, record["writer"])
                 self.openers.append((self.epoch, self.holder))
             case "closed":
                 self.holder = None
@@ -294,7 +301,7 @@ def _create(ledger: Ledger, number: int, epoch: int, writer: Writer, records: li
     header = {"epoch": epoch, "writer": writer.nonce, "append": append}
     lines = [json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in (header, *records)]
     try:
-        ledger.storage.create(ledger.segment_uri(number), "\n".join(lines).encode())
+        ledger.storage.create(ledger.segment_uri(number), "\n".join(lines).encode(errors="backslashreplace"))
     except AlreadyExists:
         found = ledger.read(number)
         if (found.nonce, found.append) != (writer.nonce, append):
@@ -304,7 +311,7 @@ def _create(ledger: Ledger, number: int, epoch: int, writer: Writer, records: li
 
 
 def _replaced(found: Segment) -> str:
-    who = next((str(Writer(**r["writer"])) for r in found.records if r["t"] == "opened"), f"writer {found.nonce}")
+    who = next((str(known(Writer, r["writer"])) for r in found.records if r["t"] == "opened"), f"writer {found.nonce}")
     return f"this writer was replaced at ledger segment {found.number} by {who}; it stops and changes nothing more"
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from nightjar.inference import outcomes
 from nightjar.inference.errors import AlreadyExists, Held, JobError, Missing
 from nightjar.inference.ledger import LedgerWriter
+from nightjar.inference.shards import known
 from nightjar.inference.sink import checksum
 from nightjar.inference.storage import Storage, join
 
@@ -92,7 +93,7 @@ def snapshot(storage: Storage, output: str, number: int) -> Snapshot:
         content = json.loads(storage.read(_uri(output, number)))
     except Missing:
         raise JobError(f"there is no publication {number} in {output}") from None
-    runs = {run: Published(**published) for run, published in content["runs"].items()}
+    runs = {run: known(Published, published) for run, published in content["runs"].items()}
     return Snapshot(content["number"], runs, content["at"], content["note"])
 
 
@@ -107,7 +108,7 @@ def publish(writer: LedgerWriter, output: str, run_id: str, published: Published
     for _ in range(_MAX_TRIES):
         intent = writer.state.intent
         if intent is not None:
-            published = Published(**intent["published"])
+            published = known(Published, intent["published"])
             if _try(storage, output, intent["number"], run_id, published):
                 writer.append([{"t": "published", "number": intent["number"]}])
                 return int(intent["number"])

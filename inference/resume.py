@@ -13,6 +13,7 @@ from nightjar.inference.ledger import LedgerWriter, State
 from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.request import RunRequest, record_run
+from nightjar.inference.shards import known
 from nightjar.inference.storage import join, probe_conditional_writes
 from nightjar.inference.tenure import tenure
 
@@ -57,7 +58,7 @@ def settle(request: RunRequest, newest: revs.Revision) -> None:
     with tenure(request, newest.uri, "publish", keep=False) as writer:
         intent = writer.state.intent
         assert intent is not None
-        entry = publish.Published(**intent["published"])
+        entry = known(publish.Published, intent["published"])
         number = (
             writer.state.published["number"]
             if writer.state.published
@@ -93,7 +94,9 @@ def plan_in(
     if source is not None:
         assert source.state.planned is not None
         source_plan = revs.read_plan(storage, source.uri, source.state, source.state.planned["fingerprint"])
-    made = make_plan(discovery, request.job, fingerprint, previous or source_plan)
+    made = revs.with_splits(
+        make_plan(discovery, request.job, fingerprint, previous or source_plan), writer.state, fingerprint
+    )
     if previous is None or previous.ids() != made.ids():
         name = f"plan-{writer.epoch:06d}.parquet"
         storage.create(join(uri, name), made.to_bytes())

@@ -64,7 +64,11 @@ def read_plan(storage: Storage, uri: str, state: State, fingerprint: str) -> Pla
     """The revision's newest plan, with its packed shards split as the ledger says."""
     if state.planned is None:
         return None
-    plan = Plan.from_bytes(storage.read(join(uri, state.planned["file"])))
+    return with_splits(Plan.from_bytes(storage.read(join(uri, state.planned["file"]))), state, fingerprint)
+
+
+def with_splits(plan: Plan, state: State, fingerprint: str) -> Plan:
+    """The plan with its packed shards split as the ledger says."""
     for shard in state.splits:
         if plan.shard(shard) is not None:
             plan, _ = plan.with_split(shard, fingerprint)

@@ -32,7 +32,7 @@ from nightjar.inference.progress import Progress
 from nightjar.inference.request import RunRequest, check_columns, check_model, check_request
 from nightjar.inference.rescore import Rescored, sample
 from nightjar.inference.resume import claim, limited, number_for, plan_in, probe, progress_of, retire, settle, succeed
-from nightjar.inference.shards import Failed, encode
+from nightjar.inference.shards import Failed, encode, known
 from nightjar.inference.space import check_space
 from nightjar.inference.tenure import tenure
 from nightjar.inference.trial import SAMPLE_ROWS
@@ -262,7 +262,7 @@ def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, 
         return None
     assert newest.state.intent is not None
     manifest = publish.read_manifest(
-        request.storage, request.output, publish.Published(**newest.state.intent["published"])
+        request.storage, request.output, known(publish.Published, newest.state.intent["published"])
     )
     totals = manifest["totals"]
     progress = Progress(
@@ -366,7 +366,7 @@ def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:
     newest = revs.newest_revision(request.storage, request.run_uri)
     assert newest is not None
     assert newest.state.intent is not None
-    entry = publish.Published(**newest.state.intent["published"])
+    entry = known(publish.Published, newest.state.intent["published"])
     manifest = publish.read_manifest(request.storage, request.output, entry)
     results = tuple(GateResult(**gate) for gate in manifest["gates"])
     return Verdict(scored.revision, scored.epoch, results, manifest["metrics"], entry.manifest, entry.checksum)

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 UNKNOWN = -1
 """Row count of a piece whose footer could not be read."""
@@ -165,14 +168,18 @@ def encode(event: Event) -> dict[str, Any]:
 
 def decode(record: dict[str, Any]) -> Event:
     """The inverse of `encode`. Unknown keys of a newer version are ignored."""
-    cls = _TYPES[record["t"]]
-    names = cls.__dataclass_fields__
-    fields = {key: value for key, value in record.items() if key in names}
+    fields = dict(record)
     for key in ("data", "quarantine"):
         if fields.get(key) is not None:
-            fields[key] = Part(**fields[key])
-    event: Event = cls(**fields)
+            fields[key] = known(Part, fields[key])
+    event: Event = known(_TYPES[record["t"]], fields)
     return event
+
+
+def known(cls: type[T], fields: Mapping[str, Any]) -> T:
+    """A frozen record of these fields; unknown ones, of a newer version, are left out."""
+    names: Mapping[str, Any] = vars(cls)["__dataclass_fields__"]
+    return cls(**{key: value for key, value in fields.items() if key in names})
 
 
 def clip(text: str) -> str:

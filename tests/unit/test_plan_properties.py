@@ -1,0 +1,210 @@
+"""A run continued over many nights: the lake changes, packed shards are split, sizes and actors change, in any order.
+
+What `test_plan.py` shows of one step holds after every one, for the plan as it lies in the ledger: this is what a
+run that is continued goes on from, and what its next step reads.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from drivers import SCRATCH
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from test_plan import check_cover, job, lake, line, unreadable
+
+from nightjar.inference import revisions as revs
+from nightjar.inference.ledger import Ledger, Record, open_epoch, replay, this_writer
+from nightjar.inference.plan import Plan
+from nightjar.inference.request import RunRequest
+from nightjar.inference.resume import plan_in
+from nightjar.inference.shards import UNKNOWN, Receipt, Shard, encode
+from nightjar.inference.storage import LakeStorage
+
+FINGERPRINT = "model"
+Files = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something happens to the lake. Which of the arguments count depends on what it is; `which` is taken modulo."""
+
+    what: str
+    name: str
+    groups: tuple[int, ...]
+    which: int
+
+
+@dataclass(frozen=True)
+class Night:
+    """What changed since the last one, how large shards are to be, and which are then split and committed."""
+
+    changes: list[Change]
+    shard_rows: int | None
+    actors: int
+    split: list[int]
+    commit: list[int]
+
+
+WHICH = st.integers(0, 99)
+NAMES = st.sampled_from([f"f{index}" for index in range(6)])
+GROUPS = st.lists(st.integers(0, 15), max_size=3).map(tuple)
+FIRST = st.dictionaries(NAMES, GROUPS, min_size=3)
+"""The lake of the first night: enough small files for some to be packed together."""
+WHAT = st.sampled_from(["write", "write", "spoil", "spoil alike", "remove", "put back", "remove all", "restore"])
+NIGHTS = st.builds(
+    Night,
+    changes=st.lists(st.builds(Change, WHAT, NAMES, GROUPS, WHICH), max_size=4),
+    shard_rows=st.sampled_from([None, 1, 10, 30, 60, 100]),
+    actors=st.integers(1, 4),
+    split=st.lists(WHICH, max_size=2),
+    commit=st.lists(WHICH, max_size=2),
+)
+
+
+@dataclass
+class Run:
+    """A run's revision, and the lake it scores.
+
+    files: as they are. found: as each night found them. past: every content that a file ever had.
+    """
+
+    revision: str
+    files: Files = field(default_factory=dict)
+    found: list[Files] = field(default_factory=list)
+    past: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    committed: set[str] = field(default_factory=set)
+    plan: Plan = field(default_factory=lambda: Plan.of(()))
+
+    def change(self, change: Change) -> None:
+        """A file is written, spoilt, removed or put back as it was once; or the whole lake is."""
+        match change.what:
+            case "write":
+                self._put(change.name, line(change.name, list(change.groups), version=str(len(self.past))))
+            case "spoil":
+                self._put(change.name, unreadable(change.name))
+            case "spoil alike" if before := self.files.get(change.name):
+                same = {key: before[key] for key in ("size", "version")}
+                self._put(change.name, {**unreadable(change.name), **same})
+            case "remove":
+                self.files.pop(change.name, None)
+            case "put back" if self.past:
+                self._put(*self.past[change.which % len(self.past)])
+            case "remove all":
+                self.files = {}
+            case "restore" if self.found:
+                self.files = dict(self.found[change.which % len(self.found)])
+
+    def _put(self, name: str, content: dict[str, Any]) -> None:
+        self.files[name] = content
+        self.past.append((name, content))
+
+    def come_again(self, shard_rows: int | None, actors: int) -> None:
+        """Plan as a score step does, under an epoch of its own."""
+        discovery, asked = lake(list(self.files.values())), job(shard_rows, actors)
+        request = RunRequest(asked, "/lake/job.yaml", "2026-11-19", "2026-11-19", "", LakeStorage(), "")
+        writer = open_epoch(LakeStorage(), self.revision, this_writer("score"), lease_s=3600)
+        self.plan = plan_in(request, writer, self.revision, discovery, FINGERPRINT, None)
+        writer.stop(release=True)
+        self.found.append(dict(self.files))
+
+    def split(self, which: int) -> None:
+        """As a score step does when a packed shard failed: a shard for each of its files, and nothing else changes."""
+        packed: list[Shard] = [shard for shard in self._missing() if len(shard.pieces) > 1]
+        if not packed:
+            return
+        shard, before = packed[which % len(packed)], set(self.plan.ids())
+        self.plan, parts = self.plan.with_split(shard.id, FINGERPRINT)
+        assert tuple(piece for part in parts for piece in part.pieces) == shard.pieces
+        assert set(self.plan.ids()) == before - {shard.id} | {part.id for part in parts}
+        self._append({"t": "split", "shard": shard.id, "why": "no", "into": len(parts)})
+
+    def commit(self, which: int) -> None:
+        """A shard is scored."""
+        if missing := self._missing():
+            shard = missing[which % len(missing)].id
+            self._append(encode(Receipt(shard, 1, 1, "w", 10, 10, 0, None, None, 0.1, 0.0)))
+            self.committed.add(shard)
+
+    def _missing(self) -> list[Shard]:
+        return [shard for shard in self.plan.shards() if shard.id not in self.committed]
+
+    def _append(self, record: Record) -> None:
+        writer = open_epoch(LakeStorage(), self.revision, this_writer("score"), lease_s=3600)
+        writer.append([record])
+        writer.stop(release=True)
+
+    def check_read(self) -> None:
+        """The next step reads the plan that this one scores."""
+        read = revs.read_plan(LakeStorage(), self.revision, replay(Ledger(LakeStorage(), self.revision)), FINGERPRINT)
+        assert read is not None
+        assert read.table.equals(self.plan.table)
+
+    def check_kept(self, before: Plan) -> None:
+        """Since last night, what stands as it stood keeps its shards and so its results; nothing else does."""
+        last, now = self.found[-2], self.found[-1]
+        same = {each["uri"] for name, each in now.items() if last.get(name) == each}
+        stands = {shard.id for shard in before.shards() if {piece.uri for piece in shard.pieces} <= same}
+        again = {shard.id for shard in before.shards() if shard.rows == UNKNOWN}
+        assert stands - again <= set(self.plan.ids())
+        assert not (set(before.ids()) - stands) & set(self.plan.ids())
+
+
+@contextmanager
+def a_run() -> Iterator[Run]:
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        yield Run(folder)
+
+
+THREE = dict.fromkeys(("f0", "f1", "f2"), (5,))
+GONE_FOR_A_NIGHT = [
+    Night([], 60, 1, [0], []),
+    Night([Change("remove all", "", (), 0)], 60, 1, [], []),
+    Night([Change("restore", "", (), 0)], 60, 1, [], []),
+]
+
+
+@settings(max_examples=150, deadline=None, print_blob=True)
+@given(FIRST, st.lists(NIGHTS, min_size=2, max_size=8))
+@example(THREE, GONE_FOR_A_NIGHT)
+def test_night_after_night_each_row_is_in_one_shard_and_what_stands_keeps_its_results(
+    first: dict[str, tuple[int, ...]], nights: list[Night]
+) -> None:
+    """Looked at after each continuation, and after its splits and commits."""
+    with a_run() as run:
+        for name, groups in first.items():
+            run.change(Change("write", name, groups, 0))
+        for night in nights:
+            for change in night.changes:
+                run.change(change)
+            before = run.plan
+            run.come_again(night.shard_rows, night.actors)
+            check_cover(run.plan, list(run.files.values()))
+            if run.found[:-1]:
+                run.check_kept(before)
+            run.check_read()
+            for which in night.split:
+                run.split(which)
+            for which in night.commit:
+                run.commit(which)
+            check_cover(run.plan, list(run.files.values()))
+            run.check_read()
+
+
+def test_a_shard_that_was_split_stays_so_when_its_files_were_gone_for_a_night() -> None:
+    """A folder that was not mounted, or was moved away and back: what the score step scores is what is looked for."""
+    with a_run() as run:
+        run.files = there = {name: line(name, [5]) for name in THREE}
+        run.come_again(60, 1)
+        run.split(0)
+        split = run.plan
+        assert len(split) == 3
+        for files in ({}, there):
+            run.files = files
+            run.come_again(60, 1)
+            run.check_read()
+        assert run.plan.ids() == split.ids()
