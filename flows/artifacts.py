@@ -6,9 +6,11 @@ Keys carry the job's name, so that each has a history over nights.
 from __future__ import annotations
 
 import contextvars
+import shlex
 import threading
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from prefect.artifacts import (
@@ -25,6 +27,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from nightjar.flows.display import counted
+from nightjar.flows.escaping import code, markdown
 from nightjar.inference.gates import GateResult
 from nightjar.inference.progress import Progress
 from nightjar.inference.report import MAX_LINES, RunReport
@@ -90,7 +93,7 @@ class ProgressArtifact:
 
 def _so_far(run: str, progress: Progress) -> str:
     return (
-        f"{run}: {progress.done_shards:,} of {progress.shards:,} shards, {progress.rows_out:,} rows scored, "
+        f"{markdown(run)}: {progress.done_shards:,} of {progress.shards:,} shards, {progress.rows_out:,} rows scored, "
         f"{progress.rows_quarantined:,} quarantined, {counted(progress.failed_attempts, 'failed attempt')}"
     )
 
@@ -138,7 +141,10 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
         {
             f"{name}-summary": lambda: create_markdown_artifact(page, key=f"{name}-summary", description=state),
             f"{name}-output": lambda: create_link_artifact(
-                _link(where), link_text=where, key=f"{name}-output", description=f"Output of {request.run_id}"
+                _link(where),
+                link_text=markdown(where),
+                key=f"{name}-output",
+                description=f"Output of {markdown(request.run_id)}",
             ),
         }
     )
@@ -154,13 +160,14 @@ def _shard_tables(request: RunRequest, revision: int) -> dict[str, Send]:
         f"{request.job.name}-shards": lambda: create_table_artifact(
             _bounded(shards),
             key=f"{request.job.name}-shards",
-            description=f"{shown} of {request.run_id}: without result first, then retried, then slowest. "
-            f"Complete in `shards-*.parquet` under {report.uri}",
+            description=f"{shown} of {markdown(request.run_id)}: without result first, then retried, then slowest. "
+            f"Complete in `shards-*.parquet` under {code(report.uri)}",
         ),
         f"{request.job.name}-retries": lambda: create_table_artifact(
             _bounded(incidents),
             key=f"{request.job.name}-retries",
-            description=f"Failed attempts and quarantined rows of {request.run_id}{more}; none is an empty table",
+            description=f"Failed attempts and quarantined rows of {markdown(request.run_id)}{more}; "
+            "none is an empty table",
         ),
     }
 
@@ -178,7 +185,9 @@ def _gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str,
         for gate in gates
     ]
     return {
-        key: lambda: create_table_artifact(_bounded(table), key=key, description=f"Gates of {request.run_id}"),
+        key: lambda: create_table_artifact(
+            _bounded(table), key=key, description=f"Gates of {markdown(request.run_id)}"
+        ),
     }
 
 
@@ -186,7 +195,7 @@ def _summary(request: RunRequest, scored: Scored, verdict: Verdict, manifest: st
     progress = scored.progress
     where = f"{request.run_uri}/r{scored.revision}"
     lines = [
-        f"# {request.job.name} {request.run_id}: {state}",
+        f"# {request.job.name} {markdown(request.run_id)}: {state}",
         "",
         "| | |",
         "|---|---|",
@@ -197,12 +206,12 @@ def _summary(request: RunRequest, scored: Scored, verdict: Verdict, manifest: st
         f"| failed attempts | {progress.failed_attempts:,} |",
         f"| gates | {sum(gate.passed for gate in verdict.gates)} of {len(verdict.gates)} passed |",
         *[f"| {name} | {value} |" for name, value in evaluation_lines(verdict.metrics)],
-        f"| output | `{where}/data` |",
-        *([f"| quarantine | `{where}/quarantine` |"] if progress.rows_quarantined else []),
-        f"| every shard | `{manifest.replace('manifest-', 'shards-').replace('.json', '.parquet')}` |",
-        f"| manifest | `{manifest}` |",
+        f"| output | {code(f'{where}/data')} |",
+        *([f"| quarantine | {code(f'{where}/quarantine')} |"] if progress.rows_quarantined else []),
+        f"| every shard | {code(manifest.replace('manifest-', 'shards-').replace('.json', '.parquet'))} |",
+        f"| manifest | {code(manifest)} |",
         "",
-        f"The exact files: `nightjar files {request.job_path} --run-id {request.run_id}`",
+        f"The exact files: {code(shlex.join(['nightjar', 'files', request.job_path, '--run-id', request.run_id]))}",
     ]
     return "\n".join(lines)
 
@@ -221,18 +230,21 @@ def evaluation_lines(metrics: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _link(uri: str) -> str:
-    return uri if "://" in uri else f"file://{uri}"
+    return quote(uri if "://" in uri else f"file://{uri}", safe="/:")
 
 
 def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Cells short enough that the server also emits its event, which it refuses above about 1.5 MB."""
-    return [
-        {
-            name: value[:_CELL] + "…" if isinstance(value, str) and len(value) > _CELL else value
-            for name, value in line.items()
-        }
-        for line in table
-    ]
+    """Cells as the page is to show them, and short enough that the server also emits the table's event.
+
+    The page takes text in a cell for Markdown; the event is refused above about 1.5 MB.
+    """
+    return [{name: _cell(value) for name, value in line.items()} for line in table]
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return markdown(value if len(value) <= _CELL else value[:_CELL] + "…")
 
 
 def _deliver(due: dict[str, Send]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.display import counted, describe, duration
+from nightjar.flows.escaping import line
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.report import follow, standing
@@ -219,7 +220,7 @@ def status_text(found: dict[str, Any]) -> str:
         lines.append(f"  writer     {found['holder']}")
     seen = f"r{found['published_revision']}" if found["published_revision"] else "nothing of it"
     lines.append(f"  readers    see {seen} (publication {found['publication']})")
-    lines += [f"  failed     shard {f['shard']}: {f['cause']}: {f['message']}" for f in found["failures"]]
+    lines += [f"  failed     shard {f['shard']}: {f['cause']}: {line(f['message'])}" for f in found["failures"]]
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from nightjar.flows.escaping import visible
 from nightjar.inference.report import RunLine
 from nightjar.inference.request import RunRequest
 
@@ -24,7 +25,7 @@ def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
     table = _table(f"{request.job.name}: {request.output}", ["run", "state", "readers see", "shards", "rows", "lost"])
     for line in found:
         table.add_row(
-            Text(line.run_id),
+            Text(visible(line.run_id)),
             f"{line.state} r{line.revision}",
             f"r{line.shown}" if line.shown else "nothing",
             f"{line.done_shards:,} of {line.shards:,}",
@@ -46,19 +47,21 @@ def nights(found: Iterable[Night]) -> Table:
     """What became of each night of a backfill."""
     table = _table("", ["night", "state", "rows", "what happened"])
     for night in found:
-        table.add_row(night.date, night.state, f"{night.rows:,}", Text(night.said))
+        table.add_row(night.date, night.state, f"{night.rows:,}", Text(visible(night.said)))
     return table
 
 
 def _filled(title: str, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> Table:
     table = _table(title, columns)
     for row in rows:
-        table.add_row(*(Text(str(row[name])) for name in columns))
+        table.add_row(*(Text(visible(str(row[name]))) for name in columns))
     return table
 
 
 def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=Text(visible(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     for name in columns:
         table.add_column(name, overflow="fold")
     return table

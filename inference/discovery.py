@@ -5,6 +5,7 @@ Nothing here decides what a shard is (see `plan`): a `Discovery` is the lake as 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,12 @@ from nightjar.inference.storage import Entry, Storage, is_local
 
 _READERS = 32
 _WINDOW = 4096
+_KINDS = 100
+"""So many different schemas are told apart; a lake has few."""
+
 _GLOB = re.compile(r"[*?\[]")
+_ESCAPED = re.compile(r"\[([*?\[])\]")
+_ANY = re.compile(".*", re.DOTALL)
 
 FILES = pa.schema(
     [
@@ -38,7 +44,10 @@ FILES = pa.schema(
 
 @dataclass(frozen=True)
 class Discovery:
-    """The lake as it was found: `files` (schema `FILES`, sorted by uri) and the columns of the first with rows."""
+    """The lake as it was found: `files` (schema `FILES`, sorted by uri) and the columns that most of them have.
+
+    Of files with rows, if there are any; where as many have others, the first ones' columns.
+    """
 
     files: pa.Table
     schema: pa.Schema
@@ -61,19 +70,19 @@ def discover(storage: Storage, job: Job) -> Discovery:
         JobError: there is nothing to score, or no file is readable; names `input.uri`.
     """
     entries = input_files(storage, job)
-    schema = fallback = None
+    usual, empty = _Usual(), _Usual()
     batches: list[pa.RecordBatch] = []
     with ThreadPoolExecutor(_READERS) as pool:
         while window := list(islice(entries, _WINDOW)):
             footers = list(pool.map(lambda entry: _footer(storage, entry), window))
-            readable = [footer for footer in footers if isinstance(footer, parquet.Footer)]
-            # An empty file's types may be anyone's guess (pandas writes null): files with rows go first.
-            schema = schema or next((footer.schema for footer in readable if sum(footer.rows)), None)
-            fallback = fallback or next((footer.schema for footer in readable), None)
+            for footer in footers:
+                if isinstance(footer, parquet.Footer):
+                    # An empty file's types may be anyone's guess (pandas writes null): files with rows go first.
+                    (usual if any(footer.rows) else empty).add(footer.schema)
             lines = [_line(entry, footer) for entry, footer in zip(window, footers, strict=True)]
             batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
     files = pa.Table.from_batches(batches, schema=FILES)
-    schema = schema or fallback
+    schema = usual.schema() or empty.schema()
     if schema is None:
         first = files["error"][0].as_py()
         raise JobError(f"input.uri: none of the {files.num_rows} files can be read; the first: {first}")
@@ -81,6 +90,36 @@ def discover(storage: Storage, job: Job) -> Discovery:
     if not discovery.rows and not discovery.unreadable:
         raise _no_rows(job, files.num_rows)
     return discovery
+
+
+class _Usual:
+    """The columns that most files have: one odd file, even the first, must not make all the others the odd ones."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[pa.Schema, int]] = []
+
+    def add(self, schema: pa.Schema) -> None:
+        """Count one file."""
+        for index, (known, files) in enumerate(self._seen):
+            if known.equals(schema):
+                self._seen[index] = (known, files + 1)
+                return
+        if len(self._seen) < _KINDS:
+            self._seen.append((schema, 1))
+
+    def schema(self) -> pa.Schema | None:
+        """That of most files, the first ones' of equals; None of no files."""
+        return max(self._seen, key=lambda each: each[1])[0] if self._seen else None
+
+
+def usual_schema(storage: Storage, job: Job) -> pa.Schema | None:
+    """The columns that most of the first few thousand files with rows have; None when none can be read."""
+    usual = _Usual()
+    with ThreadPoolExecutor(_READERS) as pool:
+        for footer in pool.map(lambda entry: _footer(storage, entry), islice(input_files(storage, job), _WINDOW)):
+            if isinstance(footer, parquet.Footer) and any(footer.rows):
+                usual.add(footer.schema)
+    return usual.schema()
 
 
 def first_schema(storage: Storage, job: Job) -> pa.Schema:
@@ -117,11 +156,13 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         JobError: nothing matches; names `input.uri`, and what was found there instead.
     """
     uri = job.input.uri
-    exact = _stat(storage, uri)
-    if exact is not None:
-        yield exact
-        return
     base, pattern = _split_glob(uri)
+    exact = _stat(storage, uri)
+    if exact is None and pattern is _ANY and base != uri.rstrip("/"):
+        exact = _stat(storage, base)  # a file whose name had to be escaped
+    if exact is not None:
+        yield _named(exact)
+        return
     found, others = 0, 0
     for entry in storage.list(base):
         name = entry.uri[len(base.rstrip("/")) + 1 :]
@@ -131,11 +172,20 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
             continue
         if job.input.format or name.lower().endswith(parquet.SUFFIXES):
             found += 1
-            yield entry
+            yield _named(entry)
         else:
             others += 1
     if not found:
         raise JobError(f"input.uri: no Parquet files at {uri}{_instead(uri, others)}")
+
+
+def _named(entry: Entry) -> Entry:
+    """The entry, if its name is text: only then can outputs and reports name it."""
+    try:
+        entry.uri.encode()
+    except UnicodeEncodeError:
+        raise JobError(f"input.uri: the name of {os.fsencode(entry.uri)!r} is not UTF-8; rename the file") from None
+    return entry
 
 
 def _instead(uri: str, others: int) -> str:
@@ -171,14 +221,15 @@ def _split_glob(uri: str) -> tuple[str, re.Pattern[str]]:
     """The folder to list, and the pattern of names below it; a pattern with a slash at its end names folders."""
     scheme, _, path = ("", "", uri) if is_local(uri) else uri.partition("://")
     parts = path.rstrip("/").split("/")
-    depth = next((i for i, part in enumerate(parts) if _GLOB.search(part)), len(parts))
-    base = "/".join(parts[:depth])
+    depth = next((i for i, part in enumerate(parts) if _GLOB.search(_ESCAPED.sub("", part))), len(parts))
+    base = _ESCAPED.sub(r"\g<1>", "/".join(parts[:depth]))
+    base = f"{scheme}://{base}" if scheme else base or "/"
     rest = "/".join(parts[depth:])
-    pattern = f"{_translate(rest)}{'/.*' if path.endswith('/') else ''}" if rest else ".*"
+    if not rest:
+        return base, _ANY
     try:
-        return (f"{scheme}://{base}" if scheme else base or "/"), re.compile(
-            pattern, re.DOTALL
-        )  # a name may hold a newline
+        # A name may hold a newline.
+        return base, re.compile(f"{_translate(rest)}{'/.*' if path.endswith('/') else ''}", re.DOTALL)
     except re.error as error:
         raise JobError(f"input.uri: {uri!r} is no pattern: {error}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import string
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference import publish
-from nightjar.inference.discovery import first_schema, input_folder, takes_in
+from nightjar.inference.discovery import first_schema, input_folder, takes_in, usual_schema
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
-from nightjar.inference.job import Job
+from nightjar.inference.job import Job, fill
 from nightjar.inference.jobfile import load_job
 from nightjar.inference.ledger import LEASE_S
 from nightjar.inference.models import code_fingerprint, fetch_model, model_fingerprint
@@ -132,10 +133,12 @@ def _date(text: str | None, strict: bool = True) -> dt.date | None:
 
 def _recorded(storage: Storage, job: Job, run_id: str | None) -> dict[str, Any]:
     """What a named run began with: continuing it after midnight must not move its date."""
-    if run_id is None or "{" in job.output.uri:
+    dated = any(field is not None for _, field, _, _ in string.Formatter().parse(job.output.uri))
+    if run_id is None or dated:
         return {}
     try:
-        record: dict[str, Any] = json.loads(storage.read(join(job.output.uri, "runs", run_id, "run.json")))
+        output = fill(job.output.uri, dt.date.min)
+        record: dict[str, Any] = json.loads(storage.read(join(output, "runs", run_id, "run.json")))
     except Missing:
         return {}
     return record
@@ -176,7 +179,12 @@ def check_request(request: RunRequest) -> pa.Schema:
         _check_date(request)
     check_model(request)
     schema = first_schema(request.storage, job)
-    check_columns(job, schema)
+    try:
+        check_columns(job, schema)
+    except JobError:
+        # The first file may be the odd one, which costs only itself.
+        schema = usual_schema(request.storage, job) or schema
+        check_columns(job, schema)
     return schema
 
 
@@ -197,6 +205,9 @@ def check_columns(job: Job, schema: pa.Schema) -> None:
                     f"model.features: {name!r} is {kind}, and the torch adapter takes numbers only; list the columns "
                     "the model takes, or make numbers of it in a preprocess"
                 )
+    for name in {*features, *job.carry, *([job.label] if job.label else [])}:
+        if schema.names.count(name) > 1:
+            raise JobError(f"input.uri: the column {name!r} is there twice; which one is meant nobody can tell")
     output_schema(job, schema)
 
 

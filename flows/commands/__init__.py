@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from nightjar.flows.escaping import visible
 from nightjar.inference.errors import NightjarError
 
 EXIT_USAGE = 2
@@ -40,8 +41,19 @@ RayOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for machines.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show what Ray and Prefect say.")]
 
-out = Console()
-err = Console(stderr=True)
+
+class Terminal(Console):
+    """Rich's console, but for text from outside: control characters in it are shown, not obeyed."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
+
+    def print_json(self, *arguments: Any, **options: Any) -> None:
+        super().print_json(*arguments, **{"ensure_ascii": True, **options})
+
+
+out = Terminal()
+err = Terminal(stderr=True)
 
 
 def tell(text: str) -> None:

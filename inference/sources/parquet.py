@@ -33,11 +33,11 @@ def read_footer(storage: Storage, uri: str) -> Footer:
     """
     with _opened(storage, uri) as file:
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
-        return Footer(
-            file.schema_arrow,
-            tuple(group.num_rows for group in groups),
-            tuple(group.total_byte_size for group in groups),
-        )
+        rows = tuple(group.num_rows for group in groups)
+        sizes = tuple(group.total_byte_size for group in groups)
+        if min((*rows, *sizes), default=0) < 0 or sum(rows) != file.metadata.num_rows:
+            raise InputCorrupt(f"{uri}: not a readable Parquet file: its footer contradicts itself on how many rows")
+        return Footer(file.schema_arrow, rows, sizes)
 
 
 def read_piece(storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
@@ -51,13 +51,39 @@ def read_piece(storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
     _check_unchanged(storage, piece)
     with _opened(storage, piece.uri) as file:
         _check_columns(piece.uri, file.schema_arrow, schema)
-        groups = list(range(*piece.row_groups))
-        table: pa.Table = file.read_row_groups(groups, columns=schema.names, use_threads=True)
+        table = _read_groups(file, list(range(*piece.row_groups)), schema.names)
     _check_unchanged(storage, piece)
     if table.num_rows != piece.rows:
         raise InputCorrupt(f"{piece.uri}: the footer promised {piece.rows} rows, {table.num_rows} could be read")
-    # A file may hold a column twice under one name only by mistake; select() keeps the job's order.
-    return table.select(schema.names).cast(schema) if table.schema != schema else table
+    return _fitted(piece.uri, table.select(schema.names), schema)
+
+
+def _read_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) -> pa.Table:
+    try:
+        return file.read_row_groups(groups, columns=columns, use_threads=True)
+    except pa.ArrowNotImplementedError:
+        # Lists and structs whose text is more than 2 GiB have no array that holds them whole.
+        return _read_batches(file, groups, columns)
+
+
+def _read_batches(file: pq.ParquetFile, groups: list[int], columns: list[str]) -> pa.Table:
+    """The row groups in batches as large as can be; how long the text of a batch is, only reading it shows."""
+    rows = max(file.metadata.row_group(index).num_rows for index in groups)
+    while True:
+        rows = (rows + 1) // 2
+        try:
+            return pa.Table.from_batches(file.iter_batches(rows, groups, columns))
+        except pa.ArrowNotImplementedError:
+            if rows == 1:
+                raise
+
+
+def _fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same columns as the schema has them: their types are equal, what they say of nulls may not be."""
+    for field in schema:
+        if not field.nullable and table[field.name].null_count:
+            raise SchemaMismatch(f"{uri}: column {field.name!r} has nulls, in the other files it is declared without")
+    return table.cast(schema) if table.schema != schema else table
 
 
 @contextmanager
@@ -69,7 +95,9 @@ def _opened(storage: Storage, uri: str) -> Iterator[pq.ParquetFile]:
             pq.ParquetFile(source, pre_buffer=not is_local(uri), page_checksum_verification=True) as file,
         ):
             yield file
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowMemoryError, pa.ArrowCancelled):
+        raise
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise InputCorrupt(f"{uri}: not a readable Parquet file: {error}") from error
     except OSError as error:
         # Arrow reports undecodable bytes as OSError without an errno; a real I/O error has one.

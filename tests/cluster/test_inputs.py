@@ -1,0 +1,407 @@
+"""What a lake may hold: published right, or refused in one sentence that names file and cause."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.inference import publish
+from nightjar.inference.errors import JobError, NightjarError, QuarantineFull, ShardsFailed
+from nightjar.inference.report import RunReport
+from nightjar.inference.storage import LakeStorage, StorageSettings
+from s3 import S3Server
+from support import Lake
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+
+PARTS = 6
+"""Files of 1000 rows in `ordinary`."""
+
+
+def ordinary(lake: Lake) -> Path:
+    """A lake of good files, whose first rows come after those of `odd.parquet` files a test may add."""
+    for index in range(PARTS):
+        lake.write_file(f"part-{index}.parquet", index * 1000, 1000)
+    lake.write_model()
+    lake.write_job()
+    return lake.folder / "data"
+
+
+def of(rows: range) -> pa.Table:
+    """The columns of a `Lake` for these ids."""
+    return pa.table(
+        {
+            "id": pa.array(rows, pa.int64()),
+            "x": pa.array(rows, pa.float32()),
+            "name": pa.array([f"row {i}" for i in rows], pa.string()),
+        }
+    )
+
+
+def causes(lake: Lake) -> dict[str, tuple[str, str]]:
+    """File name → cause and message of its last failed attempt, without the path."""
+    found = {}
+    for record in lake.records():
+        if record["t"] == "failed":
+            folder, _, name = record["uri"].rpartition("/")
+            found[name] = (record["cause"], record["message"].replace(f"{folder}/", ""))
+    return found
+
+
+# ---- odd, and right -----------------------------------------------------------------------------------------
+
+
+def test_files_that_are_odd_but_whole_are_published(lake: Lake) -> None:
+    """None, one and many rows; more columns, other orders, other words on nulls; folders and names of any kind."""
+    data = ordinary(lake)
+    one, more, order, none, nulls = (of(range(10000 + i * 10, 10001 + i * 10 + (i > 0))) for i in range(5))
+    names = {
+        "0-first.parquet": more.append_column("extra", pa.array([1, 2])).select(["extra", "name", "x", "id"]),
+        "1-one.parquet": one,
+        "2-order.parquet": order.select(["name", "id", "x"]),
+        "3-none.parquet": none.slice(0, 0),
+        "4-none-guessed.parquet": pa.table({"id": pa.nulls(0), "x": pa.nulls(0), "name": pa.nulls(0)}),
+        "5-nulls.parquet": nulls.cast(pa.schema([field.with_nullable(False) for field in nulls.schema])),
+        "dt=2026-01-01/region=eu west/%20 #1?&.parquet": of(range(20000, 20003)),
+        "dt=2026-01-02/'quoted' \"twice\"/größe 東京 🐦.parquet": of(range(20010, 20013)),
+        "semi;colon/back\\slash/star*[1]{date}.pq": of(range(20020, 20023)),
+    }
+    for name, table in names.items():
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, data / name)
+    ran = lake.run()
+    assert (ran.scored.progress.failed_attempts, ran.scored.progress.rows_quarantined) == (0, 0)
+    found = lake.published()
+    wanted = [(name, i) for name, table in names.items() for i in table["id"].to_pylist()]
+    wanted += [(f"part-{i // 1000}.parquet", i) for i in range(PARTS * 1000)]
+    files = found["_file"].str.removeprefix(f"{data}/")
+    assert sorted(zip(files, found["id"], strict=True)) == sorted(wanted)
+    assert (found["score"] == found["id"] * 2).all()
+    assert (found["name"] == "row " + found["id"].astype(str)).all()
+    assert found.columns.tolist() == ["id", "name", "score", "_file", "_row"]
+
+
+def test_names_on_object_storage_are_taken_as_they_are(lake: Lake, server: S3Server) -> None:
+    """Input and output, read and written, listed and named in lineage: nothing is decoded or encoded on the way."""
+    bucket = server.create_bucket("inputs")
+    storage = LakeStorage(StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key))
+    lake.write_model()
+    lake.write_job(input__uri=f"{bucket}/in %20=#/", output__uri=f"{bucket}/out ü=%/'#1?'")
+    names = [
+        "dt=2026-01-01/a b.parquet",
+        "%20/%2F%zz.parquet",
+        "hash#1?x=y&z.parquet",
+        "'quoted' \"twice\".parquet",
+        "größe 東京 🐦.parquet",
+        "plus+at@:;,$!(x)*[1]{date}~^`|.parquet",
+    ]
+    for index, name in enumerate(names):
+        sink = pa.BufferOutputStream()
+        pq.write_table(of(range(index * 10, index * 10 + 3)), sink)
+        storage.write(f"{bucket}/in %20=#/{name}", sink.getvalue())
+    lake.run(storage=storage)
+    uris = list(publish.data_files(storage, lake.request(storage=storage).output, None))
+    assert all(uri.startswith(f"{bucket}/out ü=%/'#1?'/runs/2026-11-19/r1/data/") for uri in uris)
+    found = pd.concat([pq.read_table(storage.open(uri)).to_pandas() for uri in uris])
+    wanted = [(f"{bucket}/in %20=#/{name}", i * 10 + j) for i, name in enumerate(names) for j in range(3)]
+    assert sorted(zip(found["_file"], found["id"], strict=True)) == sorted(wanted)
+
+
+# ---- files that are bad -------------------------------------------------------------------------------------
+
+
+def without_column(path: Path) -> None:
+    pq.write_table(of(range(5)).drop_columns(["name"]), path)
+
+
+def retyped(path: Path) -> None:
+    pq.write_table(of(range(5)).set_column(1, "x", pa.array(["1"] * 5)), path)
+
+
+def twice(path: Path) -> None:
+    table = of(range(5))
+    pq.write_table(pa.Table.from_arrays([*table.columns, table["x"]], names=["id", "x", "name", "x"]), path)
+
+
+def other_zone(path: Path) -> None:
+    pq.write_table(of(range(5)).set_column(0, "id", pa.array([0] * 5, pa.timestamp("us", "UTC"))), path)
+
+
+def csv(path: Path) -> None:
+    path.write_text("id,x,name\n1,1.0,row 1\n")
+
+
+def zero_bytes(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+BAD: list[tuple[Callable[[Path], None], str, str]] = [
+    (without_column, "SchemaMismatch", "column 'name' is missing"),
+    (retyped, "SchemaMismatch", "column 'x' is string, in the other files it is float"),
+    (twice, "SchemaMismatch", "column 'x' is there twice"),
+    (other_zone, "SchemaMismatch", "column 'id' is timestamp[us, tz=UTC], in the other files it is int64"),
+    (csv, "InputCorrupt", "not a readable Parquet file: "),
+    (zero_bytes, "InputCorrupt", "not a readable Parquet file: "),
+]
+
+
+def test_bad_files_cost_themselves_even_the_first_ones(lake: Lake) -> None:
+    """They come before all others, so the columns of the lake are not theirs: each is named with what is wrong with
+    it, every other row is committed, and readers see nothing."""
+    data = ordinary(lake)
+    for make, _, _ in BAD:
+        make(data / f"0-{make.__name__}.parquet")
+    with pytest.raises(ShardsFailed, match=rf"{len(BAD)} of {len(BAD) + PARTS} shards have no result; the first is 0-"):
+        lake.run()
+    found = causes(lake)
+    for make, cause, message in BAD:
+        name = f"0-{make.__name__}.parquet"
+        assert found[name][0] == cause
+        assert found[name][1].startswith(f"{name}: {message}")
+    assert sum(record["rows_out"] for record in lake.records() if record["t"] == "receipt") == PARTS * 1000
+    assert lake.snapshot().runs == {}
+
+
+def test_a_column_that_most_files_lack_is_a_wrong_job(lake: Lake) -> None:
+    """Refused before anything starts, whichever files have it."""
+    data = ordinary(lake)
+    pq.write_table(of(range(3)).append_column("late", pa.array([True] * 3)), data / "0-first.parquet")
+    lake.write_job(carry=["id", "late"])
+    with pytest.raises(JobError, match=r"^carry: 'late' is not a column of the input; it has id, x, name$"):
+        lake.run()
+    assert not lake.out.exists()
+
+
+def test_nulls_where_most_files_declare_none_are_named(lake: Lake) -> None:
+    """Arrow's own words for it name neither file nor reason."""
+    data = ordinary(lake)
+    schema = pa.schema([field.with_nullable(field.name != "name") for field in of(range(0)).schema])
+    for path in data.iterdir():
+        pq.write_table(pq.read_table(path).cast(schema), path)
+    holes = of(range(3)).set_column(2, "name", pa.array(["a", None, "b"]))
+    pq.write_table(holes, data / "part-3.parquet")
+    with pytest.raises(ShardsFailed, match=r"1 of 6 shards .* part-3\.parquet"):
+        lake.run()
+    problem = "part-3.parquet: column 'name' has nulls, in the other files it is declared without"
+    assert causes(lake) == {"part-3.parquet": ("SchemaMismatch", problem)}
+
+
+# ---- values -------------------------------------------------------------------------------------------------
+
+ROWS = 40
+
+
+def nested(levels: int) -> pa.Array:
+    """Lists of structs of lists …, so many levels deep, empty and null ones among them."""
+    values: list[Any] = [None if i % 7 == 3 else 2**62 + i for i in range(ROWS)]
+    kind: pa.DataType = pa.int64()
+    for level in range(levels):
+        if level % 2:
+            values = [[] if i % 11 == level else [value, value] for i, value in enumerate(values)]
+            kind = pa.list_(kind)
+        else:
+            values = [None if i % 13 == level else {"in": v, "word": f"w{i}"} for i, v in enumerate(values)]
+            kind = pa.struct([("in", kind), ("word", pa.string())])
+    return pa.array(values, kind)
+
+
+def words(file: int, kind: pa.DataType) -> pa.Array:
+    """Few words, others in each file and each row group."""
+    return pa.array([f"{file}-{i // 10}-{i % 3}" for i in range(ROWS)]).cast(kind)
+
+
+def exact(file: int) -> dict[str, pa.Array]:
+    """Columns in which a step by way of a float, a text or the wrong dictionary shows."""
+    n = range(ROWS)
+    index8 = pa.dictionary(pa.int8(), pa.string())
+    columns = {
+        "int64": pa.array([2**53 + 1 + i if i % 2 else -(2**63) + i for i in n], pa.int64()),
+        "uint64": pa.array([2**64 - 1 - i if i % 2 else 2**63 + i for i in n], pa.uint64()),
+        "decimal32": pa.array([decimal.Decimal(i).scaleb(-2) for i in n], pa.decimal32(9, 2)),
+        "decimal64": pa.array([decimal.Decimal(10**16 + i).scaleb(-2) for i in n], pa.decimal64(18, 2)),
+        "decimal128": pa.array([decimal.Decimal(10**36 + i).scaleb(-9) for i in n], pa.decimal128(38, 9)),
+        "decimal256": pa.array([decimal.Decimal(-(10**75) - i) for i in n], pa.decimal256(76, 0)),
+        "dictionary": words(file, pa.dictionary(pa.int32(), pa.string())),
+        "dictionary8": words(file, index8),
+        "dictionary_of_numbers": pa.array([file * 2**54 + i % 3 for i in n], pa.int64()).dictionary_encode(),
+        "dictionary_in_struct": pa.StructArray.from_arrays([words(file, index8)], ["word"]),
+        "dictionary_in_list": pa.array(
+            [[f"{file}{i % 4}", None] for i in n], pa.list_(pa.dictionary(pa.int32(), pa.string()))
+        ),
+        "nested": nested(10),
+    }
+    moment = dt.datetime(2026, 3, 29, 0, 59, 59, 999999, dt.UTC)  # Berlin's clocks go from 2 to 3 a second later
+    for zone in ("UTC", "Europe/Berlin", "Asia/Kathmandu", "+05:30"):
+        column = pa.array([moment + dt.timedelta(seconds=i) for i in n], pa.timestamp("us", zone))
+        columns[f"at {zone}"] = column.cast(pa.timestamp("ns", zone))
+    return columns
+
+
+REFUSING = '''
+def score(batch):
+    """Twice x, but not for every tenth row."""
+    if (batch["x"] % 10 == 7).any():
+        raise ValueError("a seven")
+    return {"score": batch["x"] * 2}
+'''
+
+
+@pytest.fixture(scope="module")
+def carried(ray_local: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Two files of several row groups, scored as one shard: what went in, what was published, the quarantined rows."""
+    lake = Lake(tmp_path_factory.mktemp("exact"))
+    (lake.folder / "data").mkdir()
+    paths = [lake.folder / "data" / f"{file}.parquet" for file in range(2)]
+    for file, path in enumerate(paths):
+        columns = {"id": pa.array(range(ROWS)), "x": pa.array(range(ROWS), pa.float32()), **exact(file)}
+        pq.write_table(pa.table(columns), path, row_group_size=10)
+    lake.write_model(REFUSING)
+    lake.write_job(carry=["id", *exact(0)], input__shard_rows=1000, retry__max_quarantined=0.1)
+    ran = lake.run()
+    assert (ran.scored.progress.shards, ran.scored.progress.rows_quarantined) == (1, 8)
+    (data,) = (lake.revision() / "data").iterdir()
+    (quarantine,) = (lake.revision() / "quarantine").iterdir()
+    return pa.concat_tables(map(pq.read_table, paths)), pq.read_table(data), pq.read_table(quarantine)
+
+
+@pytest.mark.parametrize("name", list(exact(0)))
+def test_a_value_is_carried_exactly(carried: tuple[pa.Table, pa.Table, pa.Table], name: str) -> None:
+    """Value by value with its type, in the output and in the quarantine."""
+    given, published, quarantine = carried
+    bad = [row for row in range(2 * ROWS) if row % ROWS % 10 == 7]
+    good = [row for row in range(2 * ROWS) if row not in bad]
+    assert published.schema.field(name).type == given.schema.field(name).type
+    assert published[name].to_pylist() == [given[name][row].as_py() for row in good]
+    lost = quarantine["input"].combine_chunks().field(name)
+    assert lost.type == given.schema.field(name).type
+    assert lost.to_pylist() == [given[name][row].as_py() for row in bad]
+
+
+BIG_ROW = '''
+def score(batch):
+    """The length of the text; one text is too much for it."""
+    for text in batch["text"]:
+        if text.startswith("bad"):
+            raise ValueError(text)
+    return {"score": [len(text) for text in batch["text"]]}
+'''
+
+MB = 1 << 20
+
+
+def test_a_row_of_50_megabytes_is_a_row(lake: Lake) -> None:
+    """Scored and carried if it can be, quarantined whole if not; ledger, tables and messages stay small."""
+    texts = ["a", "b" * (50 * MB), "bad" + "c" * (50 * MB), "d"]
+    (lake.folder / "data").mkdir()
+    pq.write_table(pa.table({"id": range(4), "text": texts}), lake.folder / "data" / "big.parquet")
+    lake.write_model(BIG_ROW)
+    lake.write_job(
+        carry=["id", "text"], model__features=["text"], model__outputs={"score": "int64"}, retry__max_quarantined=0.25
+    )
+    lake.run()
+    found = lake.published()
+    assert found["text"].tolist() == [texts[0], texts[1], texts[3]]
+    assert found["score"].tolist() == [1, 50 * MB, 1]
+    lost = lake.quarantined().iloc[0]
+    assert lost["input"]["text"] == texts[2]
+    assert len(lost["message"]) <= 600
+    assert all(len(str(record)) < 3000 for record in lake.records())
+    assert len(str(RunReport(lake.request(), 1).incidents())) < 3000
+
+
+LONG_TEXTS = 2100
+"""Of one megabyte each: more bytes than the 32-bit offsets of one Arrow array can address."""
+
+
+def long_texts(lake: Lake, form: str) -> pa.Array:
+    """One file with one row group of long texts, or of lists of one; returns the twenty different ones.
+
+    Written from a dictionary, and read as plain text: the file is small, and so is the memory it takes to make it.
+    """
+    texts = pa.array([f"{i}:" + "abcdefgh" * (MB // 8) for i in range(20)])
+    column: pa.Array = pa.DictionaryArray.from_arrays(pa.array([i % 20 for i in range(LONG_TEXTS)], pa.int32()), texts)
+    if form == "in lists":
+        column = pa.ListArray.from_arrays(pa.array(range(LONG_TEXTS + 1), pa.int32()), column)
+    ids = range(LONG_TEXTS)
+    table = pa.table({"id": pa.array(ids), "x": pa.array(ids, pa.float32()), "text": column})
+    path = lake.folder / "data" / "long.parquet"
+    path.parent.mkdir()
+    pq.write_table(table, path, row_group_size=LONG_TEXTS, store_schema=False)
+    metadata = pq.read_metadata(path)
+    assert metadata.num_row_groups == 1
+    return texts
+
+
+@pytest.mark.perf
+@pytest.mark.parametrize("form", ["plain", "in lists"])
+def test_more_text_in_a_column_chunk_than_32_bits_address(lake: Lake, form: str) -> None:
+    """Read, carried and written, one row of it quarantined, though no one array can hold it. Takes 6 GB of memory."""
+    texts = long_texts(lake, form)
+    lake.write_model(REFUSING.replace("% 10 == 7", "== 7"))
+    lake.write_job(carry=["id", "text"])
+    lake.run()
+    (part,) = (lake.revision() / "data").iterdir()
+    ids = []
+    for batch in pq.ParquetFile(part).iter_batches(100, columns=["id", "text"]):
+        ids += batch["id"].to_pylist()
+        column = batch["text"] if form == "plain" else batch["text"].flatten()
+        assert column.equals(texts.take(pa.array([i % 20 for i in batch["id"].to_pylist()])))
+    assert ids == [i for i in range(LONG_TEXTS) if i != 7]
+    text = lake.quarantined().iloc[0]["input"]["text"]
+    assert (text if form == "plain" else text[0]) == texts[7].as_py()
+
+
+# ---- rows that are bad --------------------------------------------------------------------------------------
+
+RAISES = '''
+def score(batch):
+    """Twice x, but not for these."""
+    if set(batch["x"].tolist()) & {bad}:
+        raise ValueError("not this one")
+    return {{"score": batch["x"] * 2}}
+'''
+
+
+@pytest.mark.parametrize("spread", [True, False], ids=["in every shard", "in one shard"])
+@pytest.mark.parametrize("bad", [6, 7])
+def test_the_budget_of_bad_rows_is_exact(lake: Lake, bad: int, spread: bool) -> None:
+    """0.001 of 6000 rows is 6: so many may be lost, wherever they lie, and the run is published; one more fails it."""
+    ordinary(lake)
+    rows = {i * 1000 % 6000 + 500 + i // 6 for i in range(bad)} if spread else {2500 + i for i in range(bad)}
+    lake.write_model(RAISES.format(bad=rows))
+    if bad > 6:
+        sentence = (
+            r"7 rows are quarantined, more than the 6 of 6000 that retry\.max_quarantined = 0\.001 allows"
+            if spread
+            else r"1 of 6 shards .* part-2\.parquet.* 7 rows failed where at most 6 may; the first is row 500: "
+        )
+        with pytest.raises((QuarantineFull, ShardsFailed), match=sentence):
+            lake.run()
+        assert lake.snapshot().runs == {}
+        return
+    ran = lake.run()
+    assert (ran.scored.progress.rows_out, ran.scored.progress.rows_quarantined) == (5994, 6)
+    assert set(range(6000)) - set(lake.published()["id"]) == rows
+    assert [gate.passed for gate in ran.verdict.gates] == [True, True]
+
+
+@pytest.mark.parametrize("allowed", [0.001, 1.0])
+def test_a_run_of_bad_rows_alone_fails(lake: Lake, allowed: float) -> None:
+    """Even where every row may be lost: a model that scores none is no model. Nothing is published."""
+    ordinary(lake)
+    lake.write_model("def score(batch):\n    raise ValueError('none at all')\n")
+    lake.write_job(retry__max_quarantined=allowed)
+    with pytest.raises(NightjarError) as caught:
+        lake.run()
+    assert re.search(r"none of the first 32 rows of .*part-0\.parquet.*none at all", str(caught.value))
+    assert lake.snapshot().runs == {}
+    assert not list(lake.revision().glob("data/*"))

@@ -1,0 +1,242 @@
+"""Secrets that a run needs are left in nothing that it leaves: planted ones are looked for everywhere it writes."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from commands import DATE
+from nightjar.inference.storage import LakeStorage, StorageSettings
+from s3 import S3Server
+from support import Lake, command, leaves_nothing, marked
+
+pytestmark = [pytest.mark.flow, pytest.mark.s3]
+
+MARK = "a-mark-to-be-found"
+"""Stands in the input, in what the model prints and in what it raises: a place where it is not was not searched."""
+
+MODEL = f'''
+def score(batch):
+    """Twice x; one row cannot be scored."""
+    print("scoring: {MARK}", flush=True)
+    if 7 in batch["x"]:
+        raise ValueError("{MARK}")
+    return {{"score": batch["x"] * 2}}
+'''
+
+
+@dataclass
+class Searched:
+    """Everything that a command has left, by where it is, as bytes."""
+
+    exit_code: int
+    places: dict[str, dict[str, bytes]]
+
+    def found(self, value: str) -> list[str]:
+        """Where a value is, in any of the forms in which it may be written."""
+        return [
+            f"{place}: {name}"
+            for place, things in self.places.items()
+            for name, content in things.items()
+            if any(form in content for form in forms(value))
+        ]
+
+
+def forms(value: str) -> set[bytes]:
+    """As it is, in a URL, and in base64 wherever it begins in what is encoded."""
+    plain = value.encode()
+    encoded = {base64.b64encode(b"\0" * shift + plain)[4 * (shift > 0) : -4] for shift in range(3)}
+    return {plain, quote(value).encode(), *encoded}
+
+
+def test_the_search_finds_each_form() -> None:
+    searched = Searched(
+        0, {"here": {str(i): b"Basic " + base64.b64encode(b"x" * i + b"user:the-secret") for i in range(3)}}
+    )
+    assert len(searched.found("the-secret")) == 3
+    assert searched.found("another-secret") == []
+
+
+@contextmanager
+def watching_command_lines(mark: dict[str, str]) -> Iterator[dict[str, bytes]]:
+    """Collects the command lines of the processes with this environment: everybody on a machine may read them."""
+    seen: dict[str, bytes] = {}
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.3):
+            for process in marked(mark):
+                with suppress(psutil.Error):
+                    text = "\0".join(process.cmdline())
+                    seen[text[:60]] = text.encode()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        thread.join()
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    """The regular files below a folder and what is in them."""
+    found = {}
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            found[str(path.relative_to(folder))] = path.read_bytes()
+    return found
+
+
+def objects_of(storage: LakeStorage, bucket: str) -> dict[str, bytes]:
+    """Every object of a bucket; of Parquet also its values and the metadata of its footer, decoded."""
+    found = {}
+    for entry in storage.list(bucket):
+        found[entry.uri] = storage.read(entry.uri)
+        if "/out/" in entry.uri and entry.uri.endswith(".parquet"):
+            table = pq.read_table(pa.BufferReader(found[entry.uri]))
+            footer = pq.read_metadata(pa.BufferReader(found[entry.uri])).metadata or {}
+            found[f"{entry.uri} decoded"] = repr((table.to_pylist(), footer)).encode()
+    return found
+
+
+def records_of(database: Path) -> dict[str, bytes]:
+    """Every row of a Prefect database, by table."""
+    with sqlite3.connect(database) as connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: repr(connection.execute(f'SELECT * FROM "{name}"').fetchall()).encode() for name in names}
+
+
+class Planted:
+    """A lake on S3, and secrets of this test's own in the environment of what scores it."""
+
+    def __init__(self, folder: Path, server: S3Server) -> None:
+        self.lake = Lake(folder)
+        self.bucket = server.create_bucket(f"planted-{uuid.uuid4().hex[:8]}")
+        self.storage = LakeStorage(
+            StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key)
+        )
+        self.secrets = {
+            "AWS_SECRET_ACCESS_KEY": server.secret_key,
+            "PREFECT_API_KEY": "pnu_planted-key-of-prefect-cloud",
+            "RAY_AUTH_TOKEN": "planted-token-of-ray-0123456789abcdef",
+        }
+        self.env = {
+            "AWS_ACCESS_KEY_ID": server.access_key,
+            "AWS_DEFAULT_REGION": server.region,
+            "AWS_ENDPOINT_URL": server.endpoint,
+            "RAY_AUTH_MODE": "token",
+            "PREFECT_API_URL": "",
+            "PREFECT_HOME": str(folder / "prefect"),
+        }
+        self.lake.write_model(MODEL)
+        self.lake.write_job(
+            name="planted",
+            input__uri=f"{self.bucket}/in/",
+            output__uri=f"{self.bucket}/out/",
+            model__options={},
+            retry__max_quarantined=0.1,
+        )
+        for index in range(2):
+            self.add(f"part-{index}.parquet", self.lake.write_file("part.parquet", index * 1000, 1000).read_bytes())
+
+    def add(self, name: str, content: bytes) -> None:
+        """An object of the input."""
+        self.storage.write(f"{self.bucket}/in/{name}", content)
+
+    def run(self, *words: str, **env: str) -> Searched:
+        """Run the command; everything that it said and left."""
+        # Sockets lie in it, whose paths must be short.
+        ray = Path(tempfile.mkdtemp(prefix="nj-", dir="/tmp"))
+        try:
+            with leaves_nothing() as mark, watching_command_lines(mark) as lines:
+                full = {**self.env, **self.secrets, "RAY_TMPDIR": str(ray), **env, **mark}
+                ended = command("run", self.lake.job_path, "--date", DATE, *words, env=full)
+            return Searched(ended.returncode, self._left(ended, ray, lines))
+        finally:
+            shutil.rmtree(ray, ignore_errors=True)
+
+    def _left(
+        self, ended: subprocess.CompletedProcess[str], ray: Path, lines: dict[str, bytes]
+    ) -> dict[str, dict[str, bytes]]:
+        home = Path(self.env["PREFECT_HOME"])
+        return {
+            "terminal": {"output": ended.stdout.encode(), "errors": ended.stderr.encode()},
+            "bucket": objects_of(self.storage, self.bucket),
+            "Prefect's home": files_below(home),
+            "Prefect's database": records_of(home / "prefect.db") if (home / "prefect.db").exists() else {},
+            "Ray's session": files_below(ray),
+            "command lines": lines,
+        }
+
+
+@pytest.fixture
+def planted(tmp_path: Path, server: S3Server) -> Planted:
+    return Planted(tmp_path, server)
+
+
+def assert_clean(searched: Searched, secrets: dict[str, str]) -> None:
+    """None of the values is anywhere, and each place was looked into: the mark is found where it must be."""
+    found = {name: searched.found(value) for name, value in secrets.items()}
+    assert not any(found.values()), found
+    marks = {where.partition(": ")[0] for where in searched.found(MARK)}
+    assert {"bucket", "Prefect's database", "Ray's session"} <= marks
+    assert searched.places["command lines"]
+    assert any("logs/raylet" in name for name in searched.places["Ray's session"])
+
+
+@pytest.mark.parametrize("words", [(), ("--verbose",)], ids=["quiet", "verbose"])
+def test_a_run_that_publishes_leaves_no_secret(planted: Planted, words: tuple[str, ...]) -> None:
+    """Its Prefect server asks for a password; keys are S3's and Ray's, all in the environment."""
+    password = {
+        "PREFECT_SERVER_API_AUTH_STRING": "admin:planted-password-of-prefect",
+        "PREFECT_API_AUTH_STRING": "admin:planted-password-of-prefect",
+    }
+    del planted.secrets["PREFECT_API_KEY"]
+    searched = planted.run(*words, **password)
+    assert searched.exit_code == 0, searched.places["terminal"]
+    assert_clean(searched, {**planted.secrets, "password": "planted-password-of-prefect"})
+
+
+@pytest.mark.parametrize("words", [(), ("--verbose",)], ids=["quiet", "verbose"])
+def test_a_run_that_fails_leaves_no_secret(planted: Planted, words: tuple[str, ...]) -> None:
+    """One file is damaged: failures are where programs say too much."""
+    planted.add("part-9.parquet", b"PAR1 damaged PAR1")
+    searched = planted.run(*words)
+    assert searched.exit_code == 1, searched.places["terminal"]
+    assert b"part-9.parquet" in searched.places["terminal"]["errors"]
+    assert_clean(searched, planted.secrets)
+
+
+def test_a_secret_that_is_wrong_is_not_said_either(planted: Planted) -> None:
+    """S3 refuses it, and its answer is passed on."""
+    searched = planted.run(
+        "--verbose", AWS_SECRET_ACCESS_KEY="planted-wrong-key", AWS_SESSION_TOKEN="planted-wrong-token"
+    )
+    assert searched.exit_code == 1
+    assert b"check the credentials" in searched.places["terminal"]["errors"]
+    assert searched.found("planted-wrong-key") == searched.found("planted-wrong-token") == []
+
+
+def test_no_secret_is_left_where_ray_exports_all_it_knows(planted: Planted) -> None:
+    """Clusters may be set to write each dataset's operators, with the arguments they were given, to their logs."""
+    del planted.secrets["RAY_AUTH_TOKEN"]
+    searched = planted.run(RAY_AUTH_MODE="disabled", RAY_enable_export_api_write="1")
+    assert searched.exit_code == 0, searched.places["terminal"]
+    assert any("EXPORT" in name for name in searched.places["Ray's session"]), "Ray did export"
+    assert_clean(searched, planted.secrets)
