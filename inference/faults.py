@@ -37,7 +37,7 @@ class Fault:
     before: Callable[[str], None] | None = None
     error: Exception | None = None
     happens: bool = True
-    torn: bool = False
+    stored: float = 1.0
 
 
 def lose_answer(operation: str, pattern: str = "*", nth: int | None = 1) -> Fault:
@@ -56,9 +56,9 @@ def pause(operation: str, pattern: str = "*", nth: int | None = 1, *, before: Ca
     return Fault(operation, pattern, nth, before=before)
 
 
-def tear(operation: str = "write", pattern: str = "*", nth: int | None = 1) -> Fault:
-    """A write or create stores only the first half of its data, and says that all is well."""
-    return Fault(operation, pattern, nth, torn=True)
+def tear(operation: str = "write", pattern: str = "*", nth: int | None = 1, *, stored: float = 0.5) -> Fault:
+    """A write or create stores only the beginning of its data, that share, and says that all is well."""
+    return Fault(operation, pattern, nth, stored=stored)
 
 
 class FaultyStorage:
@@ -77,27 +77,17 @@ class FaultyStorage:
         self._lock = threading.Lock()
 
     def subfolders(self, folder: str) -> Names:
-        return self._call("subfolders", folder, lambda: self.inner.subfolders(folder))
+        return self._call("subfolders", folder, lambda _: self.inner.subfolders(folder))
 
     def read(self, uri: str) -> bytes:
-        return self._call("read", uri, lambda: self.inner.read(uri))
+        return self._call("read", uri, lambda _: self.inner.read(uri))
 
     def create(self, uri: str, data: bytes) -> None:
-        self._call(
-            "create",
-            uri,
-            lambda: self.inner.create(uri, data),
-            lambda: self.inner.create(uri, data[: len(data) // 2]),
-        )
+        self._call("create", uri, lambda share: self.inner.create(uri, data[: int(len(data) * share)]))
 
     def write(self, uri: str, data: Buffer) -> None:
         view = memoryview(data).cast("B")
-        self._call(
-            "write",
-            uri,
-            lambda: self.inner.write(uri, view),
-            lambda: self.inner.write(uri, view[: len(view) // 2]),
-        )
+        self._call("write", uri, lambda share: self.inner.write(uri, view[: int(len(view) * share)]))
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
         """A lost answer is a listing that breaks off at its end."""
@@ -110,27 +100,28 @@ class FaultyStorage:
             raise fault.error
 
     def stat(self, uri: str) -> Entry:
-        return self._call("stat", uri, lambda: self.inner.stat(uri))
+        return self._call("stat", uri, lambda _: self.inner.stat(uri))
 
     def open(self, uri: str) -> pa.NativeFile:
-        return self._call("open", uri, lambda: self.inner.open(uri))
+        return self._call("open", uri, lambda _: self.inner.open(uri))
 
     def delete(self, uris: Iterable[str]) -> None:
         """One call, matched by the first of the URIs."""
         all_uris = tuple(uris)
-        self._call("delete", all_uris[0] if all_uris else "", lambda: self.inner.delete(all_uris))
+        self._call("delete", all_uris[0] if all_uris else "", lambda _: self.inner.delete(all_uris))
 
     def copy(self, source: str, target: str) -> None:
         """Matched by the target."""
-        self._call("copy", target, lambda: self.inner.copy(source, target))
+        self._call("copy", target, lambda _: self.inner.copy(source, target))
 
-    def _call(self, operation: str, uri: str, do: Callable[[], T], half: Callable[[], T] | None = None) -> T:
+    def _call(self, operation: str, uri: str, do: Callable[[float], T]) -> T:
+        """`do` is told what share of its data to store."""
         fault = self._next(operation, uri)
         if fault.before:
             fault.before(uri)
         if not fault.happens and fault.error:
             raise fault.error
-        answer = half() if fault.torn and half else do()
+        answer = do(fault.stored)
         if fault.error:
             raise fault.error
         return answer

@@ -1,14 +1,18 @@
-"""Buckets of S3, GCS and Azure through obstore. Behind `storage`, which imports this when a URI needs it."""
+"""Buckets of S3, GCS and Azure through obstore. Behind `storage`, which imports this when a URI needs it.
+
+A call that is one request is tried again here: so each fault is counted, what is known of an earlier try of a
+creation is not lost, and what is not idempotent (a bulk delete) is tried again, too. Of a call that is many
+requests, a listing or an upload in parts, obstore tries each again. Both for as long as
+`StorageSettings.retry_s` says.
+"""
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import obstore
 import pyarrow as pa
@@ -16,81 +20,86 @@ from obstore import exceptions as sdk
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
+from nightjar.inference.objectfile import PART, ObjectFile
+from nightjar.inference.retrying import Overcome, Patience, counter, settling
 from nightjar.inference.storage import Entry, Names, StorageSettings
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-    from obstore.store import ClientConfig, RetryConfig, S3Config, S3CredentialProvider
+    from obstore.store import ClientConfig, RetryConfig, S3Config
     from typing_extensions import Buffer
 
-_PART = 8 << 20
-"""Bytes of one request of a large upload or download; several are under way at once."""
+    from nightjar.inference.storage import Keys
 
-_AHEAD = 1 << 20
-"""Fewest bytes a read fetches: a Parquet footer in one request, not three."""
+_UNLIMITED = 10_000
+"""Retries by obstore: time is to limit them, not their number."""
 
-_MAX_RETRIES = 10
-"""Of one request, within `StorageSettings.retry_s`."""
+_OVER = "ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired"
+"""S3's names for credentials that were good once."""
 
 _Store: TypeAlias = S3Store | GCSStore | AzureStore
+T = TypeVar("T")
 
 
 class BucketStorage:
     """`Storage` over one bucket. `root`: `s3://bucket`, `gs://bucket` or `az://container`."""
 
-    def __init__(self, root: str, settings: StorageSettings, credentials: S3CredentialProvider | None = None) -> None:
-        self.root = root
-        with _as_ours(root):
+    def __init__(self, root: str, settings: StorageSettings, keys: Keys | None = None) -> None:
+        self.root, self._keys = root, keys
+        self._patience = Patience(settings.retry_s)
+        with self._as_ours(root):
             try:
-                self._store = _store(root, settings, credentials)
+                self._once = _store(root, settings, keys, retries=0)
+                self._stubborn = _store(root, settings, keys, retries=_UNLIMITED)
             except sdk.BaseError as error:
-                raise StorageError(f"{root}: {_first_line(error)}") from error
+                raise StorageError(f"{root}: {_said(error)}") from error
         # Look-alikes, directory buckets and Azure may list folder by folder, not by whole name.
         aws = root.startswith("s3://") and not settings.endpoint and not root.endswith("--x-s3")
         self._lists_sorted = aws or root.startswith("gs://")
 
     def subfolders(self, folder: str) -> Names:
-        with _as_ours(folder):
-            found = obstore.list_with_delimiter(self._store, self._key(folder).rstrip("/") or None)
-            return sorted(prefix.rpartition("/")[2] for prefix in found["common_prefixes"])
+        key = self._key(folder).rstrip("/") or None
+        found = self._patiently(folder, lambda: obstore.list_with_delimiter(self._stubborn, key))
+        return sorted(prefix.rpartition("/")[2] for prefix in found["common_prefixes"])
 
     def read(self, uri: str) -> bytes:
-        with _as_ours(uri):
-            return bytes(obstore.get(self._store, self._key(uri)).bytes())
+        return self._patiently(uri, lambda: self._get(uri))
 
     def create(self, uri: str, data: bytes) -> None:
-        try:
-            with _as_ours(uri):
-                obstore.put(self._store, self._key(uri), data, mode="create")
-        except AlreadyExists:
-            # S3 also refuses while another creation of the name is under way, which may still fail.
-            try:
-                self.stat(uri)
-            except Missing:
-                raise Transient(f"{uri}: another writer was creating it and did not") from None
-            raise
+        self._patiently(uri, settling(lambda: self._create(uri, data), lambda: self._get(uri), data))
 
     def write(self, uri: str, data: Buffer) -> None:
-        with _as_ours(uri):
-            obstore.put(self._store, self._key(uri), memoryview(data).cast("B"), chunk_size=_PART)
+        view = memoryview(data).cast("B")
+        if len(view) <= PART:
+            self._patiently(uri, lambda: obstore.put(self._once, self._key(uri), view, use_multipart=False))
+        else:
+            with self._as_ours(uri):
+                obstore.put(self._stubborn, self._key(uri), view, chunk_size=PART)
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
         prefix = folder.rstrip("/") + "/"
-        entries = (entry for entry in self._entries(prefix, after) if entry.uri > after)
-        return entries if self._lists_sorted else iter(sorted(entries, key=lambda entry: entry.uri))
+        if self._lists_sorted:
+            return self._patience.listing(lambda last: self._entries(prefix, last), after, counter())
+        entries = self._patiently(prefix, lambda: list(self._entries(prefix, after)))
+        return iter(sorted(entries, key=lambda entry: entry.uri))
 
     def stat(self, uri: str) -> Entry:
-        with _as_ours(uri):
-            return self._entry(obstore.head(self._store, self._key(uri)), uri)
+        return self._entry(self._patiently(uri, lambda: self._head(uri)), uri)
 
     def open(self, uri: str) -> pa.NativeFile:
-        return pa.PythonFile(_ObjectFile(self._store, self._key(uri), self.stat(uri)), mode="r")
+        # Arrow reads in threads of its own, which do not know on whose behalf.
+        overcome = counter()
+
+        def fetch(start: int, end: int) -> bytes:
+            return self._patiently(uri, lambda: self._range(uri, start, end), overcome)
+
+        return pa.PythonFile(ObjectFile(fetch, self.stat(uri).size), mode="r")
 
     def delete(self, uris: Iterable[str]) -> None:
         uris = Names(uris)
+        which = f"{uris[0]} and {len(uris) - 1} more" if len(uris) > 1 else uris[0]
         try:
-            with _as_ours(f"{uris[0]} and {len(uris) - 1} more" if len(uris) > 1 else uris[0]):
-                obstore.delete(self._store, [self._key(uri) for uri in uris])
+            self._patiently(which, lambda: obstore.delete(self._once, [self._key(uri) for uri in uris]))
         except Missing:
             # GCS and Azure report an object that is gone; what became of the others is unknown.
             if len(uris) > 1:
@@ -98,21 +107,68 @@ class BucketStorage:
                     self.delete([uri])
 
     def copy(self, source: str, target: str) -> None:
-        with _as_ours(source):
-            obstore.copy(self._store, self._key(source), self._key(target))
+        self._patiently(source, lambda: obstore.copy(self._once, self._key(source), self._key(target)))
+
+    def _get(self, uri: str) -> bytes:
+        return bytes(obstore.get(self._once, self._key(uri)).bytes())
+
+    def _range(self, uri: str, start: int, end: int) -> bytes:
+        found = bytes(obstore.get_range(self._once, self._key(uri), start=start, end=end))
+        if len(found) != end - start:
+            raise StorageError(f"{uri}: it was overwritten while it was read, by a shorter object")
+        return found
+
+    def _head(self, uri: str) -> ObjectMeta:
+        try:
+            return obstore.head(self._once, self._key(uri))
+        except (sdk.GenericError, sdk.PermissionDeniedError) as error:
+            if _status(error) in {400, 403}:
+                # An answer to HEAD has no body: asked for a byte, the server says what is wrong.
+                obstore.get_range(self._once, self._key(uri), start=0, end=1)
+            raise
+
+    def _create(self, uri: str, data: bytes) -> None:
+        try:
+            obstore.put(self._once, self._key(uri), data, mode="create", use_multipart=False)
+        except sdk.AlreadyExistsError as error:
+            # S3 also refuses while another creation of the name is under way, which may still fail.
+            try:
+                self._head(uri)
+            except FileNotFoundError:
+                raise Transient(f"{uri}: another writer was creating it and did not") from None
+            raise AlreadyExists(f"{uri}: exists already") from error
+
+    def _patiently(self, uri: str, call: Callable[[], T], overcome: Overcome | None = None) -> T:
+        """What one request gives, tried again while its fault may pass."""
+
+        def once() -> T:
+            with self._as_ours(uri):
+                return call()
+
+        return self._patience.call(once, overcome or counter())
+
+    @contextmanager
+    def _as_ours(self, uri: str) -> Iterator[None]:
+        """Faults of obstore as ours."""
+        try:
+            yield
+        except (sdk.BaseError, OSError, ValueError) as error:
+            # What kept the keys away is known better where they were looked for.
+            trouble = self._keys.trouble if self._keys and isinstance(error, sdk.UnauthenticatedError) else None
+            raise (trouble or _ours(error, uri)) from error
 
     def _entries(self, prefix: str, after: str) -> Iterator[Entry]:
-        """Objects under `prefix`, in the store's order, from `after` or somewhat before it."""
+        """Objects under `prefix` after `after`, in the store's order."""
         rest = after.removeprefix(prefix) if after.startswith(prefix) else ""
         start = rest if self._lists_sorted else _early_start(rest)
         offset = self._key(prefix) + start if start else None
-        with _as_ours(prefix):
+        with self._as_ours(prefix):
             for batch in obstore.list(
-                self._store, self._key(prefix).rstrip("/") or None, offset=offset, chunk_size=1000
+                self._stubborn, self._key(prefix).rstrip("/") or None, offset=offset, chunk_size=1000
             ):
                 for meta in batch:
                     uri = f"{self.root}/{meta['path']}"
-                    if uri.startswith(prefix) and not self._is_folder_marker(meta):
+                    if uri.startswith(prefix) and uri > after and not self._is_folder_marker(meta):
                         yield self._entry(meta, uri)
 
     def _is_folder_marker(self, meta: ObjectMeta) -> bool:
@@ -123,7 +179,7 @@ class BucketStorage:
         if meta["size"]:
             return False
         try:
-            obstore.head(self._store, meta["path"])
+            obstore.head(self._stubborn, meta["path"])
         except FileNotFoundError:
             return True
         return False
@@ -149,61 +205,14 @@ def _early_start(name: str) -> str:
     return start if start.strip(".") else ""
 
 
-class _ObjectFile(io.RawIOBase):
-    """An object as a read-only file. Small reads fetch ahead; large ones come in parts, side by side."""
-
-    def __init__(self, store: _Store, key: str, entry: Entry) -> None:
-        self._store, self._key, self._entry = store, key, entry
-        self._position = 0
-        self._ahead, self._ahead_at = b"", 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._entry.size}[whence]
-        self._position = base + offset
-        return self._position
-
-    def read(self, size: int | None = -1) -> bytes:
-        start, whole = self._position, self._entry.size
-        end = whole if size is None or size < 0 else min(start + size, whole)
-        if start >= end:
-            return b""
-        self._position = end
-        if end - start >= _AHEAD:
-            return self._fetch(start, end)
-        if not self._ahead_at <= start <= end <= self._ahead_at + len(self._ahead):
-            # Near the end it is the footer that is read, backwards: take in what lies before it.
-            low = min(start, max(0, whole - _AHEAD))
-            self._ahead, self._ahead_at = self._fetch(low, min(max(end, low + _AHEAD), whole)), low
-        return self._ahead[start - self._ahead_at : end - self._ahead_at]
-
-    def _fetch(self, start: int, end: int) -> bytes:
-        starts = range(start, end, _PART)
-        if len(starts) == 1:
-            return self._fetch_part(start, end)
-        # One S3 connection is slower than the network. (`get_ranges` would join neighbours to one request.)
-        with ThreadPoolExecutor(min(len(starts), 8)) as pool:
-            return b"".join(pool.map(lambda low: self._fetch_part(low, min(low + _PART, end)), starts))
-
-    def _fetch_part(self, start: int, end: int) -> bytes:
-        with _as_ours(self._entry.uri):
-            return bytes(obstore.get_range(self._store, self._key, start=start, end=end))
-
-
-def _store(root: str, settings: StorageSettings, credentials: S3CredentialProvider | None) -> _Store:
+def _store(root: str, settings: StorageSettings, keys: Keys | None, retries: int) -> _Store:
     scheme, _, bucket = root.partition("://")
-    client: ClientConfig = {"connect_timeout": "10s", "timeout": "60s"}
+    client: ClientConfig = {"connect_timeout": "10s", "timeout": timedelta(seconds=settings.timeout_s)}
     retry: RetryConfig = {
-        "max_retries": _MAX_RETRIES,
+        "max_retries": retries,
         "retry_timeout": timedelta(seconds=settings.retry_s),
+        # Each wait is random between the first one and three times the last.
+        "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 3},
     }
     if scheme == "gs":
         return GCSStore(bucket, client_options=client, retry_config=retry)
@@ -216,57 +225,70 @@ def _store(root: str, settings: StorageSettings, credentials: S3CredentialProvid
         # Own servers seldom have a host name for each bucket.
         config["endpoint"], config["virtual_hosted_style_request"] = settings.endpoint, False
         client["allow_http"] = settings.endpoint.startswith("http://")
-    return S3Store(bucket, config=config, client_options=client, retry_config=retry, credential_provider=credentials)
+    return S3Store(bucket, config=config, client_options=client, retry_config=retry, credential_provider=keys)
 
 
-@contextmanager
-def _as_ours(uri: str) -> Iterator[None]:
-    """Faults of obstore as ours, by their type."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise Missing(f"{uri}: no such object") from error
-    except sdk.AlreadyExistsError as error:
-        raise AlreadyExists(f"{uri}: exists already") from error
-    except (sdk.PermissionDeniedError, sdk.UnauthenticatedError) as error:
-        raise _denied(error, uri) from error
-    except (sdk.InvalidPathError, ValueError) as error:
-        raise StorageError(
-            f"{uri}: object names with empty, '.' or '..' parts or control characters cannot be used: "
-            f"{_first_line(error)}"
-        ) from error
-    except sdk.GenericError as error:
-        raise _by_status(error, uri) from error
-    except (sdk.BaseError, OSError) as error:
-        raise StorageError(f"{uri}: {_first_line(error)}") from error
+def _ours(error: Exception, uri: str) -> StorageError:
+    """A fault of obstore as one of ours, by its type."""
+    if isinstance(error, FileNotFoundError):
+        return Missing(f"{uri}: no such object")
+    if isinstance(error, sdk.AlreadyExistsError):
+        return AlreadyExists(f"{uri}: exists already")
+    if isinstance(error, sdk.PermissionDeniedError | sdk.UnauthenticatedError):
+        return _denied(error, uri)
+    if isinstance(error, sdk.InvalidPathError | ValueError):
+        return StorageError(
+            f"{uri}: object names with empty, '.' or '..' parts or control characters cannot be used: {_said(error)}"
+        )
+    if isinstance(error, sdk.GenericError):
+        return _by_status(error, uri)
+    return StorageError(f"{uri}: {_said(error)}")
 
 
 def _by_status(error: sdk.GenericError, uri: str) -> StorageError:
     """The one place that reads a message: of all these faults obstore tells the HTTP status only there."""
-    text = str(error)
-    match = re.search(r"non-2xx status code: (\d{3})", text)
-    status = int(match[1]) if match else 0
+    text, status = str(error), _status(error)
     # S3 answers to a session token that is over with 400, as to a malformed request.
-    if status in {401, 403} or re.search(r"<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired)</Code>", text):
+    if status in {401, 403} or re.search(rf"<Code>({_OVER}|InvalidToken)</Code>", text):
         return _denied(error, uri)
     if status == 404:
         return Missing(f"{uri}: no such bucket")
+    if status == 416:
+        return StorageError(f"{uri}: it was overwritten while it was read, by a shorter object")
     if "redirect" in text:
         return StorageError(f"{uri}: the bucket is in another region; set AWS_DEFAULT_REGION to its region")
-    # Without a status there was no answer: refused, cut off, timed out, name not resolved.
-    if status in {0, 408, 429} or status >= 500:
-        return Transient(f"{uri}: {_first_line(error)}")
-    return StorageError(f"{uri}: {_first_line(error)}")
+    # Without a status there was no answer: refused, cut off, timed out, name not resolved. 501 is for ever.
+    if status in {0, 408, 429} or (status >= 500 and status != 501):
+        return Transient(f"{uri}: {_said(error)}")
+    return StorageError(f"{uri}: {_said(error)}")
+
+
+def _status(error: Exception) -> int:
+    """The HTTP status of the answer; 0 when there was none."""
+    match = re.search(r"non-2xx status code: (\d{3})", str(error))
+    return int(match[1]) if match else 0
 
 
 def _denied(error: Exception, uri: str) -> Denied:
     reason = re.search(r"<Code>(\w+)</Code>", str(error))
+    if reason and re.fullmatch(_OVER, reason[1]):
+        return Denied(
+            f"{uri}: the credentials have expired ({reason[1]}); get new ones where the run starts and repeat the "
+            "command: what is committed is kept"
+        )
     return Denied(
-        f"{uri}: {reason[1] if reason else _first_line(error)}; "
+        f"{uri}: {reason[1] if reason else _said(error)}; "
         "check the credentials and what they are allowed to do with this bucket"
     )
 
 
-def _first_line(error: Exception) -> str:
-    """What happened, without the request body and the dump of Rust structures that obstore appends."""
-    return str(error).partition("\n")[0].partition(": <?xml")[0][:300]
+def _said(error: Exception) -> str:
+    """What happened, without the request and the dump of Rust structures that obstore appends."""
+    text = str(error)
+    line = text.partition("\n")[0].partition(": <?xml")[0].rstrip(": ")
+    asked = re.search(r"Error performing (\w+) (\w+://[^/ ]+)\S* in [^ ,]+(, after \d+ retries)?.*? - (.*)", line)
+    if asked:
+        line = f"{asked[1]} {asked[2]}{asked[3] or ''}: {asked[4]}"
+    # Of a connection that failed only the dump says how.
+    how = re.search(r'(?:message|error): "([^"]+)"|source: (TimedOut)', text) if "status code" not in line else None
+    return line[:300] + (f" ({how[1] or 'timed out'})" if how else "")

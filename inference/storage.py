@@ -1,31 +1,33 @@
 """The one owner of object storage and of its credentials.
 
 `Storage` is the interface, `LakeStorage` the real one: local files (`localstore`), S3, GCS and Azure
-(`objectstore`). `RetryingStorage` adds patience. An absolute URI names an object: `/a/b` on this machine,
-`s3://bucket/key`, `gs://bucket/key`, `az://container/key`. A local path starts with a slash and may hold
-any other character. Everything raised is from `errors`, by type, and names the URI.
+(`objectstore`). `RetryingStorage` adds patience and counts (`retrying`). An absolute URI names an object:
+`/a/b` on this machine, `s3://bucket/key`, `gs://bucket/key`, `az://container/key`. A local path starts with a
+slash and may hold any other character. Everything raised is from `errors`, by type, and names the URI.
 
 SDKs are imported where they are first needed: a run over local files never loads one.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nightjar.inference.errors import AlreadyExists, Denied, StorageError, Transient
+from nightjar.inference.errors import AlreadyExists, Denied, NightjarError, StorageError, Transient
 from nightjar.inference.retrying import RetryingStorage as RetryingStorage
 
 if TYPE_CHECKING:
     import boto3
     import pyarrow as pa
-    from obstore.store import S3CredentialProvider
+    from obstore.store import S3Config, S3Credential
     from typing_extensions import Buffer
 
 Names = list[str]  # inside the classes `list` is the method
@@ -60,8 +62,8 @@ class Storage(Protocol):
     def create(self, uri: str, data: bytes) -> None:
         """Create the object, whole and durable, if there is none. Raises: AlreadyExists.
 
-        `Transient` and `AlreadyExists` leave open whether this call created it (an answer may be lost,
-        or a request sent twice): read back to know.
+        `Transient` leaves open whether this call created it (an answer may be lost): read back to know.
+        `LakeStorage` reads back itself when it sent a request again: its `AlreadyExists` is another's object.
         """
 
     def write(self, uri: str, data: Buffer) -> None:
@@ -97,7 +99,10 @@ class StorageSettings:
     """How to reach S3 and as whom; travels from the driver to the workers.
 
     What is None is found where it is used, by boto3's own chain (environment, profile, role).
-    retry_s: how long one request is tried again before it counts as `Transient`.
+    retry_s: how long one request is tried again, with longer and longer jittered waits, before its fault is
+    raised as `Transient`. timeout_s: how long one try may take, its answer included. So an operation of one
+    request ends after retry_s + timeout_s at most; a listing, a large upload and a read of an opened object
+    are many requests, each with that bound.
     GCS and Azure find their credentials in each machine's own environment.
     """
 
@@ -108,6 +113,7 @@ class StorageSettings:
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
     retry_s: float = 60.0
+    timeout_s: float = 60.0
 
     @classmethod
     def from_environment(cls) -> StorageSettings:
@@ -211,9 +217,10 @@ class LakeStorage:
         if not root.startswith("s3://"):
             return BucketStorage(root, self.settings)
         settings = self.settings
-        if settings == StorageSettings(retry_s=settings.retry_s):
-            settings = replace(StorageSettings.from_environment(), retry_s=settings.retry_s)
-        return BucketStorage(root, settings, _aws_credentials(settings, root))
+        if settings == StorageSettings(retry_s=settings.retry_s, timeout_s=settings.timeout_s):
+            found = StorageSettings.from_environment()
+            settings = replace(found, retry_s=settings.retry_s, timeout_s=settings.timeout_s)
+        return BucketStorage(root, settings, Keys(settings, root))
 
 
 def probe_conditional_writes(storage: Storage, folder: str) -> bool:
@@ -261,25 +268,64 @@ def _configured_endpoint(session: boto3.Session) -> str | None:
     return None if endpoint == session.client("s3", config=stock).meta.endpoint_url else endpoint
 
 
-def _aws_credentials(settings: StorageSettings, root: str) -> S3CredentialProvider:
-    """Keys for S3 requests, refreshed while they are used."""
-    import boto3
-    from obstore.auth.boto3 import Boto3CredentialProvider
+class Keys:
+    """AWS keys for S3 requests, asked of boto3 again as often as they may have changed. For obstore.
 
-    with _signing_in(root):
-        if settings.access_key:
-            session = boto3.Session(
-                aws_access_key_id=settings.access_key,
-                aws_secret_access_key=settings.secret_key,
-                aws_session_token=settings.session_token,
-                region_name=settings.region,
-            )
-        else:
-            session = boto3.Session(profile_name=settings.profile, region_name=settings.region)
-        if session.get_credentials() is None:
+    trouble: why there were none last time, which obstore does not tell apart. config: for obstore, too.
+    """
+
+    def __init__(self, settings: StorageSettings, root: str) -> None:
+        self._root = root
+        self.config: S3Config = {}
+        self.trouble: NightjarError | None = None
+        self._keep: S3Credential | None = None
+        self._keep_until = 0.0
+        with _signing_in(root):
+            self._found = _session(settings).get_credentials()
+        if self._found is None:
             raise Denied(f"{root}: no AWS credentials found; {_HOW_TO_SIGN_IN}")
-        # botocore refreshes ten minutes before the end; keys kept for longer than that could be dead.
-        return Boto3CredentialProvider(session, ttl=timedelta(minutes=5))
+
+    def __call__(self) -> S3Credential:
+        if self._keep is None or time.monotonic() > self._keep_until:
+            try:
+                with _signing_in(self._root):
+                    self._keep, self.trouble = self._ask(), None
+            except NightjarError as error:
+                self.trouble = error
+                raise
+        return self._keep
+
+    def _ask(self) -> S3Credential:
+        from botocore.credentials import RefreshableCredentials
+
+        assert self._found is not None
+        keys = self._found.get_frozen_credentials()
+        assert keys.access_key is not None
+        assert keys.secret_key is not None
+        # Asking costs nothing but in the last 15 minutes of keys: then botocore fetches new ones each time, and
+        # those given for 15 minutes or less are in their last ones all the time.
+        if isinstance(self._found, RefreshableCredentials) and self._found.refresh_needed():
+            self._keep_until = time.monotonic() + (1 if self._found.refresh_needed(60) else 30)
+        return {
+            "access_key_id": keys.access_key,
+            "secret_access_key": keys.secret_key,
+            "token": keys.token,
+            # obstore asks again, ten times a second at most, for what is good for no more than five minutes.
+            "expires_at": datetime.now(UTC) + timedelta(minutes=5),
+        }
+
+
+def _session(settings: StorageSettings) -> boto3.Session:
+    import boto3
+
+    if not settings.access_key:
+        return boto3.Session(profile_name=settings.profile, region_name=settings.region)
+    return boto3.Session(
+        aws_access_key_id=settings.access_key,
+        aws_secret_access_key=settings.secret_key,
+        aws_session_token=settings.session_token,
+        region_name=settings.region,
+    )
 
 
 @contextmanager
@@ -287,11 +333,18 @@ def _signing_in(root: str) -> Iterator[None]:
     """Faults of finding credentials, as ours."""
     from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
+    # It logs a traceback of what it raises as well.
+    logging.getLogger("botocore.credentials").setLevel(logging.ERROR)
     try:
         yield
     except (ConnectionError, HTTPClientError) as error:
         raise Transient(f"{root}: AWS credentials: {error}") from error
-    except (BotoCoreError, ClientError) as error:
-        raise Denied(f"{root}: AWS credentials: {error}; {_HOW_TO_SIGN_IN}") from error
+    # A plain RuntimeError is botocore's word for: looked for new ones, and these are over as well.
+    except (BotoCoreError, ClientError, RuntimeError) as error:
+        if isinstance(error, ClientError) and error.response["ResponseMetadata"]["HTTPStatusCode"] >= 500:
+            raise Transient(f"{root}: AWS credentials: {error}") from error
+        # On one line, whatever a program printed that was asked for them.
+        said = " ".join(str(error).split())
+        raise Denied(f"{root}: AWS credentials: {said}; {_HOW_TO_SIGN_IN}") from error
     except ValueError as error:
         raise StorageError(f"{root}: AWS settings: {error}") from error

@@ -370,6 +370,19 @@ class TestRetrying:
             storage.stat(join(folder, "x"))
         assert storage.retries == 2
 
+    def test_no_try_begins_later_than_allowed(self, folder: str) -> None:
+        """Whatever the number of attempts: the wait before the second one would be too long."""
+        broken = FaultyStorage(LakeStorage(), [faults.fail("stat", nth=None)])
+        storage = RetryingStorage(broken, attempts=1000, backoff_s=60, within_s=1)
+        with pytest.raises(Transient):
+            storage.stat(join(folder, "x"))
+        assert storage.retries == 0
+
+    def test_how_often_it_was_tried_is_told(self, folder: str) -> None:
+        storage = self.patient(faults.fail("stat", nth=None))
+        with pytest.raises(Transient, match=r"failed on purpose; tried 3 times in \d"):
+            storage.stat(join(folder, "x"))
+
     def test_other_faults_are_not_tried_again(self, folder: str) -> None:
         storage = self.patient(faults.fail("read", error=Denied("no")))
         with pytest.raises(Denied):
@@ -431,6 +444,11 @@ class TestFaults:
         storage = FaultyStorage(LakeStorage(), [faults.tear()])
         storage.write(join(folder, "x"), pa.py_buffer(b"123456"))
         assert storage.read(join(folder, "x")) == b"123"
+
+    def test_an_emptied_write_stores_nothing(self, folder: str) -> None:
+        storage = FaultyStorage(LakeStorage(), [faults.tear("create", stored=0)])
+        storage.create(join(folder, "x"), b"123456")
+        assert storage.read(join(folder, "x")) == b""
 
     def test_a_call_waits_for_its_hook(self, folder: str) -> None:
         """Another may act in between: here a second writer gets in first."""

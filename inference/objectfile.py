@@ -1,0 +1,61 @@
+"""An object as a file: which bytes to fetch for what is read. How they are fetched is `objectstore`'s business."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+PART = 8 << 20
+"""Bytes of one request of a large upload or download; several are under way at once."""
+
+_AHEAD = 1 << 20
+"""Fewest bytes a read fetches: a Parquet footer in one request, not three."""
+
+
+class ObjectFile(io.RawIOBase):
+    """An object of `size` bytes as a read-only file. Small reads fetch ahead; large ones come in parts, side by side.
+
+    fetch: gives the bytes from one offset to another; called from several threads.
+    """
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
+        self._fetch_part, self._size = fetch, size
+        self._position = 0
+        self._ahead, self._ahead_at = b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        start, whole = self._position, self._size
+        end = whole if size is None or size < 0 else min(start + size, whole)
+        if start >= end:
+            return b""
+        self._position = end
+        if end - start >= _AHEAD:
+            return self._fetch(start, end)
+        if not self._ahead_at <= start <= end <= self._ahead_at + len(self._ahead):
+            # Near the end it is the footer that is read, backwards: take in what lies before it.
+            low = min(start, max(0, whole - _AHEAD))
+            self._ahead, self._ahead_at = self._fetch(low, min(max(end, low + _AHEAD), whole)), low
+        return self._ahead[start - self._ahead_at : end - self._ahead_at]
+
+    def _fetch(self, start: int, end: int) -> bytes:
+        starts = range(start, end, PART)
+        if len(starts) == 1:
+            return self._fetch_part(start, end)
+        # One S3 connection is slower than the network. (`get_ranges` would join neighbours to one request.)
+        with ThreadPoolExecutor(min(len(starts), 8)) as pool:
+            return b"".join(pool.map(lambda low: self._fetch_part(low, min(low + PART, end)), starts))
