@@ -5,8 +5,11 @@ BIN     = $(VENV)/bin
 FLIGHTS = examples/flights
 ROWS   ?= 32_000_000
 REPEAT ?= 3
+SECONDS ?= 300
+SEED   ?= random
+MINUTES ?= 20
 
-.PHONY: run test check bench clean
+.PHONY: run test check bench chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -26,6 +29,16 @@ check: $(VENV)/.installed-dev  ## ruff and mypy, strict
 
 bench: $(VENV)/.installed  ## Nightjar beside a bare loop and a Ray Data script, on generated data
 	$(BIN)/python benchmarks/run.py --rows $(ROWS) --repeat $(REPEAT)
+
+chaos: $(VENV)/.installed-dev  ## Nights with actors, nodes, driver and storage killed at random; every publication compared
+	$(BIN)/python tests/chaos/chaos.py --seconds $(SECONDS) --seed $(SEED)
+
+soak: $(VENV)/.installed-dev  ## A run a minute with a random fault each: memory and open files must not grow
+	$(BIN)/python tests/chaos/soak.py --minutes $(MINUTES) --seed $(SEED)
+
+# Strict: a release that could not be looked up is a failure, too. Offline everything would pass otherwise.
+audit: $(VENV)/.installed-dev  ## Known vulnerabilities of every pinned release; asks PyPI's advisory service
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r constraints.txt
 
 $(VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

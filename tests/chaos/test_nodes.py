@@ -1,0 +1,160 @@
+"""Nodes that go: one that is drained before its machine is taken away, and the head, lost without warning."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from readers import Rows, records_of, rows_of
+from world import Node, World, world
+
+from driver import Victim, running
+from nightjar.inference import publish
+from support import GATE, Lake, permit, wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
+
+QUIET, DRAINED, BEHEADED = "2026-01-01", "2026-01-02", "2026-01-03"
+SHARDS = 16
+ENDS_S = 180
+"""A command whose cluster is gone ends within this time."""
+
+MODEL = '''
+from gate import Gate
+
+
+class Gated:
+    """Twice x, no faster than the gate lets it; one row cannot be scored."""
+
+    def __init__(self, permits):
+        self.gate = Gate(permits)
+
+    def __call__(self, batch):
+        self.gate.wait(len(batch["x"]))
+        if 1234 in batch["x"]:
+            raise ValueError("this row cannot be scored")
+        return {"score": batch["x"] * 2}
+'''
+
+
+@dataclass
+class Gated:
+    """A job whose model scores no more shards than it is permitted, and what a quiet night publishes."""
+
+    world: World
+    lake: Lake
+    output: str
+    permits: Path
+    quiet: Rows | None = None
+
+    def run(self, date: str, shards: int) -> Victim:
+        """Start a night that may score so many shards and no more."""
+        for left in self.permits.iterdir():
+            left.unlink()
+        self.permit(shards)
+        return self.world.run(self.lake, date)
+
+    def permit(self, shards: int) -> None:
+        """So many more."""
+        permit(self.permits, shards)
+
+    def receipts(self, date: str) -> list[dict[str, Any]]:
+        """What is committed of a night."""
+        return [r for r in records_of(self.world.storage, self.output, date) if r["t"] == "receipt"]
+
+    def wait_for_receipts(self, command: Victim, date: str, count: int) -> None:
+        """Return when so many shards are committed."""
+        wait_until(
+            lambda: command.look() is not None or len(self.receipts(date)) >= count,
+            120,
+            f"{count} shards are committed",
+        )
+        assert command.look() is None, command.trouble
+
+    def ended(self, command: Victim) -> dict[str, Any]:
+        """What a command says that has published."""
+        wait_until(lambda: command.look() is not None, ENDS_S, "the command ends")
+        assert command.process.returncode == 0, command.said + command.trouble
+        said: dict[str, Any] = json.loads(command.said)
+        return said
+
+
+@pytest.fixture(scope="module")
+def gated(prefect_api: str, prefect_home: Path) -> Iterator[Gated]:
+    """The world, the job, and a quiet night of it."""
+    with world(prefect_api, prefect_home) as made:
+        permits = made.folder / "permits"
+        permits.mkdir()
+        uses = {"model__uses": "model:Gated", "model__options": {"permits": str(permits)}, "model__batch_size": 1000}
+        lake, output = made.lake(SHARDS * 1000, MODEL, name="gated", **uses)
+        (lake.folder / "gate.py").write_text(GATE)
+        job = Gated(made, lake, output, permits)
+        assert job.ended(job.run(QUIET, SHARDS))["rows_out"] == SHARDS * 1000 - 1
+        job.quiet = rows_of(made.storage, output, QUIET)
+        yield job
+
+
+def drain(world: World, node: Node, deadline_s: int) -> None:
+    """What an autoscaler does before it takes a machine away."""
+    words = [str(Path(sys.executable).parent / "ray"), "drain-node", f"--address={world.address}"]
+    words += [f"--node-id={node.node_id()}", "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=taken away"]
+    words += [f"--deadline-remaining-seconds={deadline_s}"]
+    done = subprocess.run(words, env=node.env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_drained_node_costs_no_row(gated: Gated) -> None:
+    """A node that scores is drained and, at its deadline, taken away. The other one publishes the same rows."""
+    command = gated.run(DRAINED, 6)
+    gated.wait_for_receipts(command, DRAINED, 6)
+    leaving = next(node for node in gated.world.nodes if node.actors())
+    drain(gated.world, leaving, deadline_s=5)
+    gone_at = time.monotonic() + 5
+    gated.permit(2)
+    gated.wait_for_receipts(command, DRAINED, 8)
+    wait_until(lambda: time.monotonic() > gone_at, 10, "the deadline is over")
+    leaving.kill()
+    gated.world.down.add(leaving.name)
+    gated.permit(SHARDS)
+    try:
+        said = gated.ended(command)
+    finally:
+        gated.world.down.discard(leaving.name)
+        leaving.start()
+    assert (said["state"], said["reused_shards"], command.trouble) == ("published", 0, "")
+    assert gated.quiet is not None
+    assert rows_of(gated.world.storage, gated.output, DRAINED).differences(gated.quiet) == []
+
+
+def test_a_lost_head_ends_the_command_with_one_message(gated: Gated) -> None:
+    """Bounded time, exit 1 or 2, one sentence, nothing runs on; repeated on a new cluster it goes on from there."""
+    command = gated.run(BEHEADED, 6)
+    gated.wait_for_receipts(command, BEHEADED, 6)
+    gated.world.supervise()
+    scoring = [actor for node in gated.world.nodes for actor in node.actors()]
+    assert scoring
+    gated.world.head.kill()
+    wait_until(lambda: command.look() is not None, ENDS_S, "the command ends")
+    assert command.process.returncode in {1, 2}, command.said + command.trouble
+    assert json.loads(command.said)["state"] == "failed"
+    first, *notes = command.trouble.strip().splitlines()
+    assert first.startswith("nightjar: ")
+    assert all(note.startswith(("What was committed", "  so far", "  look", "  repeat")) for note in notes), notes
+    wait_until(lambda: not running([*command.started, *scoring]), ENDS_S, "nothing of it runs")
+    assert BEHEADED not in publish.newest(gated.world.storage, gated.output).runs
+
+    gated.world.start_cluster()
+    kept = len(gated.receipts(BEHEADED))
+    assert kept < SHARDS
+    gated.permit(SHARDS)
+    said = gated.ended(gated.world.repeat())
+    assert (said["state"], said["reused_shards"]) == ("published", kept)
+    assert gated.quiet is not None
+    assert rows_of(gated.world.storage, gated.output, BEHEADED).differences(gated.quiet) == []
