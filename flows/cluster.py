@@ -23,6 +23,7 @@ import grpc
 import ray
 from prefect.task_runners import TaskRunner
 from prefect_ray import RayTaskRunner
+from ray._private import worker as ray_worker
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -32,6 +33,8 @@ from nightjar.inference.errors import ClusterError, NightjarError
 from nightjar.inference.job import Job
 
 T = TypeVar("T")
+
+_print_to_stdstream = ray_worker.print_to_stdstream
 
 ADDRESS = "NIGHTJAR_RAY"
 """Environment variable: the cluster of runs that name none."""
@@ -96,6 +99,7 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
         "logging_level": logging.INFO if verbose else logging.CRITICAL,
         "configure_logging": True,
     }
+    _keep_off_stdout(verbose)
     with tempfile.TemporaryDirectory(prefix="nightjar-") as staging:
         if address is None:
             # Ray's processes inherit it; what stands in a runtime_env is written to logs.
@@ -188,6 +192,20 @@ def _start(address: str, **options: Any) -> None:
         if address == "local":
             raise ClusterError(f"Ray could not start on this machine: {said}") from error
         raise _unusable(address, said) from error
+
+
+def _keep_off_stdout(verbose: bool) -> None:
+    """What Ray has to say of nodes goes to standard error, and only if asked for.
+
+    It prints that to standard output whatever `log_to_driver` says, into the middle of `--json`, and has no setting
+    for it.
+    """
+
+    def tell(data: dict[str, Any], ignore_prefix: bool) -> None:
+        if verbose:
+            _print_to_stdstream({**data, "is_err": True}, ignore_prefix)
+
+    ray_worker.print_to_stdstream = tell
 
 
 def _connect(address: str, options: dict[str, Any]) -> None:

@@ -62,20 +62,21 @@ def _read_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) ->
     try:
         return file.read_row_groups(groups, columns=columns, use_threads=True)
     except pa.ArrowNotImplementedError:
-        # Lists and structs whose text is more than 2 GiB have no array that holds them whole.
-        return _read_batches(file, groups, columns)
+        # A dictionary inside lists or structs is another one in each row group, which no array can hold.
+        return pa.concat_tables(_read_group(file, group, columns) for group in groups)
 
 
-def _read_batches(file: pq.ParquetFile, groups: list[int], columns: list[str]) -> pa.Table:
-    """The row groups in batches as large as can be; how long the text of a batch is, only reading it shows."""
-    rows = max(file.metadata.row_group(index).num_rows for index in groups)
+def _read_group(file: pq.ParquetFile, group: int, columns: list[str]) -> pa.Table:
+    """One row group, in pieces where its lists and structs hold more text, 2 GiB, than an array can."""
+    rows = file.metadata.row_group(group).num_rows
     while True:
-        rows = (rows + 1) // 2
         try:
-            return pa.Table.from_batches(file.iter_batches(rows, groups, columns))
+            return pa.Table.from_batches(file.iter_batches(rows, [group], columns))
         except pa.ArrowNotImplementedError:
             if rows == 1:
                 raise
+            # How long the text of so many rows is, only reading it shows.
+            rows = (rows + 1) // 2
 
 
 def _fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:

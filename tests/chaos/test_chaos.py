@@ -9,7 +9,7 @@ from chaos import chaos
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
 
-SECONDS, ROWS = 45.0, 20_000
+SECONDS, ROWS = 60.0, 20_000
 SEED = 2313
 
 

@@ -216,7 +216,7 @@ def nested(levels: int) -> pa.Array:
 
 def words(file: int, kind: pa.DataType) -> pa.Array:
     """Few words, others in each file and each row group."""
-    return pa.array([f"{file}-{i // 10}-{i % 3}" for i in range(ROWS)]).cast(kind)
+    return pa.array([f"{file}-{i // 7}-{i % 3}" for i in range(ROWS)]).cast(kind)
 
 
 def exact(file: int) -> dict[str, pa.Array]:
@@ -263,7 +263,7 @@ def carried(ray_local: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     paths = [lake.folder / "data" / f"{file}.parquet" for file in range(2)]
     for file, path in enumerate(paths):
         columns = {"id": pa.array(range(ROWS)), "x": pa.array(range(ROWS), pa.float32()), **exact(file)}
-        pq.write_table(pa.table(columns), path, row_group_size=10)
+        pq.write_table(pa.table(columns), path, row_group_size=7)
     lake.write_model(REFUSING)
     lake.write_job(carry=["id", *exact(0)], input__shard_rows=1000, retry__max_quarantined=0.1)
     ran = lake.run()

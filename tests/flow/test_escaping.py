@@ -127,7 +127,7 @@ def score(batch):
 
 @dataclass
 class Hostile:
-    """A lake whose names and errors are hostile, run at a terminal; then run again with a file that is damaged."""
+    """A lake whose names and errors are hostile, run and looked at from a terminal; then run with a damaged file."""
 
     lake: Lake
     exit_code: int
@@ -142,6 +142,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -
     lake.write_file(f"{TITLE}{CLEAR}\n<b>[n](javascript:n)_.parquet", 0, 1000)
     lake.write_job(name="hostile", retry__max_quarantined=0.1)
     code, written = at_terminal("run", lake.job_path, "--date", DATE, env=api_env, columns=300)
+    written += at_terminal("show", lake.job_path, DATE, env={}, columns=300)[1]
     (lake.folder / "data" / f"{TITLE} **damaged** <b>.parquet").write_bytes(b"PAR1 \x1b[2J")
     failed = command("run", lake.job_path, "--run-id", "hostile-x._y_", "--date", "2026-11-20", env=api_env)
     return Hostile(lake, code, written, failed)
@@ -153,6 +154,7 @@ def test_a_terminal_is_not_taken_over(hostile: Hostile) -> None:
     assert hostile.exit_code == 0, hostile.written[-2000:]
     assert "published as #1" in hostile.written
     assert "\x1b[" in hostile.written
+    assert "owned" in hostile.written
     for sequence in ("\x1b]0;", "\x1b[2J", "\x9b", "\x07"):
         assert sequence not in hostile.written
 
