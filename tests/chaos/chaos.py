@@ -158,8 +158,8 @@ class Chaos:
         self.world.run(self.lake, str(date))
         self._touch()
         deadline = time.monotonic() + NIGHT_S
-        blows = self.dice.randint(2, 5)
-        next_blow = time.monotonic() + self.dice.uniform(0, 20)
+        blows = self.dice.randint(3, 8)
+        next_blow = time.monotonic() + self.dice.uniform(0, 15)
         while not self._published():
             time.sleep(0.05)
             now = time.monotonic()
@@ -168,7 +168,7 @@ class Chaos:
             self._supervise()
             if blows and next_blow < now < until:
                 blows -= 1
-                next_blow = now + self.dice.uniform(0, 12)
+                next_blow = now + self.dice.uniform(0, 8)
                 self._strike()
         self._mend(at_once=True)
         self.world.store.wait()
