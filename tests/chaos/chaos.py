@@ -32,6 +32,7 @@ from readers import Readers, Rows, records_of, rows_of, strays
 from world import World, prefect_api, world
 
 from driver import Victim
+from nightjar.inference.errors import StorageError
 from support import Lake
 
 ROWS = 40_000
@@ -81,13 +82,14 @@ class Tally:
     retried: int = 0
     revived: int = 0
     looks: int = 0
+    compared: int = 0
     unequal: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        """Whether every promise held."""
-        return not self.unequal and not self.problems
+        """Whether every promise held, and there was something to compare."""
+        return self.compared > 0 and not self.unequal and not self.problems
 
     def table(self) -> str:
         """For people: the figures, then what was wrong."""
@@ -102,7 +104,8 @@ class Tally:
             "shards retried": self.retried,
             "rows": self.rows,
             "looks of readers": self.looks,
-            "published rows equal": "no" if self.unequal else "yes",
+            "nights compared": self.compared,
+            "published rows equal": "yes" if self.compared and not self.unequal else "no",
             "problems": len(self.problems),
         }
         return "\n".join([*(f"{name:<31} {value}" for name, value in lines.items()), *self.unequal, *self.problems])
@@ -140,10 +143,11 @@ class Chaos:
             while time.monotonic() < until:
                 date += dt.timedelta(days=1)
                 different = self._night(date, until).differences(quiet)
+                self.tally.compared += 1
                 self.tally.unequal += [f"{date}: {each}" for each in different]
                 if different:
                     self._keep_ledger(date)
-        except AssertionError as error:
+        except (AssertionError, StorageError) as error:
             self._trouble(str(error))
         finally:
             self.readers.stop()

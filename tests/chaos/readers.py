@@ -129,7 +129,8 @@ class Readers(threading.Thread):
             except Transient:
                 continue
             except (StorageError, ValueError, LookupError, AssertionError) as error:
-                self.problems.append(f"a reader saw {type(error).__name__}: {error}")
+                problem = f"a reader saw {type(error).__name__}: {error}"
+                self.problems += [problem] if problem not in self.problems else []
 
     def stop(self) -> None:
         """Look a last time, and end."""

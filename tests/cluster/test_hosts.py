@@ -51,6 +51,7 @@ RESOURCES = {"ray-worker": ["--num-cpus=1"], "ray-gpu": ["--num-cpus=1", "--num-
 MODEL = '''
 import numpy as np
 import ray
+import socket
 from gate import Gate
 
 
@@ -62,6 +63,8 @@ class Gated:
 
     def __call__(self, batch):
         rows = len(batch["x"])
+        if rows == 1000:
+            (self.gate.permits.parent / f"waits-{socket.gethostname()}").touch()
         self.gate.wait(rows)
         return {"score": batch["x"] * 2, "gpus": np.full(rows, len(ray.get_gpu_ids()))}
 '''
@@ -248,6 +251,9 @@ def test_a_lost_host_costs_what_it_was_scoring(placed: Placed, signed_in: None) 
     """Two actors on two hosts; one host is killed in mid-run. The night is published, complete, by the other."""
     api = placed.cluster.api
     run = start_run(api, deployments(api, "spread")["spread"], date=NIGHT)
+    # Else the first actor may take every permit before the other is there.
+    waiting = [placed.cluster.folder / f"waits-{host}" for host in RESOURCES]
+    wait_until(lambda: all(path.exists() for path in waiting), 180, "an actor waits on each host")
     placed.permit(6)
     wait_until(lambda: len(placed.of("receipt")) == 6, 180, "six shards are committed")
     places = {record["worker"].partition(":")[0] for record in placed.of("receipt")}
