@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from nightjar.inference import sink
@@ -37,7 +38,7 @@ class Assembly:
     def add(self, piece: Piece, table: pa.Table, scored: Scored) -> None:
         job = self.spec.job
         self.rows_in += table.num_rows
-        kept = table if scored.kept is None else _take(table, pa.array(scored.kept))
+        kept = table if scored.kept is None else _only(table, scored.kept)
         columns: list[Any] = [kept[name] for name in job.carry] + list(scored.outputs.columns)
         if job.output.lineage:
             rows = pa.arange(piece.first_row, piece.first_row + table.num_rows)
@@ -50,7 +51,7 @@ class Assembly:
 
     def _add_failures(self, piece: Piece, table: pa.Table, failures: tuple[RowFailure, ...]) -> None:
         self.failed += len(failures)
-        self._bad_inputs.append(_take(table, pa.array([failure.row for failure in failures], pa.int64())))
+        self._bad_inputs.append(_only(table, np.array([failure.row for failure in failures], dtype=np.int64)))
         for failure in failures:
             row = piece.first_row + failure.row
             self._bad.append((piece.uri, row, failure, self._replay(piece, row)))
@@ -85,10 +86,16 @@ class Assembly:
         )
 
 
-def _take(table: pa.Table, rows: pa.Array) -> pa.Table:
-    """Some rows of a table. Arrow cannot take from view types yet: they go by way of the large plain ones."""
-    columns = []
+def _only(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """These rows of a table, given in ascending order.
+
+    By a mask, not by `take`: that joins a column's chunks first, and text of more than 2 GiB has no array that holds
+    it whole. View types cannot be filtered yet either: they go by way of the large plain ones.
+    """
+    mask = np.zeros(table.num_rows, dtype=bool)
+    mask[rows] = True
+    wanted, columns = pa.array(mask), []
     for column in table.columns:
         plain = _PLAIN.get(column.type)
-        columns.append(column.take(rows) if plain is None else column.cast(plain).take(rows).cast(column.type))
+        columns.append(column.filter(wanted) if plain is None else column.cast(plain).filter(wanted).cast(column.type))
     return pa.Table.from_arrays(columns, schema=table.schema)
