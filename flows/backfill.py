@@ -25,6 +25,7 @@ from prefect.states import Completed, Failed
 from rich.console import Console
 
 from nightjar.flows.cluster import ClusterRunner, check_reports, cluster
+from nightjar.flows.escaping import code, markdown
 from nightjar.flows.nightly import nightly
 from nightjar.flows.server import api_url, reporting_to, start_api, worker_env
 from nightjar.inference import engine, publish
@@ -171,10 +172,10 @@ def _show(request: RunRequest, found: list[Night]) -> None:
         "| night | state | rows | |",
         "|---|---|--:|---|",
     ]
-    lines += [f"| {n.date} | {n.state} | {n.rows:,} | {n.said.replace('|', chr(92) + '|')} |" for n in found]
+    lines += [f"| {n.date} | {n.state} | {n.rows:,} | {markdown(n.said)} |" for n in found]
     if not all(night.ok for night in found):
         again = f"nightjar backfill {request.job_path} --from {found[0].date} --to {found[-1].date}"
-        lines += ["", f"Continue what is missing: `{again}`"]
+        lines += ["", f"Continue what is missing: {code(again)}"]
     create_markdown_artifact("\n".join(lines), key=f"{request.job.name}-backfill", description="Nights of a backfill")
 
 

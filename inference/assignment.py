@@ -22,7 +22,7 @@ from nightjar.inference.suspects import Attempt
 class WorkerSpec:
     """Everything a worker needs, sent once.
 
-    schema: the columns to read, in order, as the first readable file has them. epoch, segment: the writer's
+    schema: the columns to read, in order, as most files have them. epoch, segment: the writer's
     tenure, and the newest ledger segment it knew. budget: rows the whole run may lose.
     """
 

@@ -146,11 +146,18 @@ def _patiently(steps: Any, stall_s: float) -> Iterator[Any]:
             return
 
 
+class _Sealed:
+    """A spec on its way to the actors. Ray writes what a dataclass holds into its own records, secrets, too."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+
+
 class _Actor:
     """A `ShardWorker` as Ray Data's map_batches wants it: one block of assignments in, events out."""
 
-    def __init__(self, spec: WorkerSpec) -> None:
-        self._worker = ShardWorker(spec)
+    def __init__(self, sealed: _Sealed) -> None:
+        self._worker = ShardWorker(sealed.spec)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         try:
@@ -241,7 +248,7 @@ def _pass(spec: WorkerSpec, blocks: list[pa.Table], most: int, suspects: bool) -
     # Not map_batches: that wants a batch size for GPUs, and would join suspects to blocks of so many rows.
     return ray.data.from_blocks(blocks).map_batches_internal(
         _Actor,
-        fn_constructor_args=(spec,),
+        fn_constructor_args=(_Sealed(spec),),
         batch_size=None,
         batch_format="pyarrow",
         compute=pool,

@@ -21,6 +21,7 @@ METRICS_KEY = b"nightjar.metrics"
 SHARD_KEY = b"nightjar.shard"
 _ARROW_SCHEMA = b"ARROW:schema"
 _SAMPLE = 8192
+_SAMPLE_BYTES = 64 << 20
 _LOW_CARDINALITY = 0.05
 
 
@@ -121,6 +122,9 @@ def _dictionaries(table: pa.Table) -> list[str]:
             chosen.append(field.name)
         elif pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
             sample = table[field.name].slice(0, _SAMPLE)
+            # Longer texts than that repay no dictionary, and more than 2 GiB of them cannot be counted.
+            if sample.nbytes > _SAMPLE_BYTES:
+                continue
             if len(sample) and pc.count_distinct(sample).as_py() <= max(1, len(sample) * _LOW_CARDINALITY):
                 chosen.append(field.name)
     return chosen
