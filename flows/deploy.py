@@ -21,6 +21,7 @@ from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.runner import Runner
 from prefect.types.entrypoint import EntrypointType
 
+from nightjar.flows.escaping import code
 from nightjar.flows.nightly import nightly
 from nightjar.inference.errors import ClusterError, JobError
 from nightjar.inference.job import Job
@@ -113,7 +114,9 @@ def as_deployment(
         name=job.name,
         schedules=[DeploymentScheduleCreate(schedule=schedule, active=active)] if schedule else [],
         parameters={"job": path, **({"ray": ray} if ray else {})},
-        description=f"Scores `{job.input.uri}` with `{job.model.path or job.model.uses}` into `{job.output.uri}`.",
+        description=(
+            f"Scores {code(job.input.uri)} with {code(job.model.path or job.model.uses)} into {code(job.output.uri)}."
+        ),
         tags=[TAG, job.name],
         version=_git_revision(Path(path).parent),
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),

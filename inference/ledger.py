@@ -1,7 +1,7 @@
 """The append-only log of one revision: what is done, and who may write.
 
 Segments `ledger/00000001.jsonl` are created if absent and never rewritten, so whoever creates number n+1
-owns it. The first line of a segment names its epoch and writer; each further line is one record. A writer
+owns it. The first line of a segment names its format, epoch and writer; each further line is one record. A writer
 whose next number exists reads it back: its own nonce means that the answer to its create was lost and the
 append succeeded; another's means that it has been replaced, and it stops. A create whose outcome is unknown
 is tried again with the same number and bytes, which can only succeed once.
@@ -10,87 +10,28 @@ is tried again with the same number and bytes, which can only succeed once.
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import json
-import os
-import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
-
-import psutil
 
 from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError, StorageError
 from nightjar.inference.shards import Failed, Receipt, decode, known
 from nightjar.inference.storage import RetryingStorage, Storage, join
+from nightjar.inference.writers import Writer, is_dead
 
 LEASE_S = 10.0
 """A writer from which no segment appears for this long, on the observer's own clock, may be replaced."""
 
+_FORMAT = 1
+"""Raised when an older version would read a segment wrongly, not when it may leave a new kind of record alone."""
+
 _READERS = 16
 Record = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """Who holds an epoch: enough to tell a person, and to see whether the process still lives."""
-
-    task: str
-    flow_run: str
-    host: str
-    pid: int
-    process_started: float
-    nonce: str
-    at: str
-    booted: float = 0.0
-
-    def __str__(self) -> str:
-        run = f"flow run {self.flow_run}, " if self.flow_run else ""
-        return f"{self.task} of {run}process {self.pid} on {self.host.split('/')[0]}, since {self.at}"
-
-
-def this_writer(task: str, flow_run: str = "") -> Writer:
-    """This process as a writer, with a nonce of its own."""
-    return Writer(
-        task=task,
-        flow_run=flow_run,
-        host=_host(),
-        pid=os.getpid(),
-        process_started=psutil.Process().create_time(),
-        nonce=uuid.uuid4().hex[:16],
-        at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        booted=psutil.boot_time(),
-    )
-
-
-def _host() -> str:
-    """Host name, boot and container: a process id means something only within all three."""
-    boot, container = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-    if not (boot.exists() and container.is_symlink()):
-        return f"{socket.gethostname()}/{uuid.getnode()}"
-    return f"{socket.gethostname()}/{boot.read_text()[:8]}/{container.readlink()}"
-
-
-def is_dead(writer: Writer) -> bool:
-    """Whether the writer certainly no longer runs. False for other hosts: they can only be watched."""
-    if writer.host != _host():
-        return False
-    try:
-        process = psutil.Process(writer.pid)
-        # Both are told by the wall clock: setting it moves a process's beginning and the boot alike.
-        moved = psutil.boot_time() - writer.booted if writer.booted else 0.0
-        return abs(process.create_time() - moved - writer.process_started) > 1 or (
-            process.status() == psutil.STATUS_ZOMBIE
-        )
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.AccessDenied:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +67,10 @@ class Ledger:
         try:
             # Not `splitlines`: JSON leaves some line breaks inside a string as they are.
             header, *records = map(json.loads, self.storage.read(uri).decode().split("\n"))
+            if header.get("format", _FORMAT) > _FORMAT:
+                raise ValueError(f"format {header['format']}")
             return Segment(number, header["epoch"], header["writer"], header["append"], tuple(records))
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise StorageError(
                 f"{uri}: not a ledger segment this version can read; it was damaged, or a newer version wrote it: "
                 "restore it, or continue the run with that version"
@@ -298,7 +241,7 @@ class LedgerWriter:
 def _create(ledger: Ledger, number: int, epoch: int, writer: Writer, records: list[Record]) -> Segment:
     """Create a segment, or find that it was created for us, or that somebody else has it."""
     append = uuid.uuid4().hex[:12]
-    header = {"epoch": epoch, "writer": writer.nonce, "append": append}
+    header = {"format": _FORMAT, "epoch": epoch, "writer": writer.nonce, "append": append}
     lines = [json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in (header, *records)]
     try:
         ledger.storage.create(ledger.segment_uri(number), "\n".join(lines).encode(errors="backslashreplace"))

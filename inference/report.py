@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
-from nightjar.inference.ledger import Ledger, is_dead, replay
+from nightjar.inference.ledger import Ledger, replay
 from nightjar.inference.outcomes import lines, outcomes, part_names
 from nightjar.inference.plan import Plan, shard_of_line
 from nightjar.inference.progress import Progress
 from nightjar.inference.request import RunRequest
 from nightjar.inference.shards import Failed
 from nightjar.inference.storage import Storage, join
+from nightjar.inference.writers import is_dead
 
 MAX_LINES = 300
 """Lines of any table shown to a person; the complete record is `shards-<epoch>.parquet` and the ledger."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nightjar.inference.errors import Held
-from nightjar.inference.ledger import LedgerWriter, open_epoch, this_writer
+from nightjar.inference.ledger import LedgerWriter, open_epoch
 from nightjar.inference.request import RunRequest
+from nightjar.inference.writers import this_writer
 
 
 @contextmanager

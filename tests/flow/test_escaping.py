@@ -21,7 +21,9 @@ from prefect.client.schemas.objects import Artifact
 from commands import DATE, at_terminal
 from nightjar.flows import tables
 from nightjar.flows.commands import Terminal
+from nightjar.flows.deploy import as_deployment
 from nightjar.flows.escaping import code, line, markdown, visible
+from nightjar.inference.jobfile import parse_job
 from service import client
 from support import Lake, command
 
@@ -228,6 +230,23 @@ def test_the_summary_holds_no_markup_of_others(pages: list[Artifact]) -> None:
     assert "a|b`c` <i>d [x](y) _e_ #1" in spans[0]
     assert Path(spans[0]).exists()
     assert len([token for token in tokens if token.type == "tr_open"]) == 11
+
+
+def test_a_deployments_description_holds_no_markup_of_the_job() -> None:
+    """Prefect's page takes it for Markdown, and its places are the job's."""
+    uri = "/lake/a` ![x](/evil/p.png) <b>`/"
+    job = parse_job(
+        {
+            "name": "marked",
+            "input": {"uri": uri},
+            "model": {"uses": "m:f", "outputs": {"score": "float32"}},
+            "output": {"uri": "/out"},
+        },
+        Path("/jobs/job.yaml"),
+    )
+    (inline,) = (t for t in READER.parse(str(as_deployment("/jobs/job.yaml", job, None).description)) if t.children)
+    assert {child.type for child in inline.children or []} == {"text", "code_inline"}
+    assert [child.content for child in inline.children or [] if child.type == "code_inline"] == [uri, "m:f", "/out"]
 
 
 @pytest.mark.flow

@@ -16,13 +16,14 @@ import pyarrow as pa
 
 from nightjar.inference.discovery import FILES, Discovery
 from nightjar.inference.jobfile import parse_job
-from nightjar.inference.ledger import Ledger, open_epoch, replay, this_writer
+from nightjar.inference.ledger import Ledger, open_epoch, replay
 from nightjar.inference.outcomes import outcomes, to_parquet
 from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.report import RunReport
 from nightjar.inference.request import RunRequest
 from nightjar.inference.shards import Failed, Part, Receipt, encode
 from nightjar.inference.storage import LakeStorage
+from nightjar.inference.writers import this_writer
 
 BATCH = 2000
 FAILED_EVERY = 1000

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from nightjar.inference import faults
 from nightjar.inference.errors import AlreadyExists, Denied, Fenced, Held, Transient
 from nightjar.inference.faults import FaultyStorage
-from nightjar.inference.ledger import Ledger, LedgerWriter, Record, Writer, is_dead, open_epoch, replay, this_writer
+from nightjar.inference.ledger import Ledger, LedgerWriter, Record, open_epoch, replay
 from nightjar.inference.shards import Failed, Receipt, encode
 from nightjar.inference.storage import LakeStorage, Storage
+from nightjar.inference.writers import Writer, is_dead, this_writer
 from support import wait_until
 
 LONG_S = 3600.0

@@ -20,11 +20,12 @@ import pytest
 from nightjar.inference import outcomes, publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import StorageError
-from nightjar.inference.ledger import Ledger, LedgerWriter, State, open_epoch, replay, this_writer
+from nightjar.inference.ledger import Ledger, LedgerWriter, State, open_epoch, replay
 from nightjar.inference.progress import Progress
 from nightjar.inference.publish import Published
 from nightjar.inference.shards import Failed, Part, Receipt, encode
 from nightjar.inference.storage import LakeStorage
+from nightjar.inference.writers import this_writer
 
 GOLDEN = Path(__file__).parent.parent / "data" / "ledger-v1"
 RUN = "2026-11-19"
@@ -222,7 +223,14 @@ def test_what_a_newer_version_adds_is_left_alone(segments: int, left: Callable[[
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b'{"epoch":2,"writer":"d88306', b'{"format":2}', b"[]", b"\x28\xb5\x2f\xfd\x04\x00", b"<html>404</html>"],
+    [
+        b"",
+        b'{"epoch":2,"writer":"d88306',
+        b'{"format":2,"epoch":2,"writer":"d88306","append":"0123"}',
+        b"[]",
+        b"\x28\xb5\x2f\xfd\x04\x00",
+        b"<html>404</html>",
+    ],
     ids=["empty", "torn", "another-format", "no-object", "compressed", "a-page"],
 )
 def test_a_segment_that_cannot_be_understood_is_named(content: bytes, left: Callable[[int], Path]) -> None:

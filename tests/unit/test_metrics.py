@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from nightjar.inference.errors import JobError, SchemaMismatch
+from nightjar.inference.evaluation import _BINS, _bins
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
-from nightjar.inference.metrics import _BINS, Metrics, _bins
+from nightjar.inference.metrics import Metrics
 
 
 def job_of(outputs: dict[str, str], label: str | None = "late", checks: tuple[str, ...] = ()) -> Job:

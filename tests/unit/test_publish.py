@@ -13,11 +13,12 @@ from nightjar.inference import faults, publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import AlreadyExists, Fenced, Held, JobError, StorageError, Transient
 from nightjar.inference.faults import FaultyStorage
-from nightjar.inference.ledger import LedgerWriter, open_epoch, this_writer
+from nightjar.inference.ledger import LedgerWriter, open_epoch
 from nightjar.inference.plan import Plan
 from nightjar.inference.publish import Published, Snapshot
 from nightjar.inference.shards import Part, Piece, Receipt, encode, shard_of
 from nightjar.inference.storage import LakeStorage, Storage, join
+from nightjar.inference.writers import this_writer
 
 LONG_S = 3600.0
 

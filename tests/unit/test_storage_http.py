@@ -32,7 +32,7 @@ from proxy import (
 
 from nightjar.inference import publish
 from nightjar.inference.errors import AlreadyExists, Denied, InputChanged, Missing, StorageError, Transient
-from nightjar.inference.ledger import open_epoch, this_writer
+from nightjar.inference.ledger import open_epoch
 from nightjar.inference.models import fetch_model, model_fingerprint
 from nightjar.inference.shards import Piece
 from nightjar.inference.sources import parquet
@@ -44,6 +44,7 @@ from nightjar.inference.storage import (
     join,
     probe_conditional_writes,
 )
+from nightjar.inference.writers import this_writer
 from s3 import S3Server, weed
 from support import wait_until
 

@@ -14,11 +14,12 @@ import pytest
 
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.faults import Fault, FaultyStorage, fail, pause
-from nightjar.inference.ledger import open_epoch, this_writer
+from nightjar.inference.ledger import open_epoch
 from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Shard, Started
 from nightjar.inference.storage import LakeStorage, Storage
 from nightjar.inference.suspects import Attempt, Rows
 from nightjar.inference.worker import ShardWorker
+from nightjar.inference.writers import this_writer
 from support import Lake
 
 SUSPECT = Attempt(2, crumbs=True)
