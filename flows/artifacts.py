@@ -28,10 +28,12 @@ from prefect.runtime import flow_run
 
 from nightjar.flows.display import counted
 from nightjar.flows.escaping import code, markdown
+from nightjar.inference.errors import StorageError
 from nightjar.inference.gates import GateResult
 from nightjar.inference.progress import Progress
 from nightjar.inference.report import MAX_LINES, RunReport
 from nightjar.inference.request import RunRequest
+from nightjar.inference.revisions import newest_revision
 from nightjar.inference.run import Publication, Scored, Verdict
 
 EVERY_S = 2.0
@@ -98,14 +100,21 @@ def _so_far(run: str, progress: Progress) -> str:
     )
 
 
-def show_shards(request: RunRequest, revision: int) -> None:
-    """The tables of shards, and of retries and quarantines."""
-    _deliver(_shard_tables(request, revision))
+def show_shards(request: RunRequest) -> None:
+    """The tables of shards, and of retries and quarantines, of the run's newest revision."""
+    try:
+        newest = newest_revision(request.storage, request.run_uri)
+        tables = _shard_tables(request, newest.number) if newest is not None else {}
+    except StorageError as error:
+        # Said of storage that is away or damaged: the step itself, or the next, says it where it matters.
+        get_run_logger().warning("no tables of the shards: %s", error)
+        return
+    deliver(tables)
 
 
 def show_gates(request: RunRequest, gates: tuple[GateResult, ...]) -> None:
     """The table of gates."""
-    _deliver(_gate_table(request, gates))
+    deliver(_gate_table(request, gates))
 
 
 def catch_up(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
@@ -128,7 +137,7 @@ def catch_up(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
             if key not in known:
                 again()
 
-    _deliver({"what was missed": send})
+    deliver({"what was missed": send})
 
 
 def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication) -> None:
@@ -137,7 +146,7 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
     state = f"published as #{publication.number}" if publication.number else "not published"
     page = _summary(request, scored, verdict, f"{request.output}/{publication.manifest}", state)
     name = request.job.name
-    _deliver(
+    deliver(
         {
             f"{name}-summary": lambda: create_markdown_artifact(page, key=f"{name}-summary", description=state),
             f"{name}-output": lambda: create_link_artifact(
@@ -247,7 +256,7 @@ def _cell(value: Any) -> Any:
     return markdown(value if len(value) <= _CELL else value[:_CELL] + "…")
 
 
-def _deliver(due: dict[str, Send]) -> None:
+def deliver(due: dict[str, Send]) -> None:
     """Send, by key, for at most `PATIENCE_S`: an API that is away costs artifacts, never the run."""
     thread = _thread(lambda: _sent(due))
     thread.start()
@@ -261,7 +270,7 @@ def _sent(due: dict[str, Send]) -> bool:
         try:
             send()
         # RuntimeError: the task has ended meanwhile and closed its connection.
-        except (httpx.HTTPError, PrefectException, OSError, RuntimeError) as error:
+        except (httpx.HTTPError, PrefectException, OSError, RuntimeError, StorageError) as error:
             get_run_logger().warning("the artifact %s could not be sent: %s", key, error)
             return False
     return True

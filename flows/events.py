@@ -6,12 +6,12 @@ that is away loses events, never a run.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prefect.events import emit_event
 
-from nightjar.inference.errors import NightjarError, RunFailed
+from nightjar.inference.errors import NightjarError, RunFailed, StorageError
+from nightjar.inference.report import lost
 from nightjar.inference.request import RunRequest
 from nightjar.inference.revisions import newest_revision, revision_uri
 
@@ -46,28 +46,30 @@ def published(outcome: Outcome) -> None:
     )
 
 
-def failed(request: RunRequest | None, job: str, error: NightjarError) -> None:
-    """A run ended without a publication. request: None when not even the job file could be read."""
-    if request is None:
-        name = Path(job).stem
-        emit_event(
-            FAILED,
-            resource={"prefect.resource.id": f"nightjar.job.{name}", "prefect.resource.name": name},
-            payload={"job": job, "error": type(error).__name__, "message": str(error)},
-        )
-        return
-    lost = _lost(request) if isinstance(error, RunFailed) else []
-    _emit(FAILED, request, error=type(error).__name__, message=str(error), shards_failed=len(lost))
-    for shard in lost[:MAX_SHARDS]:
+def failed(request: RunRequest, error: NightjarError) -> None:
+    """A run ended without a publication."""
+    shards = _lost(request) if isinstance(error, RunFailed) else []
+    _emit(FAILED, request, error=type(error).__name__, message=str(error), shards_failed=len(shards))
+    for shard in shards[:MAX_SHARDS]:
         _emit(SHARD_FAILED, request, **shard)
+
+
+def refused(name: str, job: str, error: NightjarError) -> None:
+    """A run could not begin: its job, or what the job names, is wrong. name: the job's; job: its path."""
+    emit_event(
+        FAILED,
+        resource={"prefect.resource.id": f"nightjar.job.{name}", "prefect.resource.name": name},
+        payload={"job": job, "error": type(error).__name__, "message": str(error)},
+    )
 
 
 def _lost(request: RunRequest) -> list[dict[str, Any]]:
     """The shards that failed and have no result, with the last thing said of each."""
-    newest = newest_revision(request.storage, request.run_uri)
-    if newest is None:
-        return []
-    state = newest.state
+    try:
+        newest = newest_revision(request.storage, request.run_uri)
+        found = lost(request.storage, newest) if newest is not None else {}
+    except StorageError:
+        return []  # The storage that is away is why the run failed: that is told.
     return [
         {
             "shard": shard,
@@ -76,8 +78,7 @@ def _lost(request: RunRequest) -> list[dict[str, Any]]:
             "cause": said[-1].cause,
             "message": said[-1].message,
         }
-        for shard, said in state.failures.items()
-        if shard not in state.committed and shard not in state.splits
+        for shard, said in found.items()
     ]
 
 

@@ -23,7 +23,7 @@ from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed
 from prefect_ray.context import remote_options
 from pydantic import Field
@@ -37,7 +37,6 @@ from nightjar.inference import run as steps
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import AuditFailed, GateFailed, JobError, NightjarError, RunFailed, StorageError
 from nightjar.inference.request import RunRequest, make_request
-from nightjar.inference.revisions import newest_revision
 from nightjar.inference.run import Publication, Scored, Verdict
 
 
@@ -92,11 +91,9 @@ def score_task(request: RunRequest, discovery: Discovery) -> Scored:
             scored = steps.score(request, discovery, progress)
             progress(scored.progress)
     except RunFailed:
-        newest = newest_revision(request.storage, request.run_uri)
-        if newest is not None:
-            artifacts.show_shards(request, newest.number)
+        artifacts.show_shards(request)
         raise
-    artifacts.show_shards(request, scored.revision)
+    artifacts.show_shards(request)
     return scored
 
 
@@ -149,9 +146,19 @@ def _request(given: dict[str, Any], *, scores: bool = True) -> RunRequest:
 def _run_name() -> str:
     try:
         request = _request(flow_run.parameters, scores=False)
+    except JobError:
+        return f"{_job_name(flow_run.parameters)}: the job is wrong"
     except NightjarError:
-        return f"{Path(flow_run.parameters['job']).stem}: the job is wrong"
+        return f"{_job_name(flow_run.parameters)}: could not begin"
     return f"{request.job.name} {request.run_id}"
+
+
+def _job_name(given: dict[str, Any]) -> str:
+    """The job's name as far as it can be known: that of its file, of its deployment, or the file's own."""
+    try:
+        return _request(given, scores=False).job.name
+    except NightjarError:
+        return str(deployment.name or Path(given["job"]).stem)
 
 
 @flow(name="nightly", flow_run_name=_run_name, persist_result=False, task_runner=ClusterRunner())
@@ -186,7 +193,10 @@ def nightly(
             outcome = _four_steps(request)
     except NightjarError as error:
         note_ending(error)
-        events.failed(request, job, error)
+        if request is None:
+            events.refused(_job_name(flow_run.parameters), job, error)
+        else:
+            events.failed(request, error)
         # The run's page shows the message alone; calling the flow still raises the error.
         return Failed(message=str(error), data=error)
     note_ending(outcome)

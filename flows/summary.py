@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from nightjar.flows.display import counted, describe, duration
 from nightjar.flows.escaping import line
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
-from nightjar.inference.report import follow, standing
+from nightjar.inference.report import SILENT, follow, lost, standing
 from nightjar.inference.request import RunRequest
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from nightjar.inference.ledger import State
     from nightjar.inference.local import Measured
     from nightjar.inference.plan import Plan
+
+_FAILURES = 20
+"""Failed shards that `status` names; it says how many there are."""
 
 
 def as_json(launched: Launched, total_s: float) -> dict[str, Any]:
@@ -188,7 +192,8 @@ def status(request: RunRequest) -> dict[str, Any]:
         return {"run_id": request.run_id, "state": "unknown", "published": sorted(now.runs)[-10:]}
     progress = next(follow(request.storage, request.run_uri))
     state = newest.state
-    going = standing(newest, shown.revision if shown else 0)
+    failed = lost(request.storage, newest)
+    going = standing(request.storage, newest, shown.revision if shown else 0, request.lease_s)
     return {
         "job": request.job.name,
         "run_id": request.run_id,
@@ -202,11 +207,11 @@ def status(request: RunRequest) -> dict[str, Any]:
         "rows_out": progress.rows_out if progress else 0,
         "rows_quarantined": progress.rows_quarantined if progress else 0,
         "summary": describe(progress, running=going == "running") if progress else "not planned yet",
+        "failed_shards": len(failed),
         "failures": [
             {"shard": shard, "attempts": len(found), "cause": found[-1].cause, "message": found[-1].message}
-            for shard, found in state.failures.items()
-            if shard not in state.committed and shard not in state.splits
-        ][:20],
+            for shard, found in islice(failed.items(), _FAILURES)
+        ],
     }
 
 
@@ -218,9 +223,15 @@ def status_text(found: dict[str, Any]) -> str:
     lines = [f"{found['job']} {found['run_id']} r{found['revision']}: {found['state']}, {found['summary']}"]
     if found["holder"]:
         lines.append(f"  writer     {found['holder']}")
+    if found["state"] == SILENT:
+        lines.append(
+            "             no sign of life from it: its machine is gone, or hangs; repeat the run to continue it"
+        )
     seen = f"r{found['published_revision']}" if found["published_revision"] else "nothing of it"
     lines.append(f"  readers    see {seen} (publication {found['publication']})")
     lines += [f"  failed     shard {f['shard']}: {f['cause']}: {line(f['message'])}" for f in found["failures"]]
+    if more := found["failed_shards"] - len(found["failures"]):
+        lines.append(f"             and {more:,} more: nightjar show JOB {found['run_id']} --limit N")
     return "\n".join(lines)
 
 

@@ -274,8 +274,12 @@ def open_epoch(
     """
     ledger = Ledger(RetryingStorage(storage), revision_uri)
     state = replay(ledger)
-    if state.holder is not None and not _may_succeed(state.holder, writer):
-        _watch(ledger, state, lease_s, clock, sleep)
+    if (
+        state.holder is not None
+        and not _may_succeed(state.holder, writer)
+        and shows_life(ledger, state, lease_s, clock, sleep)
+    ):
+        raise Held(_held(state))
     try:
         segment = _create(
             ledger, state.number + 1, state.epoch + 1, writer, [{"t": "opened", "writer": asdict(writer)}]
@@ -292,17 +296,25 @@ def _may_succeed(holder: Writer, me: Writer) -> bool:
     return is_dead(holder) or (bool(me.flow_run) and holder.flow_run == me.flow_run)
 
 
-def _watch(
-    ledger: Ledger, state: State, lease_s: float, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> None:
-    """Return once the holder is known to be gone; raise Held when it shows a sign of life."""
+def shows_life(
+    ledger: Ledger,
+    state: State,
+    lease_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Whether another segment of the holder appears within a lease; False at once when it is known to be gone.
+
+    Continues `state`. By this process's clock alone: the holder's may be set to anything.
+    """
     deadline = clock() + lease_s
     seen = state.number
     while clock() < deadline and state.holder is not None and not is_dead(state.holder):
         sleep(min(0.2, lease_s / 20))
         replay(ledger, state)
         if state.number != seen and state.holder is not None:
-            raise Held(_held(state))
+            return True
+    return False
 
 
 def _held(state: State) -> str:

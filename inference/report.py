@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -13,19 +15,24 @@ import pyarrow.parquet as pq
 
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
-from nightjar.inference.ledger import Ledger, replay
+from nightjar.inference.errors import StorageError
+from nightjar.inference.ledger import LEASE_S, Ledger, replay, shows_life
 from nightjar.inference.outcomes import lines, outcomes, part_names
 from nightjar.inference.plan import Plan, shard_of_line
 from nightjar.inference.progress import Progress
 from nightjar.inference.request import RunRequest
-from nightjar.inference.shards import Failed
+from nightjar.inference.shards import Failed, clip
 from nightjar.inference.storage import Storage, join
-from nightjar.inference.writers import is_dead
+from nightjar.inference.writers import can_be_asked, is_dead
 
 MAX_LINES = 300
 """Lines of any table shown to a person; the complete record is `shards-<epoch>.parquet` and the ledger."""
 
+SILENT = "silent"
+"""How a run stands whose writer, on another machine, gives no sign of life: it is gone, or hangs."""
+
 _PARTS_READ = 50
+_RUNS_READ = 16
 
 
 def follow(storage: Storage, run_uri: str) -> Iterator[Progress | None]:
@@ -48,7 +55,7 @@ def follow(storage: Storage, run_uri: str) -> Iterator[Progress | None]:
 class RunLine:
     """One run of a job, for a list of them.
 
-    state: published, publishing, rolled back, running, killed or stopped. revision: the newest one, whose rows
+    state: as in `standing`. revision: the newest one, whose rows
     and shards these are. shown: the revision readers see, 0 for none of this run. failed: attempts that failed.
     """
 
@@ -64,21 +71,22 @@ class RunLine:
     failed: int
 
 
-def list_runs(storage: Storage, output: str, limit: int = 20) -> Iterator[RunLine]:
+def list_runs(storage: Storage, output: str, limit: int = 20, lease_s: float = LEASE_S) -> list[RunLine]:
     """The runs of a job, the latest names first; at most `limit`."""
     now = publish.newest(storage, output)
-    for run_id in sorted(storage.subfolders(join(output, "runs")), reverse=True)[:limit]:
+
+    def look(run_id: str) -> RunLine | None:
         uri = join(output, "runs", run_id)
         newest = revs.newest_revision(storage, uri)
         progress = next(follow(storage, uri)) or Progress()
         if newest is None:
-            continue
+            return None
         shown = now.runs.get(run_id)
         planned = newest.state.planned or {}
-        yield RunLine(
+        return RunLine(
             run_id,
             planned.get("date", ""),
-            standing(newest, shown.revision if shown else 0),
+            standing(storage, newest, shown.revision if shown else 0, lease_s),
             newest.number,
             shown.revision if shown else 0,
             progress.shards,
@@ -88,16 +96,28 @@ def list_runs(storage: Storage, output: str, limit: int = 20) -> Iterator[RunLin
             progress.failed_attempts,
         )
 
+    # At once: each may have to be watched for a lease.
+    with ThreadPoolExecutor(_RUNS_READ) as pool:
+        lines = pool.map(look, sorted(storage.subfolders(join(output, "runs")), reverse=True)[:limit])
+        return [line for line in lines if line is not None]
 
-def standing(newest: revs.Revision, shown: int) -> str:
-    """In one word, how a run stands."""
+
+def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float = LEASE_S) -> str:
+    """In one word, how a run stands: published, rolled back, publishing, stopped, killed, running or `SILENT`.
+
+    A writer on another machine can only be watched: for at most `lease_s`.
+    """
     if newest.success is not None:
         return "published" if shown == newest.number else "rolled back"
     if newest.sealed:
         return "publishing"
     if newest.state.holder is None:
         return "stopped"
-    return "killed" if is_dead(newest.state.holder) else "running"
+    if is_dead(newest.state.holder):
+        return "killed"
+    if can_be_asked(newest.state.holder) or shows_life(Ledger(storage, newest.uri), newest.state, lease_s):
+        return "running"
+    return SILENT if newest.state.holder is not None else "stopped"
 
 
 class RunReport:
@@ -157,6 +177,8 @@ class RunReport:
             done = "tried again, committed"
         elif failed.shard in self.state.splits:
             done = "split into one shard per file"
+        elif failed.shard not in self._planned:
+            done = "planned anew: its file, the model or the job changed since"
         else:
             done = "no result: repeat the command once it is mended"
         return {
@@ -170,17 +192,33 @@ class RunReport:
             "shard": failed.shard,
         }
 
+    @cached_property
+    def _planned(self) -> set[str]:
+        return set(self.plan.ids())
+
     def _file(self, shard: str) -> str:
         """What a lost process worked on, where it left no crumb; a shard of an earlier plan has no name."""
         found = self.plan.shard(shard)
         return found.pieces[0].uri if found else ""
 
     def _quarantined(self, limit: int) -> Iterator[dict[str, Any]]:
-        """Quarantined rows, read from a bounded number of parts."""
+        """Quarantined rows, read from a bounded number of parts. One that cannot be read is a line, too."""
         for name in part_names(self.outcomes, "quarantine")[:_PARTS_READ]:
-            with pq.ParquetFile(self.storage.open(join(self.uri, name))) as file:
-                wanted = ["_file", "_row", "error", "message", "replay"]
-                rows = file.read(columns=wanted, use_threads=False).slice(0, limit)
+            shard = name.rsplit("/", 1)[-1].split("-", 1)[0]
+            try:
+                rows = self._rows(join(self.uri, name)).slice(0, limit)
+            except (StorageError, OSError, pa.ArrowException) as error:
+                yield {
+                    "cause": "damaged part",
+                    "what was done": "left to the audit, which has its shard scored again",
+                    "message": f"{join(self.uri, name)}: cannot be read: {clip(str(error))}",
+                    "replay": "",
+                    "file": self._file(shard),
+                    "row": "",
+                    "attempt": "",
+                    "shard": shard,
+                }
+                continue
             for row in rows.to_pylist():
                 yield {
                     "cause": row["error"],
@@ -190,8 +228,30 @@ class RunReport:
                     "file": row["_file"],
                     "row": row["_row"],
                     "attempt": "",
-                    "shard": name.rsplit("/", 1)[-1].split("-", 1)[0],
+                    "shard": shard,
                 }
             limit -= rows.num_rows
             if limit <= 0:
                 return
+
+    def _rows(self, uri: str) -> pa.Table:
+        with pq.ParquetFile(self.storage.open(uri)) as file:
+            return file.read(columns=["_file", "_row", "error", "message", "replay"], use_threads=False)
+
+
+def lost(storage: Storage, revision: revs.Revision) -> dict[str, list[Failed]]:
+    """Shards that failed and have no result, with all that was said of each, in the order they first failed.
+
+    Of the newest plan only: what failed before its file, the model or the job was changed is mended.
+    """
+    state = revision.state
+    failed = {
+        shard: said
+        for shard, said in state.failures.items()
+        if shard not in state.committed and shard not in state.splits
+    }
+    if not failed or state.planned is None:
+        return {}
+    plan = revs.read_plan(storage, revision.uri, state, state.planned["fingerprint"])
+    planned = set(plan.ids()) if plan is not None else set()
+    return {shard: said for shard, said in failed.items() if shard in planned}

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from nightjar.inference.errors import Fenced, Missing
+import pyarrow as pa
+
+from nightjar.inference.errors import Fenced, Missing, StorageError
 from nightjar.inference.ledger import Ledger, LedgerWriter, State, replay
 from nightjar.inference.outcomes import outcomes, part_names
 from nightjar.inference.plan import Plan
@@ -64,7 +66,14 @@ def read_plan(storage: Storage, uri: str, state: State, fingerprint: str) -> Pla
     """The revision's newest plan, with its packed shards split as the ledger says."""
     if state.planned is None:
         return None
-    return with_splits(Plan.from_bytes(storage.read(join(uri, state.planned["file"]))), state, fingerprint)
+    file = join(uri, state.planned["file"])
+    try:
+        plan = Plan.from_bytes(storage.read(file))
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(
+            f"{file}: not a plan this version can read; restore it, or score the run anew with --fresh"
+        ) from error
+    return with_splits(plan, state, fingerprint)
 
 
 def with_splits(plan: Plan, state: State, fingerprint: str) -> Plan:

@@ -52,9 +52,14 @@ def _host() -> str:
     return f"{socket.gethostname()}/{boot.read_text()[:8]}/{container.readlink()}"
 
 
+def can_be_asked(writer: Writer) -> bool:
+    """Whether this process can see for certain if the writer lives: it is of the same boot and container."""
+    return writer.host == _host()
+
+
 def is_dead(writer: Writer) -> bool:
     """Whether the writer certainly no longer runs. False for other hosts: they can only be watched."""
-    if writer.host != _host():
+    if not can_be_asked(writer):
         return False
     try:
         process = psutil.Process(writer.pid)

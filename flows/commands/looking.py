@@ -46,7 +46,7 @@ def runs(
 
     with as_json_too(as_json, {}):
         request = make_request(job, scores=False)
-        found = list(list_runs(request.storage, request.output, limit))
+        found = list_runs(request.storage, request.output, limit, request.lease_s)
     out.print_json(data=[asdict(line) for line in found]) if as_json else out.print(tables.runs(request, found))
 
 
@@ -77,7 +77,11 @@ def show(
         out.print(table)
 
 
-def files(job: JobArgument, date: DateOption = None, run_id: RunOption = None) -> None:
+def files(
+    job: JobArgument,
+    date: Annotated[str | None, typer.Option("--date", help="Logical date. Default: the latest night.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run, instead of a date.")] = None,
+) -> None:
     """Print the exact files of a published night.
 
     One per line; by default of the latest night.
@@ -86,7 +90,7 @@ def files(job: JobArgument, date: DateOption = None, run_id: RunOption = None) -
     from nightjar.inference.request import make_request
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
-    wanted = run_id or date
+    wanted = request.run_id if run_id or date else None
     for uri in publish.data_files(request.storage, request.output, wanted):
         print(uri)
 
