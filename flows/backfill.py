@@ -24,6 +24,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
+from nightjar.flows.artifacts import deliver
 from nightjar.flows.cluster import ClusterRunner, check_reports, cluster
 from nightjar.flows.escaping import code, markdown
 from nightjar.flows.nightly import nightly
@@ -36,7 +37,7 @@ from nightjar.inference.request import RunRequest, make_request
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """What became of one night. state: published, skipped (it was published before) or failed."""
+    """What became of one night. state: published, skipped (it was published before), rolled back or failed."""
 
     date: str
     state: str
@@ -61,6 +62,10 @@ def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
         why = "the first is after the last" if first > last else "the job's schedule has none there"
         raise JobError(f"there is no night from {first} to {last}: {why}")
     return found
+
+
+_API_AWAY = (httpx.HTTPError, PrefectException, OSError)
+"""What Prefect's client raises of an API that does not answer, or not as it should."""
 
 
 def _silent(_: Night) -> None:
@@ -147,21 +152,35 @@ def _night(job: str, date: dt.date, ray: str | None) -> Night:
 
 
 def _scored(job: str, date: dt.date, ray: str | None) -> Night:
+    night = date.isoformat()
     try:
-        request = make_request(job, date=date.isoformat(), scores=False)
-        shown = publish.newest(request.storage, request.output).runs.get(request.run_id)
-        if shown is not None:
-            return Night(date.isoformat(), "skipped", 0, f"published before, as r{shown.revision}")
+        request = make_request(job, date=night, scores=False)
+        if (before := _seen(request)) is not None:
+            return Night(night, "skipped", 0, f"published before, as r{before.revision}")
+        completed, said = _run(job, date, ray)
+        # What readers see decides: an API that is away when the run ends must not deny a publication.
+        if (seen := _seen(request)) is not None:
+            totals = publish.read_manifest(request.storage, request.output, seen)["totals"]
+            return Night(night, "published", totals["rows_out"], said)
+    except NightjarError as error:
+        return Night(night, "failed", 0, str(error))
+    if completed:
+        remedy = f"`nightjar rollback {job} --to N` shows it again, `nightjar run {job} --date {night} --fresh` anew"
+        return Night(night, "rolled back", 0, f"{said}: {remedy}")
+    return Night(night, "failed", 0, said)
+
+
+def _seen(request: RunRequest) -> publish.Published | None:
+    return publish.newest(request.storage, request.output).runs.get(request.run_id)
+
+
+def _run(job: str, date: dt.date, ray: str | None) -> tuple[bool, str]:
+    """Whether the night's run completed, as far as Prefect knows, and what is said of it."""
+    try:
         state: State[Any] = nightly(job=job, date=date, ray=ray, return_state=True)
-    except (NightjarError, httpx.HTTPError, PrefectException, OSError) as error:
-        return Night(date.isoformat(), "failed", 0, str(error) or type(error).__name__)
-    if not state.is_completed():
-        return Night(date.isoformat(), "failed", 0, state.message or state.name or "")
-    seen = publish.newest(request.storage, request.output).runs.get(request.run_id)
-    if seen is None:
-        return Night(date.isoformat(), "failed", 0, f"not published: {state.message}")
-    totals = publish.read_manifest(request.storage, request.output, seen)["totals"]
-    return Night(date.isoformat(), "published", totals["rows_out"], state.message or "")
+    except _API_AWAY as error:
+        return False, f"Prefect's API was away: {str(error) or type(error).__name__}"
+    return state.is_completed(), state.message or state.name or ""
 
 
 def _show(request: RunRequest, found: list[Night]) -> None:
@@ -176,7 +195,9 @@ def _show(request: RunRequest, found: list[Night]) -> None:
     if not all(night.ok for night in found):
         again = f"nightjar backfill {request.job_path} --from {found[0].date} --to {found[-1].date}"
         lines += ["", f"Continue what is missing: {code(again)}"]
-    create_markdown_artifact("\n".join(lines), key=f"{request.job.name}-backfill", description="Nights of a backfill")
+    key = f"{request.job.name}-backfill"
+    page = "\n".join(lines)
+    deliver({key: lambda: create_markdown_artifact(page, key=key, description="Nights of a backfill")})
 
 
 def launch_backfill(
@@ -187,40 +208,45 @@ def launch_backfill(
     Raises:
         NightjarError: the flow could not begin.
     """
-    nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
+    first, last = dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date)
+    dates = [date.isoformat() for date in nights_between(start.job, first, last)]
     check_reports(ray, api_url())
     api = start_api()
     with (
         reporting_to(api, verbose) as reporting,
         cluster(ray, start.job, worker_env(), verbose),
-        _telling(console, quiet),
+        _telling(console, quiet) as ended,
     ):
         reporting.wait()
-        state: State[Any] = backfill(
-            job=start.job_path,
-            first=dt.date.fromisoformat(start.date),
-            last=dt.date.fromisoformat(end.date),
-            parallel=parallel,
-            ray=ray,
-            return_state=True,
-        )
-    found: Any = state.result(raise_on_failure=False)
+        try:
+            state: State[Any] = backfill(
+                job=start.job_path, first=first, last=last, parallel=parallel, ray=ray, return_state=True
+            )
+            found, said = state.result(raise_on_failure=False), state.message
+        except _API_AWAY as error:
+            found, said = None, f"Prefect's API was away: {error}"
     if isinstance(found, NightjarError):
         raise found
-    if not isinstance(found, tuple):
-        raise RunFailed(f"the backfill ended early: {state.message}")
-    return list(found)
+    if isinstance(found, tuple):
+        return list(found)
+    # What the nights came to is known here, whether or not Prefect could be told.
+    if set(ended) != set(dates):
+        raise RunFailed(f"the backfill ended early, after {len(ended)} of {len(dates)} nights: {said}; repeat it")
+    return [ended[date] for date in dates]
 
 
 @contextmanager
-def _telling(console: Console, quiet: bool) -> Iterator[None]:
-    """Print each night when it ends."""
+def _telling(console: Console, quiet: bool) -> Iterator[dict[str, Night]]:
+    """Print each night when it ends, unless `quiet`; what has ended, by date."""
+    ended: dict[str, Night] = {}
 
     def tell(night: Night) -> None:
-        console.print(f"{night.date}: {night.state}: {night.said}", highlight=False, markup=False, soft_wrap=True)
+        ended[night.date] = night
+        if not quiet:
+            console.print(f"{night.date}: {night.state}: {night.said}", highlight=False, markup=False, soft_wrap=True)
 
-    token = _tell.set(_silent if quiet else tell)
+    token = _tell.set(tell)
     try:
-        yield
+        yield ended
     finally:
         _tell.reset(token)

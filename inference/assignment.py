@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
+from nightjar.inference.errors import JobError
 from nightjar.inference.gates import budget_rows
 from nightjar.inference.job import Job
 from nightjar.inference.models import fetch_model
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
+from nightjar.inference.predictors.source import folder_fingerprint
+from nightjar.inference.predictors.user import folder_of
 from nightjar.inference.request import RunRequest
 from nightjar.inference.scoring import auto_batch_rows
 from nightjar.inference.shards import Shard
@@ -22,8 +27,8 @@ from nightjar.inference.suspects import Attempt
 class WorkerSpec:
     """Everything a worker needs, sent once.
 
-    schema: the columns to read, in order, as most files have them. epoch, segment: the writer's
-    tenure, and the newest ledger segment it knew. budget: rows the whole run may lose.
+    schema: the columns to read, in order, as most files have them. folder_code: as in `RunRequest`. epoch,
+    segment: the writer's tenure, and the newest ledger segment it knew. budget: rows the whole run may lose.
     """
 
     job: Job
@@ -35,6 +40,7 @@ class WorkerSpec:
     epoch: int
     segment: int
     budget: int
+    folder_code: str
     model_hash: str
     model_cache: str
 
@@ -63,6 +69,7 @@ def worker_spec(
         epoch=epoch,
         segment=segment,
         budget=budget_rows(request.job.retry.max_quarantined, rows),
+        folder_code=request.folder_code,
         model_hash=model_hash,
         model_cache=request.model_cache,
     )
@@ -83,9 +90,33 @@ def read_schema(job: Job, schema: pa.Schema) -> pa.Schema:
 
 
 def load(spec: WorkerSpec) -> Scorer:
-    """Fetch the model to this node if it is remote, and load it."""
-    path = fetch_model(spec.storage, spec.job.model.path, spec.model_hash, Path(spec.model_cache))
-    return load_scorer(spec.job, path)
+    """Fetch the model to this node if it is remote, and load it with the code that the run began with.
+
+    Raises:
+        JobError: model or code are no more what they were, or cannot be loaded.
+    """
+    job = _with_code(spec)
+    path = fetch_model(spec.storage, job.model.path, spec.model_hash, Path(spec.model_cache))
+    return load_scorer(job, path)
+
+
+def _with_code(spec: WorkerSpec) -> Job:
+    """The job with the folder of this node that holds the run's own code.
+
+    Results are kept under its fingerprint: code that was edited meanwhile, or another copy of it on this node, must
+    not add to them. A cluster's workers are sent the folder, and stand in it.
+    """
+    if not spec.folder_code:
+        return spec.job
+    for folder in (folder_of(spec.job), Path.cwd()):
+        job = spec.job.model_copy(update={"folder": str(folder)})
+        with suppress(JobError):
+            if folder_fingerprint(job) == spec.folder_code:
+                return job
+    raise JobError(
+        f"model.uses: the code in {folder_of(spec.job)} on {socket.gethostname()} is not what the run began with: it "
+        "was changed meanwhile, or that node has another copy. Start the run again to score with what is there now"
+    )
 
 
 def batch_rows(spec: WorkerSpec) -> int:

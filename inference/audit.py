@@ -20,7 +20,7 @@ from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job import LINEAGE, Job
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.shards import clip
-from nightjar.inference.sink import SHARD_KEY, checksum, read_metrics
+from nightjar.inference.sink import SHARD_KEY, checksum, read_metrics, read_part
 from nightjar.inference.storage import Storage, join
 
 MAX_FINDINGS = 20
@@ -101,7 +101,7 @@ def _part(
     storage: Storage, revision: str, part: dict[str, Any], shard: str, lineage: bool
 ) -> tuple[pa.Table, dict[bytes, bytes]]:
     """A part's lineage columns and footer, after its bytes were checked."""
-    raw = storage.read(join(revision, part["name"]))
+    raw = read_part(storage, join(revision, part["name"]), part["size"])
     _equal(f"bytes of {part['name']}", len(raw), part["size"])
     _equal(f"checksum of {part['name']}", checksum(raw), part["checksum"])
     with pq.ParquetFile(pa.BufferReader(raw), read_dictionary=LINEAGE[:1] if lineage else []) as file:

@@ -24,6 +24,7 @@ from nightjar.inference.errors import (
     PassEnded,
     QuarantineFull,
     RunFailed,
+    SchemaMismatch,
     ShardsFailed,
 )
 from nightjar.inference.ledger import LedgerWriter, Record
@@ -38,7 +39,7 @@ FLUSH_RECORDS = 500
 ALIKE = 8
 """So many first shards failing for one cause, and none succeeding, end the run: the rest would, too."""
 
-_OWN_FAULT = {InputCorrupt.__name__, InputChanged.__name__}
+_OWN_FAULT = {InputCorrupt.__name__, InputChanged.__name__, SchemaMismatch.__name__}
 """Causes that lie in one file and say nothing of the next."""
 
 _LONGEST_BACKOFF_S = 60.0
@@ -217,8 +218,8 @@ class Campaign:
         self._save(encode(failed))
 
     def _check_alike(self, failures: Iterable[Failed]) -> None:
-        if self._receipts:
-            return
+        if self._receipts or self.progress.done_shards:
+            return  # The model does score: what fails is to blame itself.
         firsts = list(islice((failed for failed in failures if failed.cause not in _OWN_FAULT), ALIKE))
         if len(firsts) == ALIKE and len({(failed.cause, failed.terminal) for failed in firsts}) == 1:
             raise ShardsFailed(

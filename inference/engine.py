@@ -33,7 +33,7 @@ from nightjar.inference.job import Job
 from nightjar.inference.plan import shard_of_line
 from nightjar.inference.rescore import Rescored
 from nightjar.inference.rescore import rescore as rescore_shards
-from nightjar.inference.shards import Crumb, Event, clip, decode, encode
+from nightjar.inference.shards import Crumb, Event, Piece, clip, decode, encode
 from nightjar.inference.storage import Storage
 from nightjar.inference.suspects import Attempt, Rows
 from nightjar.inference.trial import Loaded, try_model
@@ -45,6 +45,8 @@ BUFFERED = 64
 FEW = 4
 """So many suspects share one actor: Ray Data takes each crumb at once from one, at 10 Hz from several."""
 AUDIT_BLOCKS = 256
+AUDIT_SHARDS = 32
+"""At least so many blocks an audit has, and at most so many shards a block: each has the same time to end."""
 TICK_S = 0.5
 LAST_WORDS_S = 1.0
 NO_EVENT = 3
@@ -94,21 +96,35 @@ def _fits(node: dict[str, float], cpus: float, gpus: float) -> int:
     return int(min(room, default=1024))
 
 
-def preflight(spec: WorkerSpec, sample: str | None) -> Loaded:
-    """Load the model once, in one process without restarts, and score a few rows of the file `sample`.
+def preflight(spec: WorkerSpec, places: Sequence[Piece]) -> Loaded:
+    """Load the model once, in one process without restarts, and score a few rows.
+
+    places: of the input, as of `trial.samples`.
 
     Raises:
-        JobError: the model cannot be loaded, its process died, or no row of the sample could be scored.
+        JobError: the model cannot be loaded, its process died over that, or no row anywhere could be scored.
     """
+    loaded = _try(spec, places)
+    # One row may be why it hung, and the passes find that; at another place it is the model.
+    if loaded.hung and places[1:] and _try(spec, places[1:]).hung:
+        raise JobError(f"{_key(spec)}: {loaded.sample_error}; see whether it hangs, or allow more")
+    return loaded
+
+
+def _key(spec: WorkerSpec) -> str:
+    return "model.uses" if spec.job.model.uses != "torch" else "model.path"
+
+
+def _try(spec: WorkerSpec, places: Sequence[Piece]) -> Loaded:
     need = spec.job.resources
     trial = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
         try_model
     )
-    steps: Any = trial.options(name="nightjar preflight").remote(spec, sample)
-    key = "model.uses" if spec.job.model.uses != "torch" else "model.path"
+    steps: Any = trial.options(name="nightjar preflight").remote(spec, list(places))
+    key, stall_s = _key(spec), spec.job.retry.stall_s
     loaded: Loaded | None = None
     try:
-        for step in _patiently(steps, spec.job.retry.stall_s):
+        for step in _patiently(steps, stall_s):
             outcome = ray.get(step)
             if isinstance(outcome, str):
                 raise JobError(f"{key}: {outcome}")
@@ -124,10 +140,12 @@ def preflight(spec: WorkerSpec, sample: str | None) -> Loaded:
         # A row that kills its process is the passes' business: they find it and quarantine it.
         return Loaded(loaded.device, "scoring the first rows ended the process")
     except TimeoutError:
-        doing = "loading the model" if loaded is None else "scoring the first rows"
+        took = f"took longer than retry.stall_s = {stall_s:g} s and was ended"
+        if loaded is not None:
+            return Loaded(loaded.device, f"scoring the first rows {took}", hung=True)
         raise JobError(
-            f"{key}: {doing} took longer than retry.stall_s = {spec.job.retry.stall_s:g} s and was ended; see whether "
-            "it hangs, whether the cluster is busy with others, or allow more"
+            f"{key}: loading the model {took}; see whether it hangs, whether the cluster is busy with others, or "
+            "allow more"
         ) from None
     assert loaded is not None
     return loaded
@@ -307,6 +325,7 @@ def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iter
     waiting = _audit_blocks(outcomes)
     running: dict[Any, int] = {}
     found: dict[int, Audited] = {}
+    merged, blocks = Audited(), 0
     room = max(1, int(_total("CPU"))) * 2
     deadline = time.monotonic() + NO_EVENT * job.retry.stall_s
     while True:
@@ -318,15 +337,15 @@ def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iter
         for task in done:
             found[running.pop(task)] = _answer(task, "the audit")
             deadline = time.monotonic() + NO_EVENT * job.retry.stall_s
+        while blocks in found:
+            merged.merge(found.pop(blocks))
+            blocks += 1
         if time.monotonic() > deadline:
             raise RunFailed(
                 f"the audit stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the cluster busy "
                 "with others, or the storage away? Repeat the command: what is scored is kept"
             )
         yield None
-    merged = Audited()
-    for index in sorted(found):
-        merged.merge(found[index])
     yield merged
 
 
@@ -396,8 +415,8 @@ def _elsewhere(host: str, cpus: float, gpus: float) -> Any:
 
 
 def _audit_blocks(outcomes: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """A bounded number of blocks, a pure function of the shards: the order of merging must not vary."""
-    count = max(1, min(outcomes.num_rows, AUDIT_BLOCKS))
+    """Blocks as a pure function of the shards: the order of merging must not vary."""
+    count = max(1, min(outcomes.num_rows, max(AUDIT_BLOCKS, -(-outcomes.num_rows // AUDIT_SHARDS))))
     edges = [outcomes.num_rows * index // count for index in range(count + 1)]
     for index, (low, high) in enumerate(itertools.pairwise(edges)):
         yield index, outcomes.slice(low, high - low).combine_chunks()

@@ -20,6 +20,7 @@ NightjarError
     ├── InputCorrupt      the file cannot be read
     ├── InputChanged      the file changed while, or before, it was read
     ├── SchemaMismatch    the file's columns are not the job's
+    ├── LabelInvalid      a label is neither 0 nor 1
     ├── OverBudget        more rows of this shard were quarantined than the whole run may lose
     ├── ShardTooSlow      an attempt took longer than the job gives a shard
     └── OutputInvalid     the predictor's outputs are not what the job declares
@@ -151,6 +152,12 @@ class InputChanged(ShardError):
 
 class SchemaMismatch(ShardError):
     """The file lacks a column of the job, or has it with another type."""
+
+    terminal = True
+
+
+class LabelInvalid(ShardError):
+    """A label is neither 0 nor 1 nor null."""
 
     terminal = True
 

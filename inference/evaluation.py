@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.columns import plain
-from nightjar.inference.errors import SchemaMismatch
+from nightjar.inference.errors import LabelInvalid
 
 _INSIDE = 4096  # uniform bins of [0, 1]
 _FRACTION_BITS = 8  # outside, 256 bins for each power of two …
@@ -124,14 +124,14 @@ class BinaryState:
             column = column.cast(pa.float32())
         is_ = pa.types
         if not (is_.is_boolean(column.type) or is_.is_integer(column.type) or is_.is_floating(column.type)):
-            raise SchemaMismatch(f"label column {self.label!r} is {column.type}; it must be bool, or 0 and 1")
+            raise LabelInvalid(f"label column {self.label!r} is {column.type}; it must be bool, or 0 and 1")
         if known is not None:
             column = pc.fill_null(column, pa.scalar(0).cast(column.type))
         values = column.to_numpy()
         positive: np.ndarray = values == 1
         if not (fine := positive | (values == 0)).all():
             value = values[~fine][0].item()
-            raise SchemaMismatch(f"label column {self.label!r} holds {value!r}; it must be 0, 1 or null")
+            raise LabelInvalid(f"label column {self.label!r} holds {value!r}; it must be 0, 1 or null")
         return positive, known
 
     def _add(self, values: np.ndarray, positive: np.ndarray, known: np.ndarray | None) -> None:

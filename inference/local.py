@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import WorkerSpec, batch_rows, load, worker_spec
-from nightjar.inference.discovery import Discovery
+from nightjar.inference.discovery import Discovery, usual_schema
 from nightjar.inference.errors import JobError, NightjarError, ProcessSpoilt, RunFailed
+from nightjar.inference.job import Job
 from nightjar.inference.models import scoring_fingerprint
 from nightjar.inference.plan import Plan
-from nightjar.inference.predictors import input_columns
+from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.request import RunRequest, check_model
 from nightjar.inference.scoring import BatchSize, Scored, score_table
-from nightjar.inference.shards import Piece, Shard
+from nightjar.inference.shards import Piece, Shard, clip
 from nightjar.inference.sources import parquet
 from nightjar.inference.watchdog import Watchdog
+
+_PREPARING, _READING, _LOADING, _SCORING = "preparing", "reading the rows", "loading the model", "scoring"
+"""The steps of a replay. Only of what happens in the last one a row may be to blame."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,10 @@ def replay_row(request: RunRequest, shard_id: str, row: int, file: str | None, *
     this one.
 
     Raises:
-        JobError: there is no such run, shard or row.
+        JobError: there is no such run, shard or row, or the model cannot be loaded.
         ShardError: the file cannot be read, or is not the one that was scored.
+        StorageError: the run or the file cannot be read.
+        RunFailed: the child ended, or failed, before it came to score the row.
     """
     if pdb:
         return _replay_here(request, shard_id, row, file, pdb=True)
@@ -57,27 +64,58 @@ def replay_row(request: RunRequest, shard_id: str, row: int, file: str | None, *
     child = spawn.Process(target=_child, args=(answer, request, shard_id, row, file))
     child.start()
     answer.close()
+    found: Replayed | NightjarError | str = _PREPARING
     try:
-        found: Replayed | NightjarError = answers.recv()
+        while isinstance(found, str):
+            step, found = found, answers.recv()
     except EOFError:
         child.join()
-        code = child.exitcode or 0
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return Replayed(False, f"row {row} ended its process ({how}), without an exception")
+        return _died(request, row, step, child.exitcode or 0)
     child.join()
     if isinstance(found, NightjarError):
         raise found
     return found
 
 
+def _died(request: RunRequest, row: int, step: str, code: int) -> Replayed:
+    """What it means that the child ended in this step without an answer."""
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    if step == _SCORING:
+        return Replayed(False, f"row {row} ended its process ({how}), without an exception")
+    if step == _LOADING:
+        raise JobError(
+            f"{_key(request.job)}: loading {request.job.model.uses} ended its process ({how}), without an exception; "
+            "load it once in a plain Python process to see why"
+        )
+    raise RunFailed(f"{step} ended the process ({how}), without an exception; row {row} was not scored")
+
+
 def _child(answer: Connection, request: RunRequest, shard_id: str, row: int, file: str | None) -> None:
+    """Sends each step as it begins, and at last what came of the row or what was raised."""
+    step = _PREPARING
+
+    def begin(following: str) -> None:
+        nonlocal step
+        step = following
+        answer.send(step)
+
     try:
-        answer.send(_replay_here(request, shard_id, row, file, pdb=False))
+        answer.send(_replay_here(request, shard_id, row, file, pdb=False, begin=begin))
     except NightjarError as error:
         answer.send(error)
+    except Exception as error:  # noqa: BLE001 (whatever it is, to end without a word would blame the row)
+        answer.send(RunFailed(clip(f"{step} failed with {type(error).__name__}: {error}; row {row} was not scored")))
 
 
-def _replay_here(request: RunRequest, shard_id: str, row: int, file: str | None, *, pdb: bool) -> Replayed:
+def _replay_here(
+    request: RunRequest,
+    shard_id: str,
+    row: int,
+    file: str | None,
+    *,
+    pdb: bool,
+    begin: Callable[[str], None] = lambda _: None,
+) -> Replayed:
     revision = revs.newest_revision(request.storage, request.run_uri)
     if revision is None or revision.state.planned is None:
         raise JobError(f"there is no run {request.run_id!r} of this job in {request.output}")
@@ -90,14 +128,18 @@ def _replay_here(request: RunRequest, shard_id: str, row: int, file: str | None,
         )
     piece = _piece(shard, row, file)
     model_hash = check_model(request)
-    spec = worker_spec(request, parquet.read_footer(request.storage, piece.uri).schema, model_hash)
+    schema = parquet.read_footer(request.storage, piece.uri).schema
+    if request.job.model.features is None or request.job.preprocess is not None:
+        # What the model sees follows from the columns of most files, not of this one.
+        schema = usual_schema(request.storage, request.job) or schema
+    spec = worker_spec(request, schema, model_hash)
     changed = (
         ""
-        if scoring_fingerprint(request.job, model_hash, request.code) == fingerprint
-        else ("Note: the model, the code or the job changed since that run.\n")
+        if scoring_fingerprint(request.job, model_hash, request.code, schema) == fingerprint
+        else "Note: the model, the code, the job or the input's columns changed since that run.\n"
     )
     try:
-        scored = _score_row(spec, piece, row, pdb=pdb)
+        scored = _score_row(spec, piece, row, pdb, begin)
     except RunFailed as lost:
         return Replayed(False, f"{changed}row {row}: {lost}")
     if scored.failures:
@@ -106,10 +148,13 @@ def _replay_here(request: RunRequest, shard_id: str, row: int, file: str | None,
     return Replayed(True, f"{changed}row {row} of {piece.uri} is scored: {scored.outputs.to_pylist()[0]}")
 
 
-def _score_row(spec: WorkerSpec, piece: Piece, row: int, *, pdb: bool) -> Scored:
+def _score_row(spec: WorkerSpec, piece: Piece, row: int, pdb: bool, begin: Callable[[str], None]) -> Scored:
+    begin(_READING)
     table = parquet.read_piece(spec.storage, piece, spec.schema).slice(row - piece.first_row, 1)
     features = table.select(list(input_columns(spec.job, spec.schema)))
-    scorer = load(spec)
+    begin(_LOADING)
+    scorer = _loaded(spec)
+    begin(_SCORING)
     if pdb:
         import pdb as debugger
 
@@ -120,6 +165,26 @@ def _score_row(spec: WorkerSpec, piece: Piece, row: int, *, pdb: bool) -> Scored
     steps = score_table(features, scorer, BatchSize(1), spec.job.model.output_types(), origin=row)
     with Watchdog(spec.job.retry.stall_s):
         return _finish(steps)
+
+
+def _loaded(spec: WorkerSpec) -> Scorer:
+    """The model, with whose loading no row has to do.
+
+    Raises:
+        JobError: it cannot be loaded; names the key.
+    """
+    try:
+        return load(spec)
+    except NightjarError:
+        raise
+    except Exception as error:
+        said = f"loading {spec.job.model.uses} failed with {type(error).__name__}: {error}"
+        raise JobError(clip(f"{_key(spec.job)}: {said}")) from error
+
+
+def _key(job: Job) -> str:
+    """The key of the job that names what is loaded."""
+    return "model.path" if job.model.uses == "torch" else "model.uses"
 
 
 def _finish(steps: Any) -> Scored:
@@ -148,14 +213,14 @@ def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Meas
     """Score the first readable shard in this process, writing nothing.
 
     Raises:
-        JobError: no shard can be read.
+        JobError: no shard can be read, or the model cannot be loaded.
     """
     shard = next((shard for shard in plan.shards() if shard.rows > 0), None)
     if shard is None:
         raise JobError("input.uri: no shard can be read, so none can be measured")
     spec = worker_spec(request, discovery.schema, check_model(request))
     began = time.monotonic()
-    scorer = load(spec)
+    scorer = _loaded(spec)
     loaded = time.monotonic()
     columns = list(input_columns(spec.job, spec.schema))
     rows = 0

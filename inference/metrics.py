@@ -51,7 +51,7 @@ class Metrics:
         """Count kept rows: `table` has their outputs and carried columns, `label` their labels.
 
         Raises:
-            SchemaMismatch: a label is not 0, 1 or null.
+            LabelInvalid: a label is not 0, 1 or null.
         """
         for name, state in self.columns.items():
             state.update(table[name])

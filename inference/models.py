@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.job import Job
-from nightjar.inference.predictors.source import code_fingerprint
+from nightjar.inference.predictors import input_columns
 from nightjar.inference.storage import Storage
-
-__all__ = ["code_fingerprint", "fetch_model", "model_fingerprint", "scoring_fingerprint"]
 
 _SCORING_VERSION = 1
 """Raise it when Nightjar itself comes to score the same job, model and input differently."""
@@ -65,9 +65,19 @@ def fetch_model(storage: Storage, path: str | None, fingerprint: str, cache: Pat
     return str(target)
 
 
-def scoring_fingerprint(job: Job, model: str, code: str) -> str:
-    """SHA-256 over everything that can change an output: the job's identity, the model's and the code's hash."""
-    identity = [_SCORING_VERSION, job.identity(), model, code]
+def scoring_fingerprint(job: Job, model: str, code: str, schema: pa.Schema) -> str:
+    """SHA-256 over everything that can change an output: the job's identity, the model's and the code's hash, and
+    the columns as they reach the model.
+
+    schema: all columns of the input. Where the job does not list its features they follow from it, and with them
+    what the model sees.
+
+    Raises:
+        JobError: a column that the job names is not in the schema.
+    """
+    given = [[name, str(schema.field(name).type)] for name in input_columns(job, schema)]
+    kept = sorted([name, str(schema.field(name).type)] for name in {*job.carry, *filter(None, [job.label])})
+    identity = [_SCORING_VERSION, job.identity(), model, code, given, kept]
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=_tagged)
     return hashlib.sha256(text.encode()).hexdigest()
 

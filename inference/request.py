@@ -20,12 +20,16 @@ from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.job import Job, fill
 from nightjar.inference.jobfile import load_job
 from nightjar.inference.ledger import LEASE_S
-from nightjar.inference.models import code_fingerprint, fetch_model, model_fingerprint
+from nightjar.inference.models import fetch_model, model_fingerprint
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.archive import inspect_program
+from nightjar.inference.predictors.source import code_fingerprint, folder_fingerprint
 from nightjar.inference.sentences import nearest
 from nightjar.inference.sink import output_schema
 from nightjar.inference.storage import LakeStorage, Storage, join
+
+_LIMITED = re.compile(r"-limit-\d+$")
+"""What the name of a limited run has after its date."""
 
 MODEL_CACHE = Path("~/.cache/nightjar/models").expanduser()
 
@@ -34,8 +38,9 @@ MODEL_CACHE = Path("~/.cache/nightjar/models").expanduser()
 class RunRequest:
     """One run of one job for one logical date; sent whole to whoever carries out its steps.
 
-    job: with its dates filled in. code: hash of the user's modules, taken where they lie. invocation: the
-    Prefect flow run, or any id unique to this command; the steps of one invocation succeed each other.
+    job: with its dates filled in. code: hash of the user's modules, taken where they lie. folder_code: of those
+    in the job's folder only, for workers to compare with what they load. invocation: the Prefect flow run, or any id
+    unique to this command; the steps of one invocation succeed each other.
     shards: score no others (of those that are missing); empty for all.
     lease_s: how long another writer must be silent before this one replaces it.
     """
@@ -45,6 +50,7 @@ class RunRequest:
     run_id: str
     date: str
     code: str
+    folder_code: str
     storage: Storage
     invocation: str
     limit: int | None = None
@@ -96,15 +102,11 @@ def make_request(
         raise JobError(f"--run-id {run_id!r}: use letters, digits, dots, dashes and underscores")
     if limit is not None and limit < 1:
         raise JobError(f"--limit {limit}: must be at least 1 row")
-    record = _recorded(storage, job, run_id)
+    day = _date(date) or _date(_LIMITED.sub("", run_id or ""), strict=False)
+    record = _recorded(storage, job, run_id, day)
     # A limited run stays one, whoever continues it: it is never published.
     limit = limit or record.get("limit")
-    day = (
-        _date(date)
-        or _date(run_id, strict=False)
-        or _date(record.get("date"))
-        or job.date_of(moment or dt.datetime.now(dt.UTC))
-    )
+    day = day or _date(record.get("date")) or job.date_of(moment or dt.datetime.now(dt.UTC))
     if run_id is None:
         run_id = day.isoformat() + (f"-limit-{limit}" if limit else "")
     return RunRequest(
@@ -113,6 +115,7 @@ def make_request(
         run_id=run_id,
         date=day.isoformat(),
         code=code_fingerprint(job) if scores else "",
+        folder_code=folder_fingerprint(job) if scores else "",
         storage=storage,
         invocation=invocation or uuid.uuid4().hex,
         limit=limit,
@@ -131,13 +134,13 @@ def _date(text: str | None, strict: bool = True) -> dt.date | None:
         return None
 
 
-def _recorded(storage: Storage, job: Job, run_id: str | None) -> dict[str, Any]:
-    """What a named run began with: continuing it after midnight must not move its date."""
+def _recorded(storage: Storage, job: Job, run_id: str | None, day: dt.date | None) -> dict[str, Any]:
+    """What a named run began with: continuing it after midnight must not move its date. day: if it is known."""
     dated = any(field is not None for _, field, _, _ in string.Formatter().parse(job.output.uri))
-    if run_id is None or dated:
+    if run_id is None or (dated and day is None):
         return {}
     try:
-        output = fill(job.output.uri, dt.date.min)
+        output = fill(job.output.uri, day or dt.date.min)
         record: dict[str, Any] = json.loads(storage.read(join(output, "runs", run_id, "run.json")))
     except Missing:
         return {}
@@ -148,21 +151,28 @@ def record_run(request: RunRequest) -> None:
     """Note the run's logical date beside its revisions.
 
     Raises:
-        JobError: the run exists with another date.
+        JobError: the run exists with another date, or was limited.
     """
     uri = join(request.run_uri, "run.json")
     try:
         record = {"run_id": request.run_id, "date": request.date, "limit": request.limit}
         request.storage.create(uri, json.dumps(record).encode())
     except AlreadyExists:
-        _check_date(request)
+        _check_same_run(request)
 
 
-def _check_date(request: RunRequest) -> None:
-    """Whether the run, if it exists (else Missing), is of the request's date."""
-    before = json.loads(request.storage.read(join(request.run_uri, "run.json")))["date"]
-    if before != request.date:
-        raise JobError(f"--date {request.date}: the run {request.run_id!r} is of {before}; choose another --run-id")
+def _check_same_run(request: RunRequest) -> None:
+    """Whether the run, if it exists (else Missing), is of the request's date, and as whole as the request."""
+    before = json.loads(request.storage.read(join(request.run_uri, "run.json")))
+    if before["date"] != request.date:
+        raise JobError(
+            f"--date {request.date}: the run {request.run_id!r} is of {before['date']}; choose another --run-id"
+        )
+    if (limit := before.get("limit")) and not request.limit:
+        raise JobError(
+            f"--run-id {request.run_id}: that run began with --limit {limit}, and such a run is never published; give "
+            "the limit again, or choose another --run-id"
+        )
 
 
 def check_request(request: RunRequest) -> pa.Schema:
@@ -176,7 +186,7 @@ def check_request(request: RunRequest) -> pa.Schema:
     _check_places(request)
     publish.check_owner(request.storage, request.output, job.name)
     with suppress(Missing):
-        _check_date(request)
+        _check_same_run(request)
     check_model(request)
     schema = first_schema(request.storage, job)
     try:

@@ -27,6 +27,7 @@ from nightjar.inference.plan import shard_of_line
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.scoring import BatchSize, RowFailure, score_table
 from nightjar.inference.shards import Shard, clip
+from nightjar.inference.sink import read_part
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import RetryingStorage, Storage, join
 from nightjar.inference.watchdog import Watchdog
@@ -104,7 +105,7 @@ def _quarantined(storage: Storage, revision: str, line: dict[str, Any]) -> set[t
 
 
 def _part(storage: Storage, revision: str, part: dict[str, Any], columns: list[str] | None = None) -> pa.Table:
-    raw = storage.read(join(revision, part["name"]))
+    raw = read_part(storage, join(revision, part["name"]), part["size"])
     with pq.ParquetFile(pa.BufferReader(raw)) as file:
         return file.read(columns=columns, use_threads=False)
 

@@ -95,18 +95,17 @@ def adopt(writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_p
     wanted = set(plan.ids()) - writer.state.committed - set(writer.state.revoked)
     lines = _committed(storage, source, source_plan, wanted)
 
-    def copy(receipt: Receipt) -> Receipt:
-        return replace(
-            receipt,
-            epoch=writer.epoch,
-            data=_copy(storage, source.uri, uri, receipt.shard, receipt.data, "data", writer.epoch),
-            quarantine=_copy(storage, source.uri, uri, receipt.shard, receipt.quarantine, "quarantine", writer.epoch),
-            adopted_from=f"r{source.number}",
-        )
+    def copy(receipt: Receipt) -> Receipt | None:
+        try:
+            data = _copy(storage, source.uri, uri, receipt.shard, receipt.data, "data", writer.epoch)
+            lost = _copy(storage, source.uri, uri, receipt.shard, receipt.quarantine, "quarantine", writer.epoch)
+        except Missing:
+            return None  # Somebody removed it there: it is scored again.
+        return replace(receipt, epoch=writer.epoch, data=data, quarantine=lost, adopted_from=f"r{source.number}")
 
     with ThreadPoolExecutor(_COPIES) as pool:
         while window := list(islice(lines, _WINDOW)):
-            receipts = list(pool.map(copy, window))
+            receipts = [receipt for receipt in pool.map(copy, window) if receipt is not None]
             try:
                 writer.append([encode(receipt) for receipt in receipts])
             except Fenced:
@@ -138,18 +137,22 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     """Delete the parts no committed receipt of the plan names, of this epoch and older; returns how many.
 
     Of a published revision only: before, another plan may want a part that this one does not. A newer
-    epoch's parts are left alone: their receipts may be on their way.
+    epoch's parts are left alone: their receipts may be on their way. The same goes for what was left of parts
+    by writers killed in the middle; one of theirs that lives was replaced, and may fail for it.
     """
     storage = writer.ledger.storage
     table = outcomes(plan, writer.ledger, writer.state)
     writer.check()
     named = {name for kind in ("data", "quarantine") for name in part_names(table, kind)}
+    begun = [each for kind in ("data", "quarantine") for each in storage.leftovers(join(uri, kind)).items()]
+    # Listed after that, so that what becomes a part in between is met as one.
     dead = [
         entry.uri
         for kind in ("data", "quarantine")
         for entry in storage.list(join(uri, kind))
         if f"{kind}/{entry.uri.rsplit('/', 1)[-1]}" not in named and _epoch(entry.uri) <= writer.epoch
     ]
+    dead += [leftover for leftover, part in begun if _epoch(part) <= writer.epoch]
     storage.delete(dead)
     return len(dead)
 

@@ -35,7 +35,7 @@ from nightjar.inference.resume import claim, limited, number_for, plan_in, probe
 from nightjar.inference.shards import Failed, encode, known
 from nightjar.inference.space import check_space
 from nightjar.inference.tenure import tenure
-from nightjar.inference.trial import SAMPLE_ROWS
+from nightjar.inference.trial import SAMPLE_ROWS, samples
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def discover(request: RunRequest) -> Discovery:
 
 def plan(request: RunRequest, discovery: Discovery) -> tuple[Plan, State | None]:
     """What would be scored, and what the ledger already has. Writes nothing."""
-    fingerprint = scoring_fingerprint(request.job, check_model(request), request.code)
+    fingerprint = scoring_fingerprint(request.job, check_model(request), request.code, discovery.schema)
     newest = revs.newest_revision(request.storage, request.run_uri)
     previous = revs.read_plan(request.storage, newest.uri, newest.state, fingerprint) if newest else None
     made = limited(make_plan(discovery, request.job, fingerprint, None if request.fresh else previous), request)
@@ -115,11 +115,10 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     """
     probe(request)
     check_space(request.job, request.output, discovery, discovery.rows)
-    engine.check_cluster(request.job)
-    model_hash = check_model(request)
-    readable = next((row["uri"] for row in discovery.files.to_pylist() if row["error"] is None and row["rows"]), None)
-    spec = worker_spec(request, discovery.schema, model_hash, rows=discovery.rows)
-    loaded = engine.preflight(spec, readable)
+    made = make_plan(discovery, request.job, "")
+    engine.check_cluster(request.job, descriptors=made.table.nbytes)
+    spec = worker_spec(request, discovery.schema, check_model(request), rows=discovery.rows)
+    loaded = engine.preflight(spec, samples(made))
     warnings = [*_device_warning(request, loaded.device), *([loaded.sample_error] if loaded.sample_error else [])]
     if discovery.unreadable:
         warnings.append(f"{discovery.unreadable} files cannot be read: their shards will fail")
@@ -142,7 +141,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
     """
     began = time.time()
     model_hash = check_model(request)
-    fingerprint = scoring_fingerprint(request.job, model_hash, request.code)
+    fingerprint = scoring_fingerprint(request.job, model_hash, request.code, discovery.schema)
     claim(request)
     newest = revs.newest_revision(request.storage, request.run_uri)
     if newest and newest.sealed:
@@ -290,8 +289,7 @@ def _preflight(spec: WorkerSpec, made: Plan, writer: LedgerWriter) -> str:
     if left is None:
         return ""
     engine.check_cluster(spec.job, descriptors=made.table.nbytes)
-    readable = next((s.pieces[0].uri for s in made.shards() if s.rows > 0), None)
-    return engine.preflight(spec, readable).device
+    return engine.preflight(spec, samples(made)).device
 
 
 def _audit(
@@ -314,8 +312,8 @@ def _rescore(
     if not share or not table.num_rows:
         return None
     model_hash = check_model(request)
-    if scoring_fingerprint(request.job, model_hash, request.code) != scored.fingerprint:
-        raise RunFailed("model or code changed while the run went on; repeat the command: it scores what that changes")
+    if scoring_fingerprint(request.job, model_hash, request.code, discovery.schema) != scored.fingerprint:
+        raise RunFailed("the model changed while the run went on; repeat the command: it scores what that changes")
     spec = worker_spec(request, discovery.schema, model_hash, revision=uri, epoch=writer.epoch)
     rescored: Rescored | None = None
     for step in engine.rescore(spec, sample(table, share, uri)):

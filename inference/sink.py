@@ -13,7 +13,8 @@ import xxhash
 
 from nightjar.inference.job import LINEAGE, Job
 from nightjar.inference.metrics import Metrics
-from nightjar.inference.scoring import RowFailure
+from nightjar.inference.objectfile import PART
+from nightjar.inference.scoring import RowFailure, utf8
 from nightjar.inference.shards import Part
 from nightjar.inference.storage import Storage, join
 
@@ -28,6 +29,14 @@ _LOW_CARDINALITY = 0.05
 def part_name(kind: str, shard: str, epoch: int) -> str:
     """`data/<shard>-<epoch>-<nonce>.parquet`: unique, so that no two attempts ever share a name."""
     return f"{kind}/{shard}-{epoch:06d}-{uuid.uuid4().hex[:8]}.parquet"
+
+
+def read_part(storage: Storage, uri: str, size: int) -> bytes:
+    """A part's bytes: of a large one in several requests, since each has a time to be answered in."""
+    if size <= PART:
+        return storage.read(uri)
+    with storage.open(uri) as file:
+        return bytes(file.read())
 
 
 def output_schema(job: Job, schema: pa.Schema) -> pa.Schema:
@@ -71,7 +80,8 @@ def write_quarantine(
         "error": pa.array([failure.error for failure in failures], pa.string()),
         "message": pa.array([failure.message for failure in failures], pa.string()),
         "traceback": pa.array([failure.traceback for failure in failures], pa.string()),
-        "replay": pa.array(replays, pa.string()),
+        # It names the job file, whose path need not be UTF-8.
+        "replay": pa.array(map(utf8, replays), pa.string()),
         "input": pa.StructArray.from_arrays(
             [column.combine_chunks() for column in inputs.columns], fields=list(inputs.schema)
         ),

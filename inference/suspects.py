@@ -3,9 +3,9 @@
 A worker reports what it can catch, and a process that must end says at which rows. The death of one that says
 nothing is narrowed down: the shard rides alone and leaves a crumb before each micro-batch (second death), then
 before each row of the batch the last crumb named (third death); that row goes to the quarantine without being
-scored. A death while no row was with the predictor, in reading or writing, blames none. No chain is endless:
-attempts that failed are bounded by the job, deaths without a new culprit by `deaths_allowed`, and culprits by
-`MAX_CULPRITS`.
+scored: two processes have died over it. A death while no row was with the predictor, in reading or writing,
+blames none. No chain is endless: attempts that failed are bounded by the job, deaths without a new culprit by
+`deaths_allowed`, and culprits by `MAX_CULPRITS`.
 """
 
 from __future__ import annotations
@@ -70,10 +70,11 @@ def next_attempt(failures: Sequence[Failed], attempts: int, earlier: Sequence[Fa
         else:
             crumbs = True
             deaths += index >= len(earlier)
-            if failed.rows == 1:
+            if failed.rows == 1 and singly is not None and _holds(singly, failed):
                 skip.append(Rows(failed.uri, failed.row, 1, failed.message if failed.cause != "ProcessDied" else ""))
                 singly, deaths = None, 0
-            elif failed.rows > 1:
+            elif failed.rows:
+                # Seen once it may be an accident, also of a micro-batch of one row.
                 singly = Rows(failed.uri, failed.row, failed.rows)
         if failed_tries >= attempts:
             return GivenUp(failed, f"failed {failed_tries} times: {failed.message}")
@@ -82,6 +83,10 @@ def next_attempt(failures: Sequence[Failed], attempts: int, earlier: Sequence[Fa
         if len(skip) > MAX_CULPRITS:
             return GivenUp(failed, f"more than {MAX_CULPRITS} of its rows kill their process")
     return Attempt(number, crumbs, singly, tuple(skip))
+
+
+def _holds(rows: Rows, failed: Failed) -> bool:
+    return rows.uri == failed.uri and rows.row <= failed.row < rows.row + rows.rows
 
 
 def deaths_allowed(attempts: int) -> int:

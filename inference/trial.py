@@ -5,29 +5,47 @@ Apart from the engine, so that the process that tries needs nothing of Ray Data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import pyarrow.compute as pc
 
 from nightjar.inference.assignment import WorkerSpec, load
 from nightjar.inference.errors import JobError, ProcessSpoilt, ShardError, StorageError
+from nightjar.inference.plan import Plan, shard_of_line
 from nightjar.inference.scoring import BatchSize, score_table
-from nightjar.inference.shards import clip
+from nightjar.inference.shards import Piece, clip
 from nightjar.inference.sources import parquet
 from nightjar.inference.worker import ShardWorker
 
 SAMPLE_ROWS = 32
+PLACES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What preflight learnt: the device the model is on, and why the sample could not be scored, if so."""
+    """What preflight learnt: the device the model is on, and why the samples could not be scored, if so.
+
+    hung: nothing came of it for as long as the job allows.
+    """
 
     device: str
     sample_error: str = ""
+    hung: bool = False
 
 
-def try_model(spec: WorkerSpec, sample: str | None) -> Iterator[Loaded | str]:
-    """Runs in a worker. Yields `Loaded` once the model is there and again once it scored, or what is wrong."""
+def samples(plan: Plan) -> list[Piece]:
+    """Some places of the input, far from each other, the first of it first: where to try the model."""
+    known = pc.indices_nonzero(pc.greater(plan.table["rows"], 0))
+    at = sorted({len(known) * index // PLACES for index in range(PLACES)}) if len(known) else []
+    return [shard_of_line(line).pieces[0] for line in plan.table.take(known.take(at)).to_pylist()] if at else []
+
+
+def try_model(spec: WorkerSpec, places: Sequence[Piece]) -> Iterator[Loaded | str]:
+    """Runs in a worker. Yields `Loaded` once the model is there and again once it scored, or what is wrong.
+
+    The next place is tried only if nothing at all can be scored at those before: a bad file is no bad model.
+    """
     try:
         worker = ShardWorker(spec, load(spec))
     except JobError as error:
@@ -37,27 +55,32 @@ def try_model(spec: WorkerSpec, sample: str | None) -> Iterator[Loaded | str]:
         yield clip(f"loading {spec.job.model.uses} failed with {type(error).__name__}: {error}")
         return
     device = worker.scorer.device
-    yield Loaded(device)
-    if sample is None:
-        return
-    try:
-        table = parquet.read_head(spec.storage, sample, worker.features(), SAMPLE_ROWS)
-    except (ShardError, StorageError) as error:
-        # A file that cannot be read is the passes' business: it costs its own shards.
-        yield Loaded(device, clip(str(error)))
-        return
-    steps = score_table(table, worker.scorer, BatchSize(SAMPLE_ROWS), spec.job.model.output_types())
-    try:
-        while True:
-            next(steps)
-    except StopIteration as stop:
-        failures = stop.value.failures
-    except ProcessSpoilt as spoilt:
-        # As with a row that kills its process: the passes find it.
-        yield Loaded(device, str(spoilt))
-        return
-    if failures and len(failures) == table.num_rows:
-        first = failures[0]
-        yield f"none of the first {table.num_rows} rows of {sample} can be scored: {first.error}: {first.message}"
-    else:
+    unread, refused = "", []
+    for piece in places:
         yield Loaded(device)
+        try:
+            table = parquet.read_head(spec.storage, piece, worker.features(), SAMPLE_ROWS)
+        except (ShardError, StorageError) as error:
+            # A file that cannot be read is the passes' business: it costs its own shards.
+            unread = unread or clip(str(error))
+            continue
+        steps = score_table(table, worker.scorer, BatchSize(SAMPLE_ROWS), spec.job.model.output_types())
+        try:
+            while True:
+                next(steps)
+        except StopIteration as stop:
+            failures = stop.value.failures
+        except ProcessSpoilt as spoilt:
+            # As with a row that kills its process: the passes find it.
+            yield Loaded(device, str(spoilt))
+            return
+        if len(failures) < max(1, table.num_rows):
+            yield Loaded(device)
+            return
+        said = f"{failures[0].error}: {failures[0].message}" if failures else "it has none"
+        refused.append(f"{table.num_rows} rows of {piece.uri} can be scored: {said}")
+    if not refused:
+        yield Loaded(device, unread)
+        return
+    more = f"; nor any at {len(refused) - 1} other places of the input" if refused[1:] else ""
+    yield f"none of the first {refused[0]}{more}"

@@ -86,6 +86,8 @@ def backfill(
         print(json.dumps([asdict(night) for night in nights]))
     else:
         out.print(tables.nights(nights))
-    if failed := [night for night in nights if not night.ok]:
-        say(f"{len(failed)} of {len(nights)} nights are not published; repeat the command to continue them")
+    if missing := [night for night in nights if not night.ok]:
+        again = any(night.state == "failed" for night in missing)
+        then = "; repeat the command to continue them" if again else ", as somebody rolled them back"
+        say(f"{len(missing)} of {len(nights)} nights are not published{then}")
         sys.exit(1)

@@ -30,16 +30,40 @@ def code_fingerprint(job: Job) -> str:
     Raises:
         JobError: a module cannot be found, or has a syntax error.
     """
-    named = {"model.uses": job.model.uses, "preprocess": job.preprocess}
-    modules = {key: spec.partition(":")[0] for key, spec in named.items() if spec and ":" in spec}
+    modules = _named(job)
     sources: dict[str, Path] = {}
     for key, module in modules.items():
         sources |= _sources(key, module, folder_of(job))
+    return _digest(sources) if modules else ""
+
+
+def folder_fingerprint(job: Job) -> str:
+    """The same of what lies in the job's folder only: quick enough for each worker to look whether it is there still.
+
+    '' when the job names no code of the folder.
+
+    Raises:
+        JobError: a module has a syntax error.
+    """
+    sources: dict[str, Path] = {}
+    for key, module in _named(job).items():
+        if _files(folder_of(job), module):
+            sources |= _sources(key, module, folder_of(job))
+    return _digest(sources) if sources else ""
+
+
+def _named(job: Job) -> dict[str, str]:
+    """The modules that the job names, by key."""
+    named = {"model.uses": job.model.uses, "preprocess": job.preprocess}
+    return {key: spec.partition(":")[0] for key, spec in named.items() if spec and ":" in spec}
+
+
+def _digest(sources: dict[str, Path]) -> str:
     digest = hashlib.sha256()
     for name, path in sorted(sources.items()):
         content = path.read_bytes()
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest() if modules else ""
+    return digest.hexdigest()
 
 
 def _sources(key: str, module: str, folder: Path) -> dict[str, Path]:

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
-from nightjar.inference.shards import Piece
+from nightjar.inference.localstore import storage_error
+from nightjar.inference.shards import UNKNOWN, Piece
 from nightjar.inference.storage import Storage, is_local
 
 SUFFIXES = (".parquet", ".pq")
@@ -30,6 +31,7 @@ def read_footer(storage: Storage, uri: str) -> Footer:
 
     Raises:
         InputCorrupt: the file is no readable Parquet file.
+        StorageError: it is not there, may not be read, or the storage is at fault.
     """
     with _opened(storage, uri) as file:
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
@@ -44,11 +46,15 @@ def read_piece(storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
     """The columns of `schema`, in its order, for the piece's rows in file order.
 
     Raises:
-        InputChanged: the file is not the planned one, or changed while it was read.
+        InputChanged: the file is not the planned one, changed while it was read, or could not be read then.
         InputCorrupt: its bytes cannot be decoded, or hold another number of rows.
         SchemaMismatch: a column is missing or has another type.
+        StorageError: the file may not be read, or the storage is at fault.
     """
     _check_unchanged(storage, piece)
+    if piece.rows == UNKNOWN:
+        read_footer(storage, piece.uri)  # says what is wrong with it, if that is still so
+        raise InputChanged(f"{piece.uri}: could not be read when it was planned, and can be now; run again to plan it")
     with _opened(storage, piece.uri) as file:
         _check_columns(piece.uri, file.schema_arrow, schema)
         table = _read_groups(file, list(range(*piece.row_groups)), schema.names)
@@ -103,7 +109,7 @@ def _opened(storage: Storage, uri: str) -> Iterator[pq.ParquetFile]:
     except OSError as error:
         # Arrow reports undecodable bytes as OSError without an errno; a real I/O error has one.
         if error.errno is not None:
-            raise
+            raise storage_error(error, uri) from error
         raise InputCorrupt(f"{uri}: not a readable Parquet file: {error}") from error
 
 
@@ -134,10 +140,11 @@ def _counts(found: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
     return {name: found.count(name) for name in wanted}
 
 
-def read_head(storage: Storage, uri: str, schema: pa.Schema, rows: int) -> pa.Table:
-    """The first rows of a file, at most `rows`, for trying a model out."""
-    with _opened(storage, uri) as file:
-        _check_columns(uri, file.schema_arrow, schema)
-        batch = next(file.iter_batches(batch_size=rows, columns=schema.names), None)
+def read_head(storage: Storage, piece: Piece, schema: pa.Schema, rows: int) -> pa.Table:
+    """The first rows of a piece, at most `rows`, for trying a model out."""
+    with _opened(storage, piece.uri) as file:
+        _check_columns(piece.uri, file.schema_arrow, schema)
+        groups = list(range(*piece.row_groups))
+        batch = next(file.iter_batches(batch_size=rows, row_groups=groups, columns=schema.names), None)
     table = pa.Table.from_batches([batch] if batch is not None else [], schema=batch.schema if batch else schema)
     return table.select(schema.names).slice(0, rows)

@@ -141,3 +141,15 @@ def test_the_printed_command_mends_the_night(lake: Lake, prefect_api: str) -> No
     receipts = [record["epoch"] for record in lake.records(run_id=NIGHT) if record["t"] == "receipt"]
     assert (receipts.count(min(receipts)), receipts.count(max(receipts))) == (6, 2)
     assert lake.published(NIGHT)["id"].tolist() == list(range(8000))
+
+
+def test_files_of_another_shape_that_come_first_stop_nobody(lake: Lake) -> None:
+    """More of them than would stop a run whose shards all fail alike: they cost themselves, the rest is committed."""
+    lake.ready()
+    lake.write_files(24, rows=1000)
+    for index in range(9):
+        drop_column(lake.folder / "data" / f"part-{index:02d}.parquet")
+    with pytest.raises(ShardsFailed) as caught:
+        lake.run(date=NIGHT)
+    assert (caught.value.failed, caught.value.total) == (9, 24)
+    assert committed_rows(lake) == 15000

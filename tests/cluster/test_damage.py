@@ -67,6 +67,17 @@ def test_a_part_that_rotted_in_an_earlier_revision_is_not_taken_over_twice(lake:
     assert lake.published()["id"].tolist() == list(range(9000))
 
 
+@pytest.mark.usefixtures("ray_local")
+def test_a_part_that_was_removed_from_an_earlier_revision_is_scored_again(lake: Lake) -> None:
+    """There is nothing to take over: that shard, and no other, is scored anew, by the first command."""
+    lake.ready().run()
+    next((lake.revision(1) / "data").iterdir()).unlink()
+    lake.write_file("part-04.parquet", 8000, 1000)
+    ran = lake.run()
+    assert (ran.scored.progress.scored_rows, ran.publication.number) == (2000, 2)
+    assert lake.published()["id"].tolist() == list(range(9000))
+
+
 def test_the_command_mends_it_by_itself_and_says_so(lake: Lake, prefect_api: str) -> None:
     """Nobody is woken for a shard that can be scored again; the account of the night has it."""
     lake.write_model(TEARS)

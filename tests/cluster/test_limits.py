@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from nightjar.inference import engine
-from nightjar.inference.errors import ClusterError, RunFailed, ShardsFailed
+from nightjar.inference.errors import ClusterError, JobError, RunFailed, ShardsFailed
 from support import Lake, command, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
@@ -108,6 +108,21 @@ def test_a_row_that_hangs_the_model_is_found_and_quarantined(lake: Lake) -> None
     replayed = command(*shlex.split(lost["replay"].iloc[0])[1:])
     assert replayed.returncode == 1
     assert "row 1300: Stalled: no progress for retry.stall_s = 2 s, in wait" in replayed.stdout
+
+
+def test_a_row_that_hangs_the_model_may_be_the_first(lake: Lake) -> None:
+    """Preflight meets it, too, and scores elsewhere: the model is well."""
+    lake.write_model(HANGS_AT_A_ROW.replace("5300", "7"))
+    lake.ready(retry__stall_s=2).run()
+    assert lake.published()["id"].tolist() == [i for i in range(8000) if i != 7]
+
+
+def test_a_model_that_hangs_everywhere_is_refused(lake: Lake) -> None:
+    """At two places of the input it is the model, and nothing is scored for it."""
+    lake.write_model(HANGS_AT_A_ROW.replace("if 5300 in batch", "if len(batch").replace("]:", "]):", 1))
+    with pytest.raises(JobError, match=r"scoring the first rows took longer than retry\.stall_s = 2 s and was ended"):
+        lake.ready(retry__stall_s=2).run()
+    assert not failures(lake)
 
 
 def test_a_deadlock_in_a_library_costs_a_process_and_no_row(lake: Lake) -> None:

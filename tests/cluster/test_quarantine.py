@@ -90,6 +90,17 @@ def test_a_model_that_scores_nothing_is_found_before_the_pool_starts(lake: Lake)
     assert not [record for record in lake.records() if record["t"] in {"failed", "receipt"}]
 
 
+def test_a_first_file_of_bad_rows_is_no_bad_model(lake: Lake) -> None:
+    """Preflight tries other places before it refuses: one bad row costs that row, wherever it is."""
+    lake.write_file("a.parquet", 0, 1)
+    lake.write_file("b.parquet", 1, 5000)
+    lake.write_model(RAISES.format(bad={0}))
+    lake.write_job()
+    lake.run()
+    assert lake.published()["id"].tolist() == list(range(1, 5001))
+    assert [row["id"] for row in lake.quarantined()["input"]] == [0]
+
+
 def test_a_model_that_fails_after_the_sample_stops_the_run_early(lake: Lake) -> None:
     """The first shards all fail alike: the others are not tried, and the message says so once."""
     lake.write_file("big.parquet", 0, 30000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference import sink
+from nightjar.inference import engine, sink
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.audit import Audited, audit_block, check_plan_covers
 from nightjar.inference.shards import Piece, Receipt, Shard
+from nightjar.inference.storage import LakeStorage
 from nightjar.inference.worker import ShardWorker
 from support import Lake
 
@@ -218,3 +220,28 @@ def test_a_plan_that_leaves_a_gap_is_found() -> None:
     assert check_plan_covers(plan_lines((0, 10), (10, 29)), rows)
     assert check_plan_covers(plan_lines((10, 30)), rows)
     assert check_plan_covers([], rows)
+
+
+@given(st.integers(1, 100_000))
+@settings(max_examples=30)
+def test_no_block_of_an_audit_outgrows_the_time_it_has(shards: int) -> None:
+    """Each has the same time to end, however many shards the night has; together they are all, in order."""
+    table = pa.table({"shard": pa.array(range(shards))})
+    blocks = [block for _, block in engine._audit_blocks(table)]
+    assert max(block.num_rows for block in blocks) <= engine.AUDIT_SHARDS
+    assert pa.concat_tables(blocks).equals(table)
+
+
+class OneRequest(LakeStorage):
+    """A storage that gives no object above a size in one answer."""
+
+    def read(self, uri: str) -> bytes:
+        assert Path(uri).stat().st_size <= sink.PART, "in one request it may never end in time"
+        return super().read(uri)
+
+
+@pytest.mark.parametrize("size", [1, sink.PART, sink.PART + 1])
+def test_a_large_part_is_read_in_several_requests(tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "part").write_bytes(data)
+    assert sink.read_part(OneRequest(), str(tmp_path / "part"), size) == data

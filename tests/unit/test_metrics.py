@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
-from nightjar.inference.errors import JobError, SchemaMismatch
+from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.evaluation import _BINS, _bins
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
@@ -207,7 +207,7 @@ def test_labels_may_be_bools_or_zeros_and_ones_of_any_number_type(labels: pa.Arr
     ],
 )
 def test_any_other_label_is_an_error_that_names_the_value(labels: pa.Array, said: str) -> None:
-    with pytest.raises(SchemaMismatch, match=f"label column 'late' {said}"):
+    with pytest.raises(LabelInvalid, match=f"label column 'late' {said}"):
         measured(pa.array([0.1, 0.2], pa.float32()), labels)
 
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
-from nightjar.inference.models import code_fingerprint, fetch_model, model_fingerprint, scoring_fingerprint
+from nightjar.inference.models import fetch_model, model_fingerprint, scoring_fingerprint
+from nightjar.inference.predictors.source import code_fingerprint, folder_fingerprint
 from nightjar.inference.storage import Entry, LakeStorage
 
 STORAGE = LakeStorage()
@@ -264,9 +266,12 @@ def test_code_that_cannot_be_read_names_key_file_and_line(
 # ---- all of it ----------------------------------------------------------------------------------------------
 
 
+COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float32()), ("late", pa.bool_())])
+
+
 def test_whatever_can_change_an_output_changes_the_scoring_fingerprint(make_job: MakeJob) -> None:
-    def of(model: str = "m", code: str = "c", **job: Any) -> str:
-        return scoring_fingerprint(make_job(**job), model, code)
+    def of(model: str = "m", code: str = "c", schema: pa.Schema = COLUMNS, **job: Any) -> str:
+        return scoring_fingerprint(make_job(**job), model, code, schema)
 
     different = [
         of(),
@@ -277,16 +282,41 @@ def test_whatever_can_change_an_output_changes_the_scoring_fingerprint(make_job:
         of(preprocess=None),
         of(label="late"),
         of(uses="mine:Q"),
+        of(schema=COLUMNS.append(pa.field("y", pa.float32()))),
+        of(schema=pa.schema(reversed(COLUMNS))),
+        of(schema=COLUMNS.set(1, pa.field("x", pa.float64()))),
     ]
     assert len(set(different)) == len(different)
     assert of() == of(retry={"attempts": 9}) == of(name="other") == of(resources={"actors": 7})
+
+
+def test_columns_that_neither_model_nor_job_names_are_no_part_of_it(make_job: MakeJob) -> None:
+    """With features listed, what else is in the files, and where, does not matter."""
+
+    def of(schema: pa.Schema) -> str:
+        job = make_job(model={"features": ["x"]}, carry=["id"], preprocess=None)
+        return scoring_fingerprint(job, "m", "c", schema)
+
+    assert of(COLUMNS) == of(COLUMNS.append(pa.field("y", pa.float32()))) == of(pa.schema(reversed(COLUMNS)))
+    assert of(COLUMNS) != of(COLUMNS.set(0, pa.field("id", pa.int32())))
+
+
+def test_the_folders_code_changes_with_the_folder_alone(make_job: MakeJob) -> None:
+    """What a worker compares with what it is about to load: quick, whatever is installed."""
+    job = make_job(files={"mine.py": "import helper\nP = 1\n", "helper.py": "A = 1\n", "other.py": "B = 1\n"})
+    before = folder_fingerprint(job)
+    (Path(job.folder) / "other.py").write_text("B = 2\n")
+    assert folder_fingerprint(job) == before
+    (Path(job.folder) / "helper.py").write_text("A = 2\n")
+    assert folder_fingerprint(job) != before
+    assert folder_fingerprint(make_job(uses="polars:DataFrame", preprocess=None)) == ""
 
 
 def test_options_that_yaml_reads_as_dates_are_no_text(make_job: MakeJob) -> None:
     import datetime as dt
 
     def of(day: Any) -> str:
-        return scoring_fingerprint(make_job(model={"options": {"day": day}}), "m", "c")
+        return scoring_fingerprint(make_job(model={"options": {"day": day}}), "m", "c", COLUMNS)
 
     assert len({of("2026-01-02"), of(dt.date(2026, 1, 2)), of({"2026-01-02"}), of(b"2026-01-02")}) == 4
     assert of({"a", "b"}) == of({"b", "a"})

@@ -121,6 +121,14 @@ def test_a_first_death_makes_a_suspect() -> None:
     assert next_attempt([died(), died(256, 256), died(300, 1)], 3) == Attempt(4, crumbs=True, skip=(Rows(URI, 300, 1),))
 
 
+def test_one_death_over_a_single_row_is_not_held_against_it() -> None:
+    """Where micro-batches are one row each, the first death names a row, too: it may be an accident."""
+    assert next_attempt([died(5, 1)], 3) == Attempt(2, crumbs=True, singly=Rows(URI, 5, 1))
+    elsewhere = next_attempt([died(5, 1), died(6, 1)], 3)
+    assert elsewhere == Attempt(3, crumbs=True, singly=Rows(URI, 6, 1))
+    assert next_attempt([died(5, 1), died(5, 1)], 3) == Attempt(3, crumbs=True, skip=(Rows(URI, 5, 1),))
+
+
 def test_a_repeated_command_knows_the_killers_and_has_all_its_attempts() -> None:
     """What was learnt is kept; deaths that used up an earlier command do not end this one before it began."""
     earlier = [died(), died(0, 256), died(7, 1), *[died()] * deaths_allowed(3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.assignment import Assignment
+from nightjar.inference.assignment import Assignment, load
+from nightjar.inference.errors import JobError
 from nightjar.inference.faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Shard, Started
@@ -221,6 +223,28 @@ def test_replay_commands_can_be_pasted_whatever_the_path(tmp_path: Path) -> None
     ]
 
 
+def test_a_bad_row_costs_itself_whatever_its_error_and_the_jobs_path_hold(tmp_path: Path) -> None:
+    """Neither need be UTF-8, and the quarantine file takes nothing else."""
+    data = Lake(tmp_path / "lake")
+    data.write_file("a.parquet", 0, 1000)
+    lake = Lake(tmp_path / os.fsdecode(b"caf\xe9"))
+    lake.write_model()
+    places = {"input__uri": f"{data.folder}/data/", "output__uri": str(data.out)}
+    lake.write_job(**places, retry__max_quarantined=0.01)
+
+    def refuse(rows: list[int]) -> None:
+        if 5 in rows:
+            raise ValueError("bad text: \ud83d")
+
+    receipt = list(ShardWorker(lake.worker_spec(), Doubling(refuse)).process(assignments(lake)))[-1]
+    assert isinstance(receipt, Receipt), receipt
+    assert (receipt.rows_out, receipt.rows_quarantined) == (999, 1)
+    assert receipt.quarantine is not None
+    lost = pq.read_table(lake.revision() / receipt.quarantine.name).to_pylist()[0]
+    assert (lost["_row"], lost["message"]) == (5, r"bad text: \ud83d")
+    assert r"caf\udce9/job.yaml" in lost["replay"]
+
+
 @pytest.mark.parametrize(("view", "given"), [(pa.string_view(), "row {}"), (pa.binary_view(), b"row")])
 def test_view_types_survive_a_quarantined_row(lake: Lake, view: pa.DataType, given: str | bytes) -> None:
     """Arrow cannot take rows from a view column; a bad row in such a shard costs that row all the same."""
@@ -247,3 +271,28 @@ def test_view_types_survive_a_quarantined_row(lake: Lake, view: pa.DataType, giv
     )
     lost = pq.read_table(lake.revision() / receipt.quarantine.name)["input"].to_pylist()
     assert [row["name"] for row in lost] == [names[5]]
+
+
+def test_code_that_changed_since_the_run_began_is_not_loaded(lake: Lake) -> None:
+    """Its results would be kept under the other code's name: an actor made later loads that very code or none."""
+    spec = lake.ready().worker_spec()
+    assert load(spec)(pa.table({"x": [1.0]}))["score"].to_pylist() == [2.0]
+    lake.write_model("def score(batch):\n    return {'score': batch['x'] * 1000}\n")
+    with pytest.raises(JobError, match=r"^model\.uses: the code in .* is not what the run began with"):
+        load(spec)
+    lake.write_model("def score(batch:\n")
+    with pytest.raises(JobError, match="is not what the run began with"):
+        load(spec)
+
+
+def test_a_stale_copy_of_the_code_on_a_node_is_passed_over(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster's workers stand in the folder they were sent; another checkout may lie at the job's own place."""
+    spec = lake.ready().worker_spec()
+    sent = tmp_path / "sent"
+    sent.mkdir()
+    shutil.copy(lake.folder / "model.py", sent)
+    lake.write_model("def score(batch):\n    return {'score': batch['x'] * 1000}\n")
+    monkeypatch.chdir(sent)
+    assert load(spec)(pa.table({"x": [1.0]}))["score"].to_pylist() == [2.0]

@@ -1,0 +1,137 @@
+"""What a person is told of a run: how it stands, what is lost, and what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from nightjar.inference import revisions as revs
+from nightjar.inference.assignment import Assignment
+from nightjar.inference.errors import StorageError
+from nightjar.inference.ledger import LedgerWriter, open_epoch
+from nightjar.inference.plan import Plan
+from nightjar.inference.report import RunReport, lost, standing
+from nightjar.inference.shards import Failed, Receipt, encode
+from nightjar.inference.storage import LakeStorage
+from nightjar.inference.worker import ShardWorker
+from nightjar.inference.writers import Writer, this_writer
+from support import Lake
+
+LEASE_S = 0.6
+BAD_ROW = 1400
+
+
+class Scorer:
+    """Twice x, but not of `BAD_ROW`."""
+
+    device = "cpu"
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        x = table["x"].to_pylist()
+        if BAD_ROW in x:
+            raise ValueError("not this row")
+        return {"score": pa.array([value * 2 for value in x], pa.float32())}
+
+
+@contextmanager
+def writing(lake: Lake, writer: Writer | None = None) -> Iterator[LedgerWriter]:
+    """The ledger of the first revision, open."""
+    tenure = open_epoch(LakeStorage(), str(lake.revision()), writer or this_writer("score"), lease_s=LEASE_S)
+    try:
+        yield tenure
+    finally:
+        tenure.stop(release=True)
+
+
+def plan_in(writer: LedgerWriter, lake: Lake) -> Plan:
+    """Tonight's plan, in the ledger."""
+    plan, name = lake.planned(), f"plan-{writer.epoch:06d}.parquet"
+    LakeStorage().create(str(lake.revision() / name), plan.to_bytes())
+    totals = {"shards": len(plan), "rows": plan.rows, "done_shards": 0, "rows_out": 0, "rows_quarantined": 0}
+    writer.append([{"t": "planned", "file": name, "fingerprint": "f", "date": "2026-11-19", **totals}])
+    return plan
+
+
+def newest(lake: Lake) -> revs.Revision:
+    found = revs.newest_revision(LakeStorage(), lake.request().run_uri)
+    assert found is not None
+    return found
+
+
+def scored(lake: Lake) -> list[Receipt]:
+    """Every shard really scored and committed; the second has a quarantined row."""
+    with writing(lake) as writer:
+        plan = plan_in(writer, lake)
+        events = ShardWorker(lake.worker_spec(), Scorer()).process([Assignment(shard) for shard in plan.shards()])
+        receipts = [event for event in events if isinstance(event, Receipt)]
+        writer.append([encode(receipt) for receipt in receipts])
+    return receipts
+
+
+def test_a_silent_writer_elsewhere_is_told_from_one_that_works(lake: Lake) -> None:
+    """Nobody can ask another machine whether a process lives: a new segment within a lease says so, or nothing does."""
+    elsewhere = replace(this_writer("score"), host="night-7/0")
+    lake.ready()
+    with writing(lake, elsewhere):
+        assert standing(LakeStorage(), newest(lake), 0, LEASE_S) == "running"
+        before = newest(lake)
+    assert standing(LakeStorage(), newest(lake), 0, LEASE_S) == "stopped"
+    segments = sorted((lake.revision() / "ledger").iterdir())
+    segments[-1].unlink()  # as if its machine had lost power: it never closed
+    assert before.state.holder == elsewhere
+    assert standing(LakeStorage(), newest(lake), 0, LEASE_S) == "silent"
+
+
+def test_a_process_of_this_machine_is_known_at_once(lake: Lake) -> None:
+    lake.ready()
+    with writing(lake):
+        assert standing(LakeStorage(), newest(lake), 0, lease_s=3600) == "running"
+    sorted((lake.revision() / "ledger").iterdir())[-1].unlink()
+    first = sorted((lake.revision() / "ledger").iterdir())[0]
+    me = this_writer("score")
+    first.write_text(first.read_text().replace(str(me.process_started), str(me.process_started - 3600)))
+    assert standing(LakeStorage(), newest(lake), 0, lease_s=3600) == "killed"
+
+
+def test_what_was_mended_is_lost_no_more(lake: Lake) -> None:
+    """A file that is replaced makes new shards: the old ones' failures stay told, but nobody need mend them."""
+    lake.ready()
+    with writing(lake) as writer:
+        plan = plan_in(writer, lake)
+        first, second = plan.ids()[0], plan.ids()[-1]
+        writer.append([encode(Failed(shard, 1, "InputCorrupt", "not Parquet")) for shard in (first, second)])
+    assert set(lost(LakeStorage(), newest(lake))) == {first, second}
+    lake.write_file("part-00.parquet", 0, 3000)
+    with writing(lake) as writer:
+        assert first not in plan_in(writer, lake).ids()
+    assert set(lost(LakeStorage(), newest(lake))) == {second}
+    told = {line["shard"]: line["what was done"] for line in RunReport(lake.request(), 1).incidents()}
+    assert told[first] == "planned anew: its file, the model or the job changed since"
+    assert told[second] == "no result: repeat the command once it is mended"
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b""), lambda path: path.write_text("?")])
+def test_a_quarantine_that_cannot_be_read_is_a_line_of_the_table(lake: Lake, damage: object) -> None:
+    """The audit finds it and has its shard scored again: telling people of the run must not end it before."""
+    lake.ready()
+    (part,) = (receipt.quarantine for receipt in scored(lake) if receipt.quarantine is not None)
+    (line,) = RunReport(lake.request(), 1).incidents()
+    assert (line["row"], line["cause"]) == (BAD_ROW, "ValueError")
+    assert callable(damage)
+    damage(lake.revision() / part.name)
+    (line,) = RunReport(lake.request(), 1).incidents()
+    assert line["cause"] == "damaged part"
+    assert part.name in line["message"]
+
+
+def test_a_plan_that_cannot_be_read_is_named(lake: Lake) -> None:
+    scored(lake.ready())
+    (plan,) = lake.revision().glob("plan-*.parquet")
+    plan.write_bytes(plan.read_bytes()[:100])
+    with pytest.raises(StorageError, match=rf"{plan}: not a plan this version can read; restore it, or"):
+        RunReport(lake.request(), 1)

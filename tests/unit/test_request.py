@@ -1,0 +1,52 @@
+"""Which run is meant: by its date, by its name, continued by whoever."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.request import check_request, record_run
+from support import Lake
+
+LIMITED = "2026-11-19-limit-1000"
+
+
+@pytest.mark.parametrize("output", ["out/", "out/{date}/"])
+def test_a_limited_run_stays_limited_whoever_continues_it(lake: Lake, output: str) -> None:
+    """By its name alone, also where the output's place has the date, and on another day."""
+    lake.ready(output__uri=output)
+    begun = lake.request(limit=1000)
+    assert begun.run_id == LIMITED
+    record_run(begun)
+    continued = lake.request(run_id=LIMITED, date=None)
+    assert (continued.limit, continued.publish, continued.run_uri) == (1000, False, begun.run_uri)
+
+
+def test_a_limited_run_is_not_continued_as_a_whole_one(lake: Lake) -> None:
+    """Where its record lies cannot be known before its date: once it is, the run is refused, not published."""
+    lake.ready(output__uri="out/{date}/")
+    today = lake.request(date=None).date
+    record_run(lake.request(run_id="taste", date=today, limit=1000))
+    with pytest.raises(JobError, match="that run began with --limit 1000, and such a run is never published"):
+        check_request(lake.request(run_id="taste", date=None))
+    check_request(lake.request(run_id="taste", date=None, limit=1000))
+
+
+def test_the_columns_the_model_sees_are_part_of_every_shard(lake: Lake) -> None:
+    """Without a list of features they follow from the files: when most get another column, all is scored again."""
+    lake.write_file("part-00.parquet", 0, 1000)
+    lake.write_model()
+    lake.write_job(model__features=None)
+    (before,) = lake.planned().ids()
+    for index in (1, 2):
+        path = lake.write_file(f"part-0{index}.parquet", index * 1000, 1000)
+        table = pq.read_table(path)
+        pq.write_table(table.append_column("y", table["x"]), path)
+    assert before not in lake.planned().ids()
+    lake.write_job(model__features=["x"])
+    listed = set(lake.planned().ids())
+    for path in (lake.folder / "data").iterdir():
+        if path.name != "part-00.parquet":
+            path.unlink()
+    assert set(lake.planned().ids()) < listed
