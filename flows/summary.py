@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from nightjar.flows.display import counted, describe, duration
 from nightjar.flows.escaping import line
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
+from nightjar.inference.errors import StorageError
 from nightjar.inference.report import SILENT, follow, lost, standing
 from nightjar.inference.request import RunRequest
 
@@ -173,9 +175,11 @@ def after_failure(request: RunRequest) -> str:
     """What to do next, once a run failed."""
     job = shlex.quote(_shown(request.job_path))
     lines = ["What was committed is kept and nothing new was published."]
-    found = status(request)
-    if found["state"] != "unknown":
-        lines.append(f"  so far     {found['summary']}")
+    # The storage may be why it failed: that was said.
+    with suppress(StorageError):
+        found = status(request)
+        if found["state"] != "unknown":
+            lines.append(f"  so far     {found['summary']}")
     lines += [
         f"  look       {typed('nightjar')} status {job} --run-id {request.run_id}",
         f"  repeat     {typed('nightjar')} run {job} --run-id {request.run_id}   (scores only what is missing)",

@@ -35,12 +35,16 @@ def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
     return table
 
 
-def shown(shards: Sequence[dict[str, Any]], incidents: Sequence[dict[str, Any]]) -> Iterator[Table]:
-    """One run's shards, and what went wrong in it."""
+def shown(
+    shards: Sequence[dict[str, Any]], incidents: Sequence[dict[str, Any]], total: int, limit: int
+) -> Iterator[Table]:
+    """One run's shards, and what went wrong in it. total: shards of the run. limit: lines of either, at most."""
     if shards:
-        yield _filled("Shards: without result first, then retried, then slowest", _SHARDS, shards)
+        of = f"{len(shards):,} of {total:,}" if len(shards) < total else f"all {total:,}"
+        yield _filled(f"Shards ({of}): without result first, then retried, then slowest", _SHARDS, shards)
     if incidents:
-        yield _filled("Failed attempts and quarantined rows", _INCIDENTS, incidents)
+        first = f" (the first {limit:,}; --limit shows more)" if len(incidents) >= limit else ""
+        yield _filled(f"Failed attempts and quarantined rows{first}", _INCIDENTS, incidents)
 
 
 def nights(found: Iterable[Night]) -> Table:

@@ -73,7 +73,7 @@ def show(
         out.print_json(data={**found, "shards_shown": shards, "incidents": incidents})
         return
     tell(summary.status_text(found))
-    for table in tables.shown(shards, incidents):
+    for table in tables.shown(shards, incidents, len(report.plan) if report else 0, limit):
         out.print(table)
 
 

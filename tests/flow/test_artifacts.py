@@ -286,15 +286,18 @@ def _answers(url: str) -> bool:
         return False
 
 
-def start_gated(folder: Path, name: str, server: Server) -> tuple[Lake, subprocess.Popen[str]]:
-    """A run that has committed four of eight shards and waits at its gate."""
+def start_gated(
+    folder: Path, name: str, server: Server, words: tuple[str, ...] = ("run",)
+) -> tuple[Lake, subprocess.Popen[str]]:
+    """A run that has committed four of eight shards and waits at its gate. words: another command, and its dates."""
     lake = Lake(folder)
     lake.write_model(GATED)
     lake.ready(name=name, model__batch_size=1000)
     # Fewer retries than usual, so that the test need not wait for them.
     env = {**os.environ, "PREFECT_API_URL": server.url, "PREFECT_CLIENT_MAX_RETRIES": "1"}
-    words = [nightjar(), "run", str(lake.job_path), "--date", DATE, "--json"]
-    process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command, *dates = words
+    line = [nightjar(), command, str(lake.job_path), *(dates or ["--date", DATE]), "--json"]
+    process = subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: receipts(lake) == 4 or process.poll() is not None, 120, "four shards are committed")
     assert process.poll() is None, process.communicate()
     return lake, process
@@ -334,16 +337,23 @@ def test_an_api_that_hangs_does_not_stop_scoring_and_is_caught_up_with(
 
 def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, server_of_our_own: Server) -> None:
     """Killed in mid-run and never back: the run is published, exits 0, and says that Prefect was not told."""
-    lake, process = start_gated(tmp_path, "orphan", server_of_our_own)
+    lake, process = start_gated(tmp_path / "run", "orphan", server_of_our_own)
+    dates = ("--from", DATE, "--to", DATE)
+    missed, backfill = start_gated(tmp_path / "nights", "orphans", server_of_our_own, ("backfill", *dates))
     server_of_our_own.process.kill()
     server_of_our_own.process.wait()
-    (tmp_path / "open").touch()
+    for folder in (lake.folder, missed.folder):
+        (folder / "open").touch()
     out, err = process.communicate(timeout=180)
     assert (process.returncode, err) == (0, "")
     found = json.loads(out)
     assert (found["state"], found["rows_out"]) == ("published", 8000)
     assert found["unreported"]
     assert len(lake.published()) == 8000
+    out, err = backfill.communicate(timeout=180)
+    assert (backfill.returncode, err) == (0, "")
+    assert [(night["date"], night["state"]) for night in json.loads(out)] == [(DATE, "published")]
+    assert len(missed.published()) == 8000
 
 
 def test_an_api_that_is_away_at_the_start_is_one_sentence(lake: Lake) -> None:

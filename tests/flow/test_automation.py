@@ -138,6 +138,25 @@ def test_failures_are_events_too(partial_run: Lake, api_env: dict[str, str]) -> 
     assert partial_run.snapshot().number == 0
 
 
+def test_a_job_that_cannot_begin_is_told_of_under_its_name(tmp_path: Path, api_env: dict[str, str]) -> None:
+    """Its file can be read and its code cannot: whoever watches the job by its name hears of it."""
+    lake = Lake(tmp_path)
+    lake.write_model("def score(batch:\n")
+    lake.ready(name="churn")
+    program = "import sys; from nightjar.flows.nightly import nightly; nightly(job=sys.argv[1], return_state=True)"
+    env = {**os.environ, **api_env}
+    subprocess.run([sys.executable, "-c", program, str(lake.job_path)], env=env, check=True, capture_output=True)
+
+    def about() -> list[ReceivedEvent]:
+        found = events(api_env["PREFECT_API_URL"], "nightjar.run.failed")
+        return [event for event in found if event.resource.id == "nightjar.job.churn"]
+
+    wait_until(about, 30, "the event is there")
+    (told,) = about()
+    assert (told.payload["error"], told.payload["job"]) == ("JobError", str(lake.job_path))
+    assert "model.py, line 1" in told.payload["message"]
+
+
 @pytest.fixture
 def partial_run(request: pytest.FixtureRequest) -> Lake:
     """The session's run of which one shard failed."""

@@ -65,6 +65,7 @@ def test_show_has_the_failed_shard_first_and_why(partial: Partial) -> None:
     assert found["incidents"][0]["cause"] == "InputCorrupt"
     shown = command("show", partial.lake.job_path, DATE, "--limit", "3", env={"COLUMNS": "200"}).stdout
     assert "part-02.parquet" in shown
+    assert "Shards (3 of 8)" in shown
     assert shown.count("committed") <= 3
 
 
@@ -96,6 +97,9 @@ def test_retry_scores_what_is_missing_and_publishes(tmp_path: Path, api_env: dic
     assert lake.snapshot().number == 0
     rest = command("retry", lake.job_path, DATE, env=api_env)
     assert rest.returncode == 0, rest.stderr
+    # What failed before it was mended stays told, and asks for nothing any more.
+    looked = json.loads(command("status", lake.job_path, "--date", DATE, "--json").stdout)
+    assert (looked["state"], looked["failed_shards"], looked["failures"]) == ("published", 0, [])
     assert lake.published()["id"].tolist() == list(range(8000))
 
 
@@ -130,7 +134,7 @@ def test_tables_show_what_is_said_as_it_is() -> None:
     """Brackets and colons in paths and messages are no markup."""
     console = Console(width=300, file=io.StringIO())
     line = {"cause": "E[/x]", "what was done": ":key:", "message": "list[int] [bold]", "file": "[/data/x]", "row": 1}
-    for table in tables.shown([], [{**line, "shard": "s"}]):
+    for table in tables.shown([], [{**line, "shard": "s"}], 0, 20):
         console.print(table)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(text in shown for text in ("E[/x]", ":key:", "list[int] [bold]", "[/data/x]"))
