@@ -30,7 +30,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.ledger import LedgerWriter, Record
 from nightjar.inference.plan import Plan
 from nightjar.inference.progress import Progress
-from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Started, encode
+from nightjar.inference.shards import UNKNOWN, Crumb, Event, Failed, Receipt, Started, encode
 from nightjar.inference.space import LOOK_S, check_room
 from nightjar.inference.suspects import Attempt, GivenUp, next_attempt
 
@@ -40,7 +40,7 @@ ALIKE = 8
 """So many first shards failing for one cause, and none succeeding, end the run: the rest would, too."""
 
 _OWN_FAULT = {InputCorrupt.__name__, InputChanged.__name__, SchemaMismatch.__name__}
-"""Causes that lie in one file and say nothing of the next."""
+"""Causes that lie in one file and say nothing of the next; as do failures of files that discovery could not read."""
 
 _LONGEST_BACKOFF_S = 60.0
 
@@ -68,6 +68,7 @@ class Campaign:
     _failures: dict[str, list[Failed]] = field(default_factory=dict)
     _earlier: dict[str, list[Failed]] = field(default_factory=dict)
     _receipts: int = 0
+    _unread: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Repeating the command grants new attempts, since whoever repeats it has probably mended something.
@@ -76,6 +77,8 @@ class Campaign:
         """
         for shard, failures in self.writer.state.failures.items():
             self._earlier[shard] = [failed for failed in failures if failed.died]
+        unread = self.plan.table.filter(pc.equal(self.plan.table["rows"], UNKNOWN))
+        self._unread = frozenset(unread["shard"].to_pylist())
 
     def run(self) -> None:
         """Score what is missing.
@@ -220,7 +223,8 @@ class Campaign:
     def _check_alike(self, failures: Iterable[Failed]) -> None:
         if self._receipts or self.progress.done_shards:
             return  # The model does score: what fails is to blame itself.
-        firsts = list(islice((failed for failed in failures if failed.cause not in _OWN_FAULT), ALIKE))
+        telling = (each for each in failures if each.cause not in _OWN_FAULT and each.shard not in self._unread)
+        firsts = list(islice(telling, ALIKE))
         if len(firsts) == ALIKE and len({(failed.cause, failed.terminal) for failed in firsts}) == 1:
             raise ShardsFailed(
                 f"the first {len(firsts)} shards all failed alike, so the run stopped: "

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import InputCorrupt, JobError, Missing
+from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing
 from nightjar.inference.job import Job
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import Entry, Storage, is_local
@@ -39,7 +39,7 @@ FILES = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""One line per file; `rows` and `sizes` per row group; `error` when the footer could not be read."""
+"""One line per file; `rows` and `sizes` per row group; `error` when the footer could not, or may not, be read."""
 
 
 @dataclass(frozen=True)
@@ -64,28 +64,28 @@ class Discovery:
 
 
 def discover(storage: Storage, job: Job) -> Discovery:
-    """List the input and read every footer.
+    """List the input and read every footer. A file that was deleted in between is left out.
 
     Raises:
         JobError: there is nothing to score, or no file is readable; names `input.uri`.
+        Denied: none of the files may be read.
+        StorageError: any other fault of the storage: it says nothing of the file, and may pass.
     """
-    entries = input_files(storage, job)
-    usual, empty = _Usual(), _Usual()
+    footers = _footers(storage, input_files(storage, job))
+    usual, empty, unread = _Usual(), _Usual(), _AllUnread(job)
     batches: list[pa.RecordBatch] = []
-    with ThreadPoolExecutor(_READERS) as pool:
-        while window := list(islice(entries, _WINDOW)):
-            footers = list(pool.map(lambda entry: _footer(storage, entry), window))
-            for footer in footers:
-                if isinstance(footer, parquet.Footer):
-                    # An empty file's types may be anyone's guess (pandas writes null): files with rows go first.
-                    (usual if any(footer.rows) else empty).add(footer.schema)
-            lines = [_line(entry, footer) for entry, footer in zip(window, footers, strict=True)]
-            batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
+    while window := list(islice(footers, _WINDOW)):
+        for _, footer in window:
+            if isinstance(footer, _Unread):
+                unread.add(footer)
+            else:
+                # An empty file's types may be anyone's guess (pandas writes null): files with rows go first.
+                (usual if any(footer.rows) else empty).add(footer.schema)
+        batches.append(pa.RecordBatch.from_pylist([_line(*each) for each in window], schema=FILES))
     files = pa.Table.from_batches(batches, schema=FILES)
     schema = usual.schema() or empty.schema()
     if schema is None:
-        first = files["error"][0].as_py()
-        raise JobError(f"input.uri: none of the {files.num_rows} files can be read; the first: {first}")
+        raise unread.error()
     discovery = Discovery(files, schema)
     if not discovery.rows and not discovery.unreadable:
         raise _no_rows(job, files.num_rows)
@@ -115,10 +115,9 @@ class _Usual:
 def usual_schema(storage: Storage, job: Job) -> pa.Schema | None:
     """The columns that most of the first few thousand files with rows have; None when none can be read."""
     usual = _Usual()
-    with ThreadPoolExecutor(_READERS) as pool:
-        for footer in pool.map(lambda entry: _footer(storage, entry), islice(input_files(storage, job), _WINDOW)):
-            if isinstance(footer, parquet.Footer) and any(footer.rows):
-                usual.add(footer.schema)
+    for _, footer in _footers(storage, islice(input_files(storage, job), _WINDOW)):
+        if isinstance(footer, parquet.Footer) and any(footer.rows):
+            usual.add(footer.schema)
     return usual.schema()
 
 
@@ -127,19 +126,19 @@ def first_schema(storage: Storage, job: Job) -> pa.Schema:
 
     Raises:
         JobError: there is nothing to score; names `input.uri`.
+        Denied, StorageError: as `discover`.
     """
-    error, empty, schema = "", 0, None
-    for entry in input_files(storage, job):
-        footer = _footer(storage, entry)
-        if isinstance(footer, str):
-            error = error or footer
+    unread, empty, schema = _AllUnread(job), 0, None
+    for _, footer in _footers(storage, input_files(storage, job), ahead=1):
+        if isinstance(footer, _Unread):
+            unread.add(footer)
         elif sum(footer.rows):
             return footer.schema
         else:
             empty, schema = empty + 1, schema or footer.schema
     if schema is None:
-        raise JobError(f"input.uri: no file can be read; the first: {error}")
-    if not error:
+        raise unread.error()
+    if not unread.files:
         raise _no_rows(job, empty)
     return schema
 
@@ -251,15 +250,59 @@ def _character(choice: str) -> str:
     return f"[{'^/' if negated else ''}{inside}]"
 
 
-def _footer(storage: Storage, entry: Entry) -> parquet.Footer | str:
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """Why a file has no footer. denied: reading it is not allowed."""
+
+    why: str
+    denied: bool
+
+
+@dataclass
+class _AllUnread:
+    """Files without a footer, and what to say if there are no others."""
+
+    job: Job
+    files: int = 0
+    denied: int = 0
+    first: str = ""
+
+    def add(self, unread: _Unread) -> None:
+        """Count one file."""
+        self.files, self.denied, self.first = self.files + 1, self.denied + unread.denied, self.first or unread.why
+
+    def error(self) -> JobError | Denied:
+        if not self.files:
+            return JobError(f"input.uri: the files at {self.job.input.uri} were deleted after they had been listed")
+        if self.denied == self.files:
+            # Rather a wrong sign-in than so many files to blame.
+            return Denied(self.first)
+        return JobError(f"input.uri: no file can be read; the first: {self.first}")
+
+
+def _footers(
+    storage: Storage, entries: Iterator[Entry], ahead: int = _WINDOW
+) -> Iterator[tuple[Entry, parquet.Footer | _Unread]]:
+    """The files that are still there, in order, with their footers. Reads the first `ahead` at once, then more."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        while window := list(islice(entries, ahead)):
+            found = pool.map(lambda entry: _footer(storage, entry), window)
+            yield from ((entry, footer) for entry, footer in zip(window, found, strict=True) if footer is not None)
+            ahead = min(2 * ahead, _WINDOW)
+
+
+def _footer(storage: Storage, entry: Entry) -> parquet.Footer | _Unread | None:
+    """A file's footer, or why there is none; None when the file is not there any more."""
     try:
         return parquet.read_footer(storage, entry.uri)
-    except InputCorrupt as error:
-        return str(error)
+    except Missing:
+        return None
+    except (InputCorrupt, Denied) as error:
+        return _Unread(str(error), isinstance(error, Denied))
 
 
-def _line(entry: Entry, footer: parquet.Footer | str) -> dict[str, Any]:
+def _line(entry: Entry, footer: parquet.Footer | _Unread) -> dict[str, Any]:
     line: dict[str, Any] = {"uri": entry.uri, "size": entry.size, "version": entry.version}
-    if isinstance(footer, parquet.Footer):
-        return line | {"rows": footer.rows, "sizes": footer.sizes, "error": None}
-    return line | {"rows": [], "sizes": [], "error": footer}
+    if isinstance(footer, _Unread):
+        return line | {"rows": [], "sizes": [], "error": footer.why}
+    return line | {"rows": footer.rows, "sizes": footer.sizes, "error": None}

@@ -114,6 +114,9 @@ class FaultyStorage:
         """Matched by the target."""
         self._call("copy", target, lambda _: self.inner.copy(source, target))
 
+    def leftovers(self, folder: str) -> dict[str, str]:
+        return self._call("leftovers", folder, lambda _: self.inner.leftovers(folder))
+
     def _call(self, operation: str, uri: str, do: Callable[[float], T]) -> T:
         """`do` is told what share of its data to store."""
         fault = self._next(operation, uri)

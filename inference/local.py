@@ -23,7 +23,7 @@ from nightjar.inference.shards import Piece, Shard, clip
 from nightjar.inference.sources import parquet
 from nightjar.inference.watchdog import Watchdog
 
-_PREPARING, _READING, _LOADING, _SCORING = "preparing", "reading the rows", "loading the model", "scoring"
+_FINDING, _READING, _LOADING, _SCORING = "finding the row", "reading the rows", "loading the model", "scoring"
 """The steps of a replay. Only of what happens in the last one a row may be to blame."""
 
 
@@ -64,16 +64,17 @@ def replay_row(request: RunRequest, shard_id: str, row: int, file: str | None, *
     child = spawn.Process(target=_child, args=(answer, request, shard_id, row, file))
     child.start()
     answer.close()
-    found: Replayed | NightjarError | str = _PREPARING
+    step = _FINDING
     try:
-        while isinstance(found, str):
-            step, found = found, answers.recv()
+        while isinstance(found := answers.recv(), str):
+            step = found
     except EOFError:
         child.join()
         return _died(request, row, step, child.exitcode or 0)
     child.join()
     if isinstance(found, NightjarError):
         raise found
+    assert isinstance(found, Replayed)
     return found
 
 
@@ -92,7 +93,7 @@ def _died(request: RunRequest, row: int, step: str, code: int) -> Replayed:
 
 def _child(answer: Connection, request: RunRequest, shard_id: str, row: int, file: str | None) -> None:
     """Sends each step as it begins, and at last what came of the row or what was raised."""
-    step = _PREPARING
+    step = _FINDING
 
     def begin(following: str) -> None:
         nonlocal step

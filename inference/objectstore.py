@@ -109,6 +109,9 @@ class BucketStorage:
     def copy(self, source: str, target: str) -> None:
         self._patiently(source, lambda: obstore.copy(self._once, self._key(source), self._key(target)))
 
+    def leftovers(self, folder: str) -> dict[str, str]:
+        return {}
+
     def _get(self, uri: str) -> bytes:
         return bytes(obstore.get(self._once, self._key(uri)).bytes())
 

@@ -180,6 +180,9 @@ class RetryingStorage:
     def copy(self, source: str, target: str) -> None:
         self._patiently(lambda: self.inner.copy(source, target))
 
+    def leftovers(self, folder: str) -> dict[str, str]:
+        return self._patiently(lambda: self.inner.leftovers(folder))
+
     def _patiently(self, call: Callable[[], T]) -> T:
         with _counted(self._count):
             return self._patience.call(call, self._count)

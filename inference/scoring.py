@@ -266,7 +266,7 @@ def _attempt(scorer: Scorer, table: pa.Table, types: dict[str, pa.DataType]) -> 
         if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
             raise
         if _is_device_lost(error):
-            raise ProcessSpoilt(type(error).__name__, clip(str(error))) from error
+            raise ProcessSpoilt(utf8(type(error).__name__), clip(utf8(str(error)))) from error
         return _raised(error)
 
 
@@ -288,7 +288,12 @@ def _raised(error: Exception) -> _Raised:
     said = traceback.format_exception_only(type(error), error)[-1]  # survives a `__str__` that raises
     with contextlib.suppress(Exception):
         said = str(error)
-    return _Raised(_is_memory(error), type(error).__name__, clip(said), _tail("".join(lines)))
+    return _Raised(_is_memory(error), utf8(type(error).__name__), clip(utf8(said)), _tail(utf8("".join(lines))))
+
+
+def utf8(text: str) -> str:
+    r"""The same with lone surrogates as `\ud83d`: Arrow takes none, and a row's error must not cost its shard."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _is_memory(error: Exception) -> bool:

@@ -93,6 +93,13 @@ class Storage(Protocol):
         A local copy is a hard link: both names see a later change in place. `write` makes none.
         """
 
+    def leftovers(self, folder: str) -> dict[str, str]:
+        """What lies right in this folder of objects that were begun: URI → URI of the object it was to become.
+
+        It is not listed, and may be deleted if no living writer is at that object. Nothing in a bucket, where an
+        object is whole or not there: an upload in parts that was broken off is for the bucket's lifecycle rules.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
@@ -198,6 +205,9 @@ class LakeStorage:
         if _root(source) != _root(target):
             raise StorageError(f"{source} cannot be copied to {target}: they are in different places")
         self._backend(source).copy(source, target)
+
+    def leftovers(self, folder: str) -> dict[str, str]:
+        return self._backend(folder).leftovers(folder)
 
     def _backend(self, uri: str) -> Storage:
         root = _root(uri)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import glob
+import io
+import os
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +18,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference.discovery import discover, first_schema, input_files, takes_in
-from nightjar.inference.errors import JobError
+from nightjar.inference import faults
+from nightjar.inference.discovery import Discovery, discover, first_schema, input_files, takes_in
+from nightjar.inference.errors import (
+    Denied,
+    InputChanged,
+    InputCorrupt,
+    JobError,
+    Missing,
+    StorageError,
+    Transient,
+)
+from nightjar.inference.faults import FaultyStorage
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
 from nightjar.inference.plan import make_plan
+from nightjar.inference.shards import UNKNOWN
 from nightjar.inference.sources.parquet import read_piece
 from nightjar.inference.storage import LakeStorage
 
@@ -224,6 +240,133 @@ def test_a_truncated_file_costs_that_file_only(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     write(tmp_path / "in" / "b.parquet")
     assert discover(STORAGE, job(tmp_path, "in/")).unreadable == 1
+
+
+def test_a_file_that_vanished_since_it_was_listed_is_left_out(tmp_path: Path) -> None:
+    """It is no input any more. By the quick look before a run, and by discovery itself."""
+    here = job(tmp_path, "in/")
+    for look in (discover, first_schema):
+        first, kept = write(tmp_path / "in" / "a.parquet"), write(tmp_path / "in" / "b.parquet", rows=2)
+        vanish = faults.pause("open", "*/a.parquet", before=lambda _, gone=first: gone.unlink())  # type: ignore[misc]
+        found = look(FaultyStorage(STORAGE, [vanish]), here)
+        if isinstance(found, Discovery):
+            assert found.files["uri"].to_pylist() == [str(kept)]
+            assert (found.unreadable, found.rows) == (0, 2)
+
+
+def test_files_that_all_vanished_are_said_to(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "a.parquet")
+    gone = FaultyStorage(STORAGE, [faults.fail("open", nth=None, error=Missing("no such file"))])
+    for look in (discover, first_schema):
+        with pytest.raises(JobError, match=r"^input\.uri: the files at .*/in/ were deleted after they had been listed"):
+            look(gone, job(tmp_path, "in/"))
+
+
+def may_not_read(*names: str) -> FaultyStorage:
+    """The lake as somebody sees it to whom these files are forbidden."""
+    return FaultyStorage(STORAGE, [faults.fail("open", f"*/{n}", None, Denied(f"{n}: not yours")) for n in names])
+
+
+def test_a_file_that_may_not_be_read_costs_that_file_only(tmp_path: Path) -> None:
+    """Promise 6: its shard fails with the same words; once it is allowed, running again scores it."""
+    for name in "abcde":
+        write(tmp_path / "in" / f"{name}.parquet")
+    here = job(tmp_path, "in/")
+    denied = may_not_read("a.parquet", "c.parquet")
+    lake = discover(denied, here)
+    assert lake.files["error"].to_pylist() == ["a.parquet: not yours", None, "c.parquet: not yours", None, None]
+    assert (lake.unreadable, lake.rows) == (2, 9)
+    assert first_schema(denied, here).names == lake.schema.names == ["x"]
+    plan = make_plan(lake, here, "m")
+    shard = next(plan.shards())
+    assert (shard.rows, shard.pieces[0].uri) == (UNKNOWN, str(tmp_path / "in" / "a.parquet"))
+    with pytest.raises(Denied, match=r"^a\.parquet: not yours$"):
+        read_piece(denied, shard.pieces[0], lake.schema)
+    with pytest.raises(InputChanged, match=r"a\.parquet: could not be read when it was planned, and can be now; run"):
+        read_piece(STORAGE, shard.pieces[0], lake.schema)
+    assert make_plan(discover(STORAGE, here), here, "m", plan).rows == 15
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"x" * 10_000])
+def test_a_file_whose_footer_cannot_be_read_fails_for_that_in_its_shard_too(tmp_path: Path, content: bytes) -> None:
+    """Not for holding another number of rows than a footer promised that nobody has seen."""
+    write(tmp_path / "in" / "b.parquet")
+    (tmp_path / "in" / "a.parquet").write_bytes(content)
+    here = job(tmp_path, "in/")
+    lake = discover(STORAGE, here)
+    bad = next(shard for shard in make_plan(lake, here, "m").shards() if shard.rows == UNKNOWN)
+    with pytest.raises(InputCorrupt, match=r"in/a\.parquet: not a readable Parquet file: "):
+        read_piece(STORAGE, bad.pieces[0], lake.schema)
+
+
+def test_a_lake_that_may_not_be_read_at_all_is_one_message(tmp_path: Path) -> None:
+    """A wrong sign-in is told as such before anything starts, not as so many bad files."""
+    for name in "abc":
+        write(tmp_path / "in" / f"{name}.parquet")
+    for look in (discover, first_schema):
+        with pytest.raises(Denied, match=r"^a\.parquet: not yours$"):
+            look(may_not_read("a.parquet", "b.parquet", "c.parquet"), job(tmp_path, "in/"))
+    (tmp_path / "in" / "b.parquet").write_bytes(b"junk")
+    for look in (discover, first_schema):
+        with pytest.raises(JobError, match=r"^input\.uri: no file can be read; the first: a\.parquet: not yours$"):
+            look(may_not_read("a.parquet", "c.parquet"), job(tmp_path, "in/"))
+
+
+class Failing(io.RawIOBase):
+    """A file on a disk that gives an error for each read."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return 1000
+
+    def tell(self) -> int:
+        return 1000
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise OSError(self.number, os.strerror(self.number))
+
+
+@dataclass(frozen=True)
+class BadDisk(LakeStorage):
+    """Local files, of which reading `a.parquet` fails with an errno."""
+
+    number: int = 0
+
+    def open(self, uri: str) -> pa.NativeFile:
+        return pa.PythonFile(Failing(self.number), "r") if uri.endswith("/a.parquet") else super().open(uri)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EIO, Transient), (errno.ESTALE, Transient), (errno.EINVAL, StorageError)]
+)
+def test_a_fault_of_the_disk_is_no_fault_of_the_file(tmp_path: Path, number: int, kind: type[StorageError]) -> None:
+    """It may pass: the file is not given up for the night. It has a type, and names the file."""
+    for name in "ab":
+        write(tmp_path / "in" / f"{name}.parquet")
+    here = job(tmp_path, "in/")
+    piece = next(shard.pieces[0] for shard in make_plan(discover(STORAGE, here), here, "m").shards())
+    disk = BadDisk(number=number)
+    for read in (discover, first_schema, lambda *_: read_piece(disk, piece, pa.schema([("x", pa.int64())]))):
+        with pytest.raises(kind, match=r"in/a\.parquet: ") as caught:
+            read(disk, here)
+        assert type(caught.value) is kind
+
+
+def test_a_disk_that_denies_reading_costs_that_file_only(tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / "in" / f"{name}.parquet")
+    lake = discover(BadDisk(number=errno.EACCES), job(tmp_path, "in/"))
+    (error, none) = lake.files["error"].to_pylist()
+    assert none is None
+    assert re.search(r"in/a\.parquet: Permission denied; allow it to the user", error)
 
 
 def test_the_columns_are_those_of_the_first_file_with_rows(tmp_path: Path) -> None:

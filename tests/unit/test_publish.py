@@ -285,3 +285,22 @@ def test_the_sweep_deletes_what_no_receipt_names_and_nothing_newer_or_foreign(ou
     assert first.quarantine is not None
     assert left == sorted([first.data.name, first.quarantine.name, newer.name, "data/notes.txt"])
     writer.stop(release=True)
+
+
+def test_the_sweep_deletes_what_killed_writers_left_of_parts_and_nothing_newer(output: str) -> None:
+    """Afterwards the folders hold exactly the published parts. A newer epoch's writer may be alive."""
+    uri = join(output, "runs", "x", "r1")
+    shard = shard_of((Piece("/in/a.parquet", 9, "v", 0, 10, (0, 1)),), "fingerprint")
+    writer_of(output, "x").stop(release=True)
+    writer = writer_of(output, "x")
+
+    def begun(kind: str, epoch: int) -> Path:
+        left = Path(uri, kind, f".nightjar-{shard.id}-{epoch:06d}-00c0ffee.parquet-{'0' * 32}.tmp")
+        LakeStorage().write(str(left), b"half of the ro")
+        return left
+
+    newer = [begun("data", 3), begun("quarantine", 3)]
+    older = [begun("data", 1), begun("data", 2), begun("quarantine", 1)]
+    assert revs.sweep(writer, uri, Plan.of([shard])) == len(older)
+    assert sorted(path for kind in ("data", "quarantine") for path in Path(uri, kind).iterdir()) == newer
+    writer.stop(release=True)

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.errors import Fenced, InputCorrupt, OutputInvalid, OverBudget
+from nightjar.inference.errors import Fenced, InputCorrupt, OutputInvalid, OverBudget, ProcessSpoilt
 from nightjar.inference.scoring import (
     TRACEBACK_CHARS,
     Ahead,
@@ -287,6 +287,21 @@ def test_an_exception_that_cannot_be_printed_is_still_a_failure() -> None:
     failure = run(rows(1), Recorder(lambda _: MuteError()), 1)[0].failures[0]
     assert failure.error == "MuteError"
     assert "str() failed" in failure.message
+
+
+def test_an_error_whose_text_is_no_utf_8_is_still_a_failure() -> None:
+    r"""Half an emoji from the model, as JSON may have it, is written as `\ud83d`: the quarantine file takes it."""
+    failure = run(rows(1), Recorder(lambda _: ValueError("bad text: \ud83d")), 1)[0].failures[0]
+    assert (failure.error, failure.message) == ("ValueError", r"bad text: \ud83d")
+    assert failure.traceback.endswith("ValueError: bad text: \\ud83d\n")
+    assert pa.array([failure.error, failure.message, failure.traceback], pa.string()).null_count == 0
+
+
+def test_a_lost_device_says_so_in_utf_8() -> None:
+    """It is said again in the quarantine, of the row that loses it each time."""
+    with pytest.raises(ProcessSpoilt) as caught:
+        run(rows(1), Recorder(lambda _: torch.AcceleratorError("lost \ud83d")), 1)
+    assert caught.value.message == r"lost \ud83d"
 
 
 def test_a_failed_attempt_releases_what_its_frames_held() -> None:

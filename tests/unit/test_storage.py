@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -152,7 +153,45 @@ def test_our_temporary_files_are_not_objects(storage: LakeStorage, folder: str) 
     """What a killed writer leaves is never listed; a user's hidden file is."""
     storage.write(join(folder, ".hidden"), b"1")
     Path(folder, f".nightjar-{'0' * 32}.tmp").write_bytes(b"half")
+    Path(folder, f".nightjar-part-{'0' * 32}.tmp").write_bytes(b"half")
     assert listed(storage, folder) == [".hidden"]
+
+
+@pytest.mark.parametrize("operation", ["write", "create", "copy"])
+@pytest.mark.parametrize("name", ["part-000001-00c0ffee.parquet", "day=1 ünï", "n" * 255])
+def test_what_a_killed_writer_left_names_its_object(
+    storage: LakeStorage, folder: str, operation: str, name: str
+) -> None:
+    """So that it can be told from a living writer's, and deleted; only a very long name is not repeated."""
+    storage.write(join(folder, "source"), b"1")
+    call = f"copy({join(folder, 'source')!r}, uri)" if operation == "copy" else f"{operation}(uri, b'1')"
+    code = (
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "from nightjar.inference.storage import LakeStorage\n"
+        "def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Path.replace = die  # the temporary file is complete, and has not got its name\n"
+        "link = Path.hardlink_to\n"
+        "Path.hardlink_to = lambda self, to: link(self, to) if self.name.endswith('.tmp') else die()\n"
+        f"uri = {join(folder, name)!r}\n"
+        f"LakeStorage().{call}\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    assert listed(storage, folder) == ["source"]
+    left = set(os.listdir(folder)) - {"source"}  # noqa: PTH208 (hidden files too)
+    assert len(left) == 1
+    begun = storage.leftovers(folder)
+    assert begun == ({} if len(name) == 255 else {join(folder, left.pop()): join(folder, name)})
+    storage.delete(begun)
+    assert storage.leftovers(folder) == {}
+
+
+def test_leftovers_are_ours_and_right_in_the_folder(storage: LakeStorage, folder: str) -> None:
+    """Other files are left alone, whatever their names; where there is no folder there is nothing."""
+    for name in (".hidden", "x.tmp", ".nightjar-x", f".nightjar-{'0' * 32}.tmp", f"below/.nightjar-x-{'0' * 32}.tmp"):
+        storage.write(join(folder, name), b"1")
+    assert storage.leftovers(folder) == storage.leftovers(join(folder, "none")) == {}
+    assert list(storage.leftovers(join(folder, "below")).values()) == [join(folder, "below", "x")]
 
 
 def test_a_folder_without_objects_lists_nothing(storage: LakeStorage, folder: str) -> None:
@@ -414,6 +453,13 @@ class TestRetrying:
         storage = self.patient(faults.fail("list"), faults.lose_answer("list", nth=2))
         assert listed(storage, folder) == ["a", "b", "c"]
         assert storage.retries == 2
+
+    def test_leftovers_are_asked_for_again(self, folder: str) -> None:
+        left = join(folder, f".nightjar-x-{'0' * 32}.tmp")
+        LakeStorage().write(left, b"")
+        storage = self.patient(faults.fail("leftovers"))
+        assert storage.leftovers(folder) == {left: join(folder, "x")}
+        assert storage.retries == 1
 
     def test_deletion_is_tried_again_as_a_whole(self, folder: str) -> None:
         """Even if the URIs came from a generator."""

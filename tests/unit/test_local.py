@@ -1,0 +1,126 @@
+"""Scoring without a cluster: what became of a row scored again, and of whatever else went wrong on the way."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+import pytest
+
+from nightjar.inference import run
+from nightjar.inference.errors import JobError, NightjarError, RunFailed, Transient
+from nightjar.inference.faults import Fault, FaultyStorage, fail, pause
+from nightjar.inference.ledger import open_epoch
+from nightjar.inference.local import Replayed, measure_shard, replay_row
+from nightjar.inference.resume import plan_in
+from nightjar.inference.storage import LakeStorage
+from nightjar.inference.writers import this_writer
+from support import Lake
+
+MODEL = """
+import os, sys
+
+class Model:
+    def __init__(self):
+        {made}
+
+    def __call__(self, batch):
+        if 5 in batch["x"]:
+            {called}
+        return {{"score": batch["x"] * 2}}
+"""
+
+
+def lake_of(lake: Lake, made: str = "pass", called: str = "pass") -> Lake:
+    """A planned run of one shard of 1000 rows; `made` is what the model's constructor does, `called` its row 5."""
+    lake.write_file("part-00.parquet", 0, 1000)
+    lake.write_model(MODEL.format(made=made, called=called))
+    lake.write_job(model__uses="model:Model")
+    request = lake.request()
+    found = run.discover(request)
+    made_plan, _ = run.plan(request, found)
+    fingerprint = run.scoring_fingerprint(request.job, run.check_model(request), request.code, found.schema)
+    writer = open_epoch(LakeStorage(), str(lake.revision()), this_writer("score"))
+    assert plan_in(request, writer, str(lake.revision()), found, fingerprint, None).ids() == made_plan.ids()
+    writer.stop(release=True)
+    return lake
+
+
+def replay(lake: Lake, *faults: Fault) -> Replayed:
+    (shard,) = lake.planned().ids()
+    return replay_row(lake.request(storage=FaultyStorage(LakeStorage(), faults)), shard, 5, None, pdb=False)
+
+
+def die(_: str) -> None:
+    os._exit(9)
+
+
+def test_a_row_that_can_be_scored_shows_its_outputs(lake: Lake) -> None:
+    replayed = replay(lake_of(lake))
+    assert replayed.scored
+    assert replayed.text == f"row 5 of {lake.folder}/data/part-00.parquet is scored: {{'score': 10.0}}"
+
+
+def test_a_row_that_raises_shows_where(lake: Lake) -> None:
+    replayed = replay(lake_of(lake, called='raise ValueError("not this one")'))
+    assert not replayed.scored
+    assert re.search(r"model\.py.*in __call__.*ValueError: not this one$", replayed.text, re.DOTALL)
+
+
+def test_a_row_that_ends_its_process_is_seen_to_do_so(lake: Lake) -> None:
+    replayed = replay(lake_of(lake, called="os._exit(7)"))
+    assert replayed == Replayed(False, "row 5 ended its process (exit code 7), without an exception")
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ('raise OSError("no such weights")', r"loading model:Model failed with OSError: no such weights"),
+        ('raise ValueError("bad \\ud83d")', "loading model:Model failed with ValueError: bad \ud83d"),
+        ("sys.exit(3)", r"loading model:Model ended its process \(exit code 3\), without an exception; load it once"),
+        ("os.abort()", r"loading model:Model ended its process \(signal 6\), without an exception; load it once"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_not_the_rows_fault(lake: Lake, made: str, said: str) -> None:
+    """As in preflight: the job's key, what was raised, and what it said."""
+    with pytest.raises(JobError, match=rf"^model\.uses: {said}") as caught:
+        replay(lake_of(lake, made))
+    assert "row" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "said"),
+    [
+        (
+            fail("open", "*/part-00.parquet", None, OSError(errno.EIO, "bad disk")),
+            Transient,
+            "part-00.parquet: bad disk$",
+        ),
+        (fail("open", "*/part-00.parquet", 2, MemoryError()), RunFailed, "^reading the rows failed with MemoryError: "),
+        (
+            pause("open", "*/part-00.parquet", 2, before=die),
+            RunFailed,
+            r"^reading the rows ended the process \(exit code 9",
+        ),
+        (
+            pause("open", "*/part-00.parquet", 1, before=die),
+            RunFailed,
+            r"^finding the row ended the process \(exit code 9\)",
+        ),
+    ],
+)
+def test_what_goes_wrong_before_the_row_is_scored_is_told_as_such(
+    lake: Lake, fault: Fault, kind: type[NightjarError], said: str
+) -> None:
+    with pytest.raises(kind, match=said) as caught:
+        replay(lake_of(lake), fault)
+    assert type(caught.value) is kind
+    assert kind is Transient or str(caught.value).endswith("; row 5 was not scored")
+
+
+def test_a_model_that_cannot_be_loaded_cannot_be_measured_and_is_said(lake: Lake) -> None:
+    request = lake_of(lake, 'raise OSError("no such weights")').request()
+    found = run.discover(request)
+    with pytest.raises(JobError, match=r"^model\.uses: loading model:Model failed with OSError: no such weights$"):
+        measure_shard(request, found, run.plan(request, found)[0])
