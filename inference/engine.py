@@ -107,12 +107,8 @@ def preflight(spec: WorkerSpec, places: Sequence[Piece]) -> Loaded:
     loaded = _try(spec, places)
     # One row may be why it hung, and the passes find that; at another place it is the model.
     if loaded.hung and places[1:] and _try(spec, places[1:]).hung:
-        raise JobError(f"{_key(spec)}: {loaded.sample_error}; see whether it hangs, or allow more")
+        raise JobError(f"{spec.job.model.loaded_by}: {loaded.sample_error}; see whether it hangs, or allow more")
     return loaded
-
-
-def _key(spec: WorkerSpec) -> str:
-    return "model.uses" if spec.job.model.uses != "torch" else "model.path"
 
 
 def _try(spec: WorkerSpec, places: Sequence[Piece]) -> Loaded:
@@ -121,7 +117,7 @@ def _try(spec: WorkerSpec, places: Sequence[Piece]) -> Loaded:
         try_model
     )
     steps: Any = trial.options(name="nightjar preflight").remote(spec, list(places))
-    key, stall_s = _key(spec), spec.job.retry.stall_s
+    key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
     loaded: Loaded | None = None
     try:
         for step in _patiently(steps, stall_s):

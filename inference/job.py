@@ -66,6 +66,11 @@ class Model(_Model):
                 raise ValueError(f"{name}: {error}") from None
         return value
 
+    @property
+    def loaded_by(self) -> str:
+        """The key that names what is loaded, for messages."""
+        return "model.path" if self.uses == "torch" else "model.uses"
+
     def output_types(self) -> dict[str, pa.DataType]:
         """Declared outputs as Arrow types, in order."""
         return {name: arrow_type(text) for name, text in self.outputs.items()}

@@ -13,7 +13,6 @@ from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import WorkerSpec, batch_rows, load, worker_spec
 from nightjar.inference.discovery import Discovery, usual_schema
 from nightjar.inference.errors import JobError, NightjarError, ProcessSpoilt, RunFailed
-from nightjar.inference.job import Job
 from nightjar.inference.models import scoring_fingerprint
 from nightjar.inference.plan import Plan
 from nightjar.inference.predictors import Scorer, input_columns
@@ -85,7 +84,7 @@ def _died(request: RunRequest, row: int, step: str, code: int) -> Replayed:
         return Replayed(False, f"row {row} ended its process ({how}), without an exception")
     if step == _LOADING:
         raise JobError(
-            f"{_key(request.job)}: loading {request.job.model.uses} ended its process ({how}), without an exception; "
+            f"{request.job.model.loaded_by}: loading {request.job.model.uses} ended its process ({how}), without an exception; "
             "load it once in a plain Python process to see why"
         )
     raise RunFailed(f"{step} ended the process ({how}), without an exception; row {row} was not scored")
@@ -180,12 +179,7 @@ def _loaded(spec: WorkerSpec) -> Scorer:
         raise
     except Exception as error:
         said = f"loading {spec.job.model.uses} failed with {type(error).__name__}: {error}"
-        raise JobError(clip(f"{_key(spec.job)}: {said}")) from error
-
-
-def _key(job: Job) -> str:
-    """The key of the job that names what is loaded."""
-    return "model.path" if job.model.uses == "torch" else "model.uses"
+        raise JobError(clip(f"{spec.job.model.loaded_by}: {said}")) from error
 
 
 def _finish(steps: Any) -> Scored:
