@@ -84,8 +84,8 @@ def _died(request: RunRequest, row: int, step: str, code: int) -> Replayed:
         return Replayed(False, f"row {row} ended its process ({how}), without an exception")
     if step == _LOADING:
         raise JobError(
-            f"{request.job.model.loaded_by}: loading {request.job.model.uses} ended its process ({how}), without an exception; "
-            "load it once in a plain Python process to see why"
+            f"{request.job.model.loaded_by}: loading {request.job.model.uses} ended its process ({how}), without an "
+            "exception; load it once in a plain Python process to see why"
         )
     raise RunFailed(f"{step} ended the process ({how}), without an exception; row {row} was not scored")
 
