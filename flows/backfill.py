@@ -24,11 +24,12 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
+from nightjar.flows.api import api_url, worker_env
 from nightjar.flows.artifacts import deliver
 from nightjar.flows.cluster import ClusterRunner, check_reports, cluster
 from nightjar.flows.escaping import code, markdown
 from nightjar.flows.nightly import nightly
-from nightjar.flows.server import api_url, reporting_to, start_api, worker_env
+from nightjar.flows.server import reporting_to, start_api
 from nightjar.inference import engine, publish
 from nightjar.inference.errors import JobError, NightjarError, RunFailed
 from nightjar.inference.job import Job

@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import grpc
+import psutil
 import ray
 from prefect.task_runners import TaskRunner
 from prefect_ray import RayTaskRunner
@@ -170,14 +171,28 @@ def _reach(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
     except OSError as error:
         raise _unusable(address, str(error)) from error
-    if os.environ.get("RAY_USE_TLS", "0") != "0":
-        return
-    # Ray's head and its client server both speak gRPC: with whoever does not, Ray would try for minutes.
+    if os.environ.get("RAY_USE_TLS", "0") == "0":
+        _greet(address, host, port)
+    if not address.startswith("ray://") and not _is_node():
+        # Ray would look for one for a minute.
+        raise ClusterError(
+            f"--ray {address}: this machine is no node of a Ray cluster, and only a node can drive a run: join it "
+            f"without capacity (`ray start --address={address} --num-cpus=0`), or go through ray://{host}:10001"
+        )
+
+
+def _greet(address: str, host: str, port: str) -> None:
+    """Ray's head and its client server both speak gRPC: with whoever does not, Ray would try for minutes."""
     with grpc.insecure_channel(f"{host}:{port}") as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=_REACH_S)
         except grpc.FutureTimeoutError as error:
             raise _unusable(address, "something listens there, but it does not speak Ray's protocol") from error
+
+
+def _is_node() -> bool:
+    """Whether Ray's node process runs on this machine."""
+    return any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"]))
 
 
 def _start(address: str, **options: Any) -> None:

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib.metadata import requires, version
 
-import httpx
 import psutil
 from packaging.requirements import Requirement
-from prefect.client.orchestration import get_client
-from prefect.exceptions import PrefectException
-from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.settings import PREFECT_API_URL
 
+from nightjar.flows.api import ask_api, check_limit
 from nightjar.flows.cluster import describe_cluster, named
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.predictors.torch import describe_devices
@@ -69,21 +67,19 @@ def _prefect() -> Iterator[Finding]:
     if not url:
         yield Finding("Prefect", True, "PREFECT_API_URL is not set: each command starts a server of its own")
         return
-    try:
-        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}), get_client(sync_client=True) as client:
-            answer = client.request("GET", "/admin/version")
-            answer.raise_for_status()
-            theirs = str(answer.json())
-    except (httpx.HTTPError, PrefectException, OSError, RuntimeError, ValueError) as error:
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        remedy = "start it (`prefect server start`), or mend PREFECT_API_URL or PREFECT_API_AUTH_STRING"
-        yield Finding("Prefect", False, f"{url}: {said[0]}", remedy)
+    answer = ask_api(url)
+    if answer.problem:
+        yield Finding("Prefect", False, answer.problem, answer.remedy)
         return
+    if not answer.version:
+        yield Finding("Prefect", True, f"{url}: Prefect Cloud")
+        return
+    theirs = answer.version
     ours = version("prefect")
     same = theirs.split(".")[:2] == ours.split(".")[:2]
     remedy = "" if same else f"run server and client on one minor version: pip install prefect=={theirs}"
     yield Finding("Prefect", same, f"{url}: version {theirs}, here {ours}", remedy)
-    yield _clock(url, answer.headers.get("date"))
+    yield _clock(url, answer.date)
 
 
 def _clock(url: str, date: str | None) -> Finding:
@@ -139,6 +135,8 @@ def _job(path: str) -> Iterator[Finding]:
 
     yield _tried("input", inputs)
     yield _tried("output", output)
+    if (limit := asked.job.resources.concurrency_limit) is not None:
+        yield _tried("limit", lambda: check_limit(limit) or f"{limit}: Prefect has it")
 
 
 def _tried(what: str, look: Callable[[], str]) -> Finding:

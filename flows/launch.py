@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from nightjar.flows.api import api_url, worker_env
 from nightjar.flows.cluster import check_reports, cluster
 from nightjar.flows.display import following
 from nightjar.flows.ending import keeping_ending
 from nightjar.flows.nightly import Outcome, nightly
-from nightjar.flows.server import api_url, reporting_to, start_api, worker_env
+from nightjar.flows.server import reporting_to, start_api
 from nightjar.inference.request import RunRequest
 
 

@@ -29,10 +29,10 @@ from prefect_ray.context import remote_options
 from pydantic import Field
 
 from nightjar.flows import artifacts, events
+from nightjar.flows.api import no_such_limit, worker_env
 from nightjar.flows.cluster import ClusterRunner, cluster, driving
 from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
-from nightjar.flows.server import worker_env
 from nightjar.inference import run as steps
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import AuditFailed, GateFailed, JobError, NightjarError, RunFailed, StorageError
@@ -247,10 +247,7 @@ def _turn(limit: str | None) -> Iterator[None]:
         except ConcurrencySlotAcquisitionError as error:
             if "must be created" not in str(error):
                 raise RunFailed(f"no slot of the concurrency limit {limit!r} could be had: {error}") from error
-            raise JobError(
-                f"resources.concurrency_limit: Prefect has no limit {limit!r}; create it with "
-                f"`prefect gcl create {limit} --limit 1`"
-            ) from error
+            raise no_such_limit(limit) from error
         slot = held.pop_all()
     try:
         yield

@@ -31,11 +31,15 @@ from prefect.settings import (
     temporary_settings,
 )
 
+from nightjar.flows.api import require
 from nightjar.inference.errors import ClusterError
 
-_FOR_WORKERS = ("PREFECT_API_URL", "PREFECT_CLIENT_MAX_RETRIES", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
+_AHEAD = "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS"
 _SERVER_ENV = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    # A night is run late if its run was made before it fell due, and while this server is down nobody makes one.
+    # Prefect makes three ahead.
+    _AHEAD: "14",
     # Slots of concurrency limits are counted in the database; kept in memory, the leases behind them would be
     # forgotten with the server, and the slot of a run that was cut off would never be free again.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
@@ -44,6 +48,10 @@ _KEPT_LINES = 20
 USUAL_PORT = 4200
 START_S = 120.0
 _POLL_S = 0.1
+_OWN_INSTEAD = (
+    ", or let the run start its own (`unset PREFECT_API_URL`, and `prefect config unset PREFECT_API_URL` if it is in "
+    "the profile)"
+)
 
 
 @dataclass
@@ -64,22 +72,26 @@ class PrefectApi:
                 self.said.append(text)
 
     def wait(self) -> None:
-        """Return once the API answers.
+        """Return once the own server answers; the configured one was asked before.
 
         Raises:
-            ClusterError: it does not, or the own server ended while it started.
+            ClusterError: it did not start.
         """
+        if not self.own:
+            return
         began = time.monotonic()
         while problem := self._problem():
             self._check_alive()
-            if not self.own or time.monotonic() - began > START_S:
+            if time.monotonic() - began > START_S:
                 raise ClusterError(
-                    f"no Prefect API at {self.url}: {problem}. Start it (`prefect server start`), or unset "
-                    "PREFECT_API_URL to let the run start its own"
+                    f"the local Prefect server at {self.url} did not start within {START_S:g} s: {problem}. Repeat the "
+                    "command when the machine is less busy, or start a server yourself (`prefect server start`) and "
+                    "set PREFECT_API_URL"
                 )
             time.sleep(_POLL_S)
 
     def _problem(self) -> str:
+        """Asked every moment while it starts, and of nobody but ourselves: the cheapest question will do."""
         try:
             answer = httpx.get(f"{self.url}/health", timeout=5)
         except httpx.HTTPError as error:
@@ -94,44 +106,27 @@ class PrefectApi:
         )
 
 
-def api_url() -> str:
-    """The configured API; without one, a server on this machine's loopback will be started."""
-    return str(PREFECT_API_URL.value() or "http://127.0.0.1/api")
-
-
-def require_api() -> str:
-    """The configured API's pages, for what lives in a server and not in a run.
-
-    Raises:
-        ClusterError: none is configured, or it does not answer.
-    """
-    configured = PREFECT_API_URL.value()
-    if not configured:
-        raise ClusterError(
-            "PREFECT_API_URL is not set, and deployments live in a Prefect server: start one (`prefect server start`) "
-            "and `prefect config set PREFECT_API_URL=http://127.0.0.1:4200/api`, or use `nightjar serve`, which starts "
-            "its own"
-        )
-    PrefectApi(configured, own=False).wait()
-    return str(configured).removesuffix("/api")
-
-
 def start_api(*, complete: bool = False) -> PrefectApi:
-    """The configured API, or an own server that has begun to start: `wait` waits for it.
+    """The configured API, which answers, or an own server that has begun to start: `wait` waits for it.
 
     complete: with pages and services, and at Prefect's usual port if that is free.
+
+    Raises:
+        ClusterError: the configured API does not answer, or does not let this command in.
     """
     configured = PREFECT_API_URL.value()
     if configured:
+        require(configured, _OWN_INSTEAD)
         return PrefectApi(configured, own=False)
     port = _free_port(USUAL_PORT if complete else 0)
     url = f"http://127.0.0.1:{port}/api"
+    words = [str(port), str(os.getpid()), *(["complete"] if complete else [])]
     process = subprocess.Popen(
-        [sys.executable, "-m", "nightjar.flows.server", str(port), *(["complete"] if complete else [])],
+        [sys.executable, "-m", "nightjar.flows.server", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**_SERVER_ENV, **os.environ, "PREFECT_UI_API_URL": url},
+        env={**server_env(), **os.environ, "PREFECT_UI_API_URL": url},
         # Ctrl-C is for the run, which still has to report that it was interrupted.
         start_new_session=True,
     )
@@ -139,6 +134,17 @@ def start_api(*, complete: bool = False) -> PrefectApi:
     # Read all the time: a full pipe would stop the server at its next warning.
     threading.Thread(target=api.listen, daemon=True, name="nightjar-server-log").start()
     return api
+
+
+def server_env() -> dict[str, str]:
+    """Settings of an own server that are not Prefect's defaults. What the user set, profile or environment, counts."""
+    given = get_current_settings().to_environment_variables(exclude_unset=True)
+    return {name: given.get(name, usual) for name, usual in _SERVER_ENV.items()}
+
+
+def nights_ahead() -> int:
+    """So many nights of a job that fall due while the own server is down are run when it is up again."""
+    return int(server_env()[_AHEAD])
 
 
 def _free_port(wanted: int) -> int:
@@ -149,15 +155,6 @@ def _free_port(wanted: int) -> int:
         except OSError:
             return _free_port(0)
         return int(probe.getsockname()[1])
-
-
-def worker_env() -> dict[str, str]:
-    """What the cluster's workers must know to report to the same API as this process.
-
-    No credentials: Ray writes this to its logs. An own cluster inherits them, another one's nodes have them.
-    """
-    known = get_current_settings().to_environment_variables(exclude_unset=True)
-    return {name: value for name, value in known.items() if name in _FOR_WORKERS}
 
 
 @contextmanager
@@ -214,19 +211,22 @@ def _stop(api: PrefectApi) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent is gone, whichever way it went."""
+    """End this process when its parent is gone, whichever way it went; also if it went before this was asked."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(0)
 
 
 def main() -> None:
-    """Serve the Prefect API on 127.0.0.1:PORT, `complete` or not, until the parent process ends."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    """Serve the Prefect API on 127.0.0.1, until the parent process ends: PORT, the parent's pid, `complete` or not.
+
+    The pid is handed over: whoever asks for it here, once everything is imported, may be an orphan already.
+    """
+    port, parent, complete = int(sys.argv[1]), int(sys.argv[2]), "complete" in sys.argv[3:]
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     import uvicorn
     from prefect.server.api.server import create_app
 
-    port, complete = int(sys.argv[1]), "complete" in sys.argv[2:]
     app = create_app(ephemeral=not complete, final=True)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", lifespan="on")
 

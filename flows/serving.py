@@ -8,7 +8,7 @@ from contextlib import suppress
 from rich.console import Console
 
 from nightjar.flows.deploy import find_jobs, none_found, schedule_of, serve
-from nightjar.flows.server import reporting_to, start_api
+from nightjar.flows.server import nights_ahead, reporting_to, start_api
 
 
 def serve_until_ended(folder: str, console: Console, *, ray: str | None, limit: int) -> None:
@@ -33,5 +33,16 @@ def serve_until_ended(folder: str, console: Console, *, ray: str | None, limit: 
         console.print(f"Pages: {pages}/deployments{own}. Ctrl-C ends.", highlight=False, markup=False, soft_wrap=True)
         with suppress(KeyboardInterrupt):
             asyncio.run(runner.start())
-        ended = "stopped serving; schedules stay, and what falls due is run when something serves again"
-        console.print(ended, highlight=False, markup=False, soft_wrap=True)
+        console.print(_ended(api.own), highlight=False, markup=False, soft_wrap=True)
+
+
+def _ended(own: bool) -> str:
+    """What becomes of the nights from now on: Prefect's server makes their runs ahead, as long as it is up."""
+    if not own:
+        return (
+            "stopped serving; schedules stay, and what falls due while Prefect is up is run when something serves again"
+        )
+    return (
+        f"stopped serving; schedules stay, and of what falls due the first {nights_ahead()} nights of each job are run "
+        "when something serves again; for more, `nightjar backfill`"
+    )

@@ -131,9 +131,12 @@ def check(job: JobArgument, date: DateOption = None, ray: RayOption = None, verb
 
     request = make_request(job, date=date)
     check_request(request)
+    from nightjar.flows.api import check_limit
     from nightjar.flows.cluster import call, cluster
     from nightjar.inference import run as steps
 
+    limit = request.job.resources.concurrency_limit
+    notes = [check_limit(limit)] if limit is not None else []
     found = steps.discover(request)
     with cluster(ray, request.job, {}, verbose):
         checked = call(steps.check, request, found)
@@ -141,8 +144,8 @@ def check(job: JobArgument, date: DateOption = None, ray: RayOption = None, verb
         f"{request.job.name}: {found.files.num_rows:,} files, {found.rows:,} rows; the model loads and scores "
         f"{checked.sample_rows} rows on {checked.device}; {request.output} accepts conditional writes. Ready."
     )
-    for warning in checked.warnings:
-        tell(f"Note: {warning}")
+    for note in filter(None, [*checked.warnings, *notes]):
+        tell(f"Note: {note}")
 
 
 def replay(

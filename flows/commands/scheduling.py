@@ -32,8 +32,8 @@ def deploy(
     Created or updated; paused when its file is gone. Workers of the pool run them.
     """
     with as_json_too(as_json, {}):
+        from nightjar.flows.api import require_api
         from nightjar.flows.deploy import deploy as make
-        from nightjar.flows.server import require_api
 
         url = require_api()
         done = make(folder, pool, ray)

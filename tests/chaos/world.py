@@ -243,6 +243,8 @@ def world(api: str, prefect_home: Path) -> Iterator[World]:
     with leaves_nothing() as mark, s3_process() as store:
         # Every process needs the cluster's token. Of this machine's settings nothing else gets to the nodes.
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
+        # A head that is gone is given up sooner than after Ray's usual minute, which shows nothing more.
+        token["RAY_gcs_rpc_server_reconnect_timeout_s"] = "20"
         clean = {name: value for name, value in os.environ.items() if not name.startswith(_STRANGE)}
         made = _world(folder, store, {**clean, **token, **mark})
         made.env = {**token, **mark, **_aws(store), "PREFECT_API_URL": api, "PREFECT_HOME": str(prefect_home)}

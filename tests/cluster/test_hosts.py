@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
 
 from service import client, deployments, ended, start_run
 
-pytestmark = [pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
+pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
 
 COMPOSE = Path(__file__).parent.parent.parent / "docker" / "compose.yaml"
 NIGHT = "2026-11-19"
@@ -300,12 +300,15 @@ def test_gpus_are_where_they_are(placed: Placed, signed_in: None) -> None:
 
 
 def test_doctor_signs_in(cluster: Cluster, placed: Placed) -> None:
-    """Prefect's API wants a password here, and Ray a token: both are in the environment, and both answer."""
+    """Prefect's API wants a password, which is in the environment. No run can be driven from here, and why is said."""
     host = cluster.hosts["deploy"]
     before = len(host.log.read_text())
     environment = {**cluster.services["worker"]["environment"], "NIGHTJAR_RAY": "ray-head:6379"}
     host.start(["nightjar", "doctor", "--json"], environment).wait(90)
     found = {line["what"]: line for line in json.loads(host.log.read_text()[before:])}
+    assert not found["Ray"]["ok"]
+    assert "this machine is no node of a Ray cluster" in found["Ray"]["found"]
+    assert "`ray start --address=ray-head:6379 --num-cpus=0`" in found["Ray"]["found"]
     assert found["Prefect"]["ok"], found
     assert "http://prefect:4200/api: version 3.8" in found["Prefect"]["found"]
     assert found["clock"]["ok"]
@@ -315,7 +318,7 @@ def test_a_missing_token_says_so(cluster: Cluster, placed: Placed) -> None:
     """Without the cluster's token: one sentence, exit 2, in bounded time."""
     environment = {**cluster.services["worker"]["environment"], "RAY_AUTH_TOKEN": "", "RAY_AUTH_MODE": "disabled"}
     environment |= {"PREFECT_API_URL": "", "PREFECT_HOME": str(cluster.folder / "none"), "NIGHTJAR_RAY": ""}
-    host = cluster.hosts["deploy"]
+    host = cluster.hosts["worker"]
     words = ["nightjar", "check", str(placed.lake.job_path), "--ray", "ray-head:6379"]
     process = host.start(words, environment)
     try:

@@ -271,7 +271,8 @@ def server_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     env = {**os.environ, "PREFECT_HOME": str(tmp_path_factory.mktemp("own"))}
-    process = subprocess.Popen([sys.executable, "-m", "nightjar.flows.server", str(port)], env=env)
+    words = [sys.executable, "-m", "nightjar.flows.server", str(port), str(os.getpid())]
+    process = subprocess.Popen(words, env=env)
     started = Server(f"http://127.0.0.1:{port}/api", process)
     wait_until(lambda: _answers(started.url), 120, "the Prefect server answers")
     yield started

@@ -48,7 +48,16 @@ def main(folder: str, count: int) -> None:
         Path(folder) / "job.yaml",
     )
     storage = LakeStorage()
-    request = RunRequest(job, f"{folder}/job.yaml", "night", "2026-11-19", "", storage, "test")
+    request = RunRequest(
+        job,
+        job_path=f"{folder}/job.yaml",
+        run_id="night",
+        date="2026-11-19",
+        code="",
+        folder_code="",
+        storage=storage,
+        invocation="test",
+    )
     uri = f"{request.run_uri}/r1"
     plan = make_plan(_lake(folder, count), job, "fingerprint")
     note("plan")

@@ -107,7 +107,7 @@ class Run:
     def come_again(self, shard_rows: int | None, actors: int) -> None:
         """Plan as a score step does, under an epoch of its own."""
         discovery, asked = lake(list(self.files.values())), job(shard_rows, actors)
-        request = RunRequest(asked, "/lake/job.yaml", "2026-11-19", "2026-11-19", "", LakeStorage(), "")
+        request = RunRequest(asked, "/lake/job.yaml", "2026-11-19", "2026-11-19", "", "", LakeStorage(), "")
         writer = open_epoch(LakeStorage(), self.revision, this_writer("score"), lease_s=3600)
         self.plan = plan_in(request, writer, self.revision, discovery, FINGERPRINT, None)
         writer.stop(release=True)

@@ -1,0 +1,298 @@
+"""The Prefect API that a run reports to: the configured one is asked as a run would; the own one ends with its run."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import ipaddress
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_KEY,
+    PREFECT_API_SSL_CERT_FILE,
+    PREFECT_API_URL,
+    PREFECT_CLOUD_API_URL,
+    PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS,
+    temporary_settings,
+)
+
+from commands import DATE
+from nightjar.flows.api import ask_api, require_api
+from nightjar.flows.server import server_env, start_api
+from nightjar.inference.errors import ClusterError
+from service import client
+from support import Lake, command, wait_until
+
+pytestmark = pytest.mark.flow
+
+SIGN_IN = "admin:of-today"
+NOWHERE = "http://127.0.0.1:9/api"
+OWN_INSTEAD = "(`unset PREFECT_API_URL`, and `prefect config unset PREFECT_API_URL` if it is in the profile)"
+
+
+class Door(BaseHTTPRequestHandler):
+    """The door of a Prefect server: its health is for everybody, the rest for who signs in."""
+
+    def do_GET(self) -> None:
+        """Health, version, and beside the API something that answers whatever it is asked."""
+        signed = self.headers.get("Authorization") == "Basic " + base64.b64encode(SIGN_IN.encode()).decode()
+        if self.path == "/api/health" or self.path.startswith("/beside"):
+            self._answer(200, True)
+        elif not signed:
+            self._answer(401, {"exception_message": "Unauthorized"})
+        else:
+            self._answer(200, "3.8.8") if self.path == "/api/admin/version" else self._answer(404, {})
+
+    def do_POST(self) -> None:
+        """Prefect Cloud's flows, for who has the key."""
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer(200, []) if self.headers.get("Authorization") == "Bearer the-key" else self._answer(401, {})
+
+    def _answer(self, status: int, content: Any) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing is printed."""
+
+
+@contextmanager
+def door(tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """The URL of such an API."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}/api"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@dataclass
+class Certificate:
+    """A certificate for 127.0.0.1 that nobody but its owner has signed."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+        now = dt.datetime.now(dt.UTC)
+        host = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        made = (
+            x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(days=1))
+            .not_valid_after(now + dt.timedelta(days=1))
+            .add_extension(host, critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        secret = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        self.path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + secret)
+
+    def serving(self) -> ssl.SSLContext:
+        """For a server."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.path)
+        return context
+
+
+# ---- the configured API -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [None, "admin:of-yesterday"])
+def test_an_api_that_does_not_let_us_in(given: str | None) -> None:
+    """Its health is good, and no run could report to it: the setting is named before anything is scored."""
+    with door() as url, temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: given}):
+        for ask in (start_api, require_api):
+            with pytest.raises(ClusterError, match="set PREFECT_API_AUTH_STRING") as told:
+                ask()
+            said = f"Prefect at {url} does not let this command in (401 Unauthorized); set PREFECT_API_AUTH_STRING"
+            assert str(told.value).startswith(said)
+            assert "PREFECT_API_KEY" in str(told.value)
+
+
+def test_an_api_that_lets_us_in() -> None:
+    with door() as url, temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: SIGN_IN}):
+        start_api()
+        assert require_api() == url.removesuffix("/api")
+
+
+@pytest.mark.parametrize("words", [("run", "--date", DATE), ("deploy",)])
+def test_a_command_without_the_sign_in_is_one_sentence(lake: Lake, words: tuple[str, ...], no_leftovers: None) -> None:
+    """Exit 2, nothing is written, and no process stays."""
+    lake.ready()
+    first, *more = words
+    with door() as url:
+        env = {"PREFECT_API_URL": url, "PREFECT_HOME": str(lake.folder / "home"), "PREFECT_API_AUTH_STRING": ""}
+        ended = command(first, lake.job_path, *more, env=env)
+    assert ended.returncode == 2, ended.stderr
+    (sentence,) = ended.stderr.splitlines()
+    assert "set PREFECT_API_AUTH_STRING to what that server was started with" in sentence
+    assert not lake.out.exists()
+
+
+def test_a_private_certificate_is_trusted_as_prefect_is_told(tmp_path: Path) -> None:
+    """By PREFECT_API_SSL_CERT_FILE, which is named to who has not set it."""
+    certificate = Certificate(tmp_path / "ca.pem")
+    with door(certificate.serving()) as url:
+        signed = {PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: SIGN_IN}
+        with temporary_settings({**signed, PREFECT_API_SSL_CERT_FILE: str(certificate.path)}):
+            start_api()
+        with (
+            temporary_settings(signed),
+            pytest.raises(ClusterError, match=r"CERTIFICATE_VERIFY_FAILED.*PREFECT_API_SSL_CERT_FILE"),
+        ):
+            start_api()
+        with (
+            temporary_settings({**signed, PREFECT_API_SSL_CERT_FILE: str(tmp_path / "gone.pem")}),
+            pytest.raises(ClusterError, match=r"certificates cannot be read: .*; mend PREFECT_API_SSL_CERT_FILE"),
+        ):
+            start_api()
+
+
+def test_something_else_at_the_address() -> None:
+    """Who answers, but not with a version, is no Prefect."""
+    with door() as url, temporary_settings({PREFECT_API_AUTH_STRING: SIGN_IN}):
+        assert "404 Not Found" in ask_api(f"{url}/elsewhere").problem
+        assert ask_api(url.replace("/api", "/beside")).problem.endswith(": it answered, but not as a Prefect API")
+
+
+@pytest.mark.parametrize(("key", "problem"), [("the-key", ""), ("another", "does not let this command in")])
+def test_prefect_cloud_is_asked_for_what_takes_its_key(key: str, problem: str) -> None:
+    """It has no version to be asked for."""
+    with door() as url, temporary_settings({PREFECT_CLOUD_API_URL: url, PREFECT_API_KEY: key}):
+        assert problem in (answer := ask_api(url)).problem
+        assert bool(answer.problem) == bool(problem)
+
+
+def test_the_remedy_is_the_command_s_own() -> None:
+    """A run could start a server of its own, wherever the address was set; deployments need one that stays."""
+    with temporary_settings({PREFECT_API_URL: NOWHERE}):
+        with pytest.raises(ClusterError, match=f"no Prefect API at {NOWHERE}: ") as run:
+            start_api()
+        with pytest.raises(ClusterError, match=f"no Prefect API at {NOWHERE}: ") as deploy:
+            require_api()
+    assert f"or let the run start its own {OWN_INSTEAD}" in str(run.value)
+    assert str(deploy.value).endswith("; start it (`prefect server start`), or mend PREFECT_API_URL")
+
+
+# ---- limits that jobs share ---------------------------------------------------------------------------------
+
+
+def test_a_limit_that_is_missing_is_found_before_the_night(tmp_path: Path, api_env: dict[str, str]) -> None:
+    """`check` and `doctor` say what the run would say after its discovery."""
+    lake = Lake(tmp_path).ready(resources__concurrency_limit="looked-up")
+    said = (
+        "resources.concurrency_limit: Prefect has no limit 'looked-up'; create it with "
+        "`prefect gcl create looked-up --limit 1`"
+    )
+    checked = command("check", lake.job_path, env=api_env)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (2, "", f"nightjar: {said}\n")
+    assert _limit_by_doctor(lake, api_env)[:2] == (False, said)
+    with client(api_env["PREFECT_API_URL"]) as asked:
+        asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="looked-up", limit=1))
+    assert _limit_by_doctor(lake, api_env) == (True, "looked-up: Prefect has it", "")
+
+
+def _limit_by_doctor(lake: Lake, env: dict[str, str]) -> tuple[bool, str, str]:
+    lines = json.loads(command("doctor", lake.job_path, "--json", env=env).stdout)
+    (found,) = [line for line in lines if line["what"] == "limit"]
+    return found["ok"], found["found"], found["remedy"]
+
+
+def test_without_an_api_check_says_what_it_cannot_know(tmp_path: Path, no_leftovers: None) -> None:
+    lake = Lake(tmp_path / "lake").ready(resources__concurrency_limit="gpus")
+    env = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "home")}
+    checked = command("check", lake.job_path, env=env)
+    assert checked.returncode == 0, checked.stderr
+    ready, note = checked.stdout.splitlines()
+    assert ready.endswith("Ready.")
+    assert note.startswith("Note: resources.concurrency_limit: 'gpus' was not looked up: ")
+    assert "A run's own server has those in this machine's Prefect database, and no others" in note
+    assert _limit_by_doctor(lake, env) == (True, note.removeprefix("Note: "), "")
+
+
+def test_the_own_server_has_the_limits_of_the_machine_s_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_leftovers: None
+) -> None:
+    """What the note says: a limit that was made once is there for the server of the next run."""
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    for turn in range(2):
+        with temporary_settings({PREFECT_API_URL: None}):
+            api = start_api()
+        assert api.process is not None
+        try:
+            api.wait()
+            with client(api.url) as asked:
+                if turn == 0:
+                    asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="gpus", limit=1))
+                assert asked.read_global_concurrency_limit_by_name("gpus").limit == 1
+        finally:
+            api.process.terminate()
+            api.process.wait(30)
+
+
+# ---- the own server -----------------------------------------------------------------------------------------
+
+
+def test_what_the_user_set_for_a_server_counts_for_the_own_one() -> None:
+    """Wherever it is set: an environment variable of ours would go before a profile."""
+    ahead = "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS"
+    assert server_env()[ahead] == "14"
+    with temporary_settings({PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS: 30}):
+        assert server_env()[ahead] == "30"
+
+
+def test_the_own_server_ends_with_a_command_killed_while_it_starts(tmp_path: Path) -> None:
+    """Before it has imported anything, and so before it could ask whose child it is."""
+    code = (
+        "import os\n"
+        "from nightjar.flows.server import start_api\n"
+        "print(start_api().process.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    env = {**os.environ, "PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": ""}
+    killed = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    server = int(killed.stdout)
+    try:
+        wait_until(lambda: not _lives(server), 60, "the server has ended")
+    finally:
+        if _lives(server):
+            os.kill(server, signal.SIGKILL)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
