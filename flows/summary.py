@@ -229,7 +229,7 @@ def status_text(found: dict[str, Any]) -> str:
         lines.append(f"  writer     {found['holder']}")
     if found["state"] == SILENT:
         lines.append(
-            "             no sign of life from it: its machine is gone, or hangs; repeat the run to continue it"
+            "             no sign of life from it: gone, hanging, or waiting between two steps (its page says)"
         )
     seen = f"r{found['published_revision']}" if found["published_revision"] else "nothing of it"
     lines.append(f"  readers    see {seen} (publication {found['publication']})")

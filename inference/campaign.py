@@ -39,6 +39,9 @@ FLUSH_RECORDS = 500
 ALIKE = 8
 """So many first shards failing for one cause, and none succeeding, end the run: the rest would, too."""
 
+LONG_ALIKE = 64
+"""So many, of a run of which something is committed."""
+
 _OWN_FAULT = {InputCorrupt.__name__, InputChanged.__name__, SchemaMismatch.__name__}
 """Causes that lie in one file and say nothing of the next; as do failures of files that discovery could not read."""
 
@@ -221,11 +224,13 @@ class Campaign:
         self._save(encode(failed))
 
     def _check_alike(self, failures: Iterable[Failed]) -> None:
-        if self._receipts or self.progress.done_shards:
-            return  # The model does score: what fails is to blame itself.
+        if self._receipts:
+            return
+        # What an earlier command committed shows that the model did score; it takes more to say that it does not now.
+        enough = LONG_ALIKE if self.progress.done_shards else ALIKE
         telling = (each for each in failures if each.cause not in _OWN_FAULT and each.shard not in self._unread)
-        firsts = list(islice(telling, ALIKE))
-        if len(firsts) == ALIKE and len({(failed.cause, failed.terminal) for failed in firsts}) == 1:
+        firsts = list(islice(telling, enough))
+        if len(firsts) == enough and len({(failed.cause, failed.terminal) for failed in firsts}) == 1:
             raise ShardsFailed(
                 f"the first {len(firsts)} shards all failed alike, so the run stopped: "
                 f"{firsts[0].cause}: {firsts[0].message}",

@@ -22,6 +22,7 @@ from nightjar.inference.storage import Entry, Storage, is_local
 
 _READERS = 32
 _WINDOW = 4096
+_LISTINGS = 3
 _KINDS = 100
 """So many different schemas are told apart; a lake has few."""
 
@@ -64,24 +65,42 @@ class Discovery:
 
 
 def discover(storage: Storage, job: Job) -> Discovery:
-    """List the input and read every footer. A file that was deleted in between is left out.
+    """List the input and read every footer. If a file was deleted in between, what replaces it may not be listed yet:
+    then the input is listed again.
 
     Raises:
-        JobError: there is nothing to score, or no file is readable; names `input.uri`.
+        JobError: there is nothing to score, no file is readable, or files vanish again and again; names `input.uri`.
         Denied: none of the files may be read.
         StorageError: any other fault of the storage: it says nothing of the file, and may pass.
     """
+    vanished = ""
+    for _ in range(_LISTINGS):
+        found = _look(storage, job)
+        if isinstance(found, Discovery):
+            return found
+        vanished = found
+    raise JobError(
+        f"input.uri: files vanish while they are looked at, {vanished} for one: something rewrites the input; repeat "
+        "the command when it is done"
+    )
+
+
+def _look(storage: Storage, job: Job) -> Discovery | str:
+    """One listing and its footers; the name of a file that was listed and is not there any more, if there is one."""
     footers = _footers(storage, input_files(storage, job))
     usual, empty, unread = _Usual(), _Usual(), _AllUnread(job)
     batches: list[pa.RecordBatch] = []
     while window := list(islice(footers, _WINDOW)):
-        for _, footer in window:
+        for entry, footer in window:
+            if footer is None:
+                return entry.uri
             if isinstance(footer, _Unread):
                 unread.add(footer)
             else:
                 # An empty file's types may be anyone's guess (pandas writes null): files with rows go first.
                 (usual if any(footer.rows) else empty).add(footer.schema)
-        batches.append(pa.RecordBatch.from_pylist([_line(*each) for each in window], schema=FILES))
+        lines = [_line(entry, footer) for entry, footer in window if footer is not None]
+        batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
     files = pa.Table.from_batches(batches, schema=FILES)
     schema = usual.schema() or empty.schema()
     if schema is None:
@@ -130,6 +149,8 @@ def first_schema(storage: Storage, job: Job) -> pa.Schema:
     """
     unread, empty, schema = _AllUnread(job), 0, None
     for _, footer in _footers(storage, input_files(storage, job), ahead=1):
+        if footer is None:
+            continue  # discovery lists anew
         if isinstance(footer, _Unread):
             unread.add(footer)
         elif sum(footer.rows):
@@ -282,12 +303,12 @@ class _AllUnread:
 
 def _footers(
     storage: Storage, entries: Iterator[Entry], ahead: int = _WINDOW
-) -> Iterator[tuple[Entry, parquet.Footer | _Unread]]:
-    """The files that are still there, in order, with their footers. Reads the first `ahead` at once, then more."""
+) -> Iterator[tuple[Entry, parquet.Footer | _Unread | None]]:
+    """The files in order with their footers, None of one that is gone. Reads the first `ahead` at once, then more."""
     with ThreadPoolExecutor(_READERS) as pool:
         while window := list(islice(entries, ahead)):
             found = pool.map(lambda entry: _footer(storage, entry), window)
-            yield from ((entry, footer) for entry, footer in zip(window, found, strict=True) if footer is not None)
+            yield from zip(window, found, strict=True)
             ahead = min(2 * ahead, _WINDOW)
 
 

@@ -105,18 +105,20 @@ def preflight(spec: WorkerSpec, places: Sequence[Piece]) -> Loaded:
         JobError: the model cannot be loaded, its process died over that, or no row anywhere could be scored.
     """
     loaded = _try(spec, places)
-    # One row may be why it hung, and the passes find that; at another place it is the model.
-    if loaded.hung and places[1:] and _try(spec, places[1:]).hung:
-        raise JobError(f"{spec.job.model.loaded_by}: {loaded.sample_error}; see whether it hangs, or allow more")
+    if loaded.hung:
+        # One row may be why, and the passes find that; at another place it is the model.
+        others = places[loaded.place + 1 :]
+        if _try(spec, others or places[loaded.place :], last=not others).hung:
+            raise JobError(f"{spec.job.model.loaded_by}: {loaded.sample_error}; see whether it hangs, or allow more")
     return loaded
 
 
-def _try(spec: WorkerSpec, places: Sequence[Piece]) -> Loaded:
+def _try(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Loaded:
     need = spec.job.resources
-    trial = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
-        try_model
-    )
-    steps: Any = trial.options(name="nightjar preflight").remote(spec, list(places))
+    trial: Any = ray.remote(
+        num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming"
+    )(try_model)
+    steps: Any = trial.options(name="nightjar preflight").remote(spec, list(places), last)
     key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
     loaded: Loaded | None = None
     try:
@@ -138,7 +140,7 @@ def _try(spec: WorkerSpec, places: Sequence[Piece]) -> Loaded:
     except TimeoutError:
         took = f"took longer than retry.stall_s = {stall_s:g} s and was ended"
         if loaded is not None:
-            return Loaded(loaded.device, f"scoring the first rows {took}", hung=True)
+            return Loaded(loaded.device, f"scoring the first rows {took}", loaded.place, hung=True)
         raise JobError(
             f"{key}: loading the model {took}; see whether it hangs, whether the cluster is busy with others, or "
             "allow more"

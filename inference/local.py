@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+import pyarrow as pa
+
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import WorkerSpec, batch_rows, load, worker_spec
 from nightjar.inference.discovery import Discovery, usual_schema
@@ -128,16 +130,16 @@ def _replay_here(
         )
     piece = _piece(shard, row, file)
     model_hash = check_model(request)
-    schema = parquet.read_footer(request.storage, piece.uri).schema
-    if request.job.model.features is None or request.job.preprocess is not None:
-        # What the model sees follows from the columns of most files, not of this one.
-        schema = usual_schema(request.storage, request.job) or schema
-    spec = worker_spec(request, schema, model_hash)
-    changed = (
-        ""
-        if scoring_fingerprint(request.job, model_hash, request.code, schema) == fingerprint
-        else "Note: the model, the code, the job or the input's columns changed since that run.\n"
-    )
+    own = parquet.read_footer(request.storage, piece.uri).schema
+
+    def is_theirs(schema: pa.Schema) -> bool:
+        return bool(scoring_fingerprint(request.job, model_hash, request.code, schema) == fingerprint)
+
+    # What the model saw may have followed from the columns of most files, which are not always this one's.
+    schema = own if is_theirs(own) else usual_schema(request.storage, request.job) or own
+    theirs = is_theirs(schema)
+    spec = worker_spec(request, schema if theirs else own, model_hash)
+    changed = "" if theirs else "Note: the model, the code, the job or the input's columns changed since that run.\n"
     try:
         scored = _score_row(spec, piece, row, pdb, begin)
     except RunFailed as lost:

@@ -73,10 +73,13 @@ def scoring_fingerprint(job: Job, model: str, code: str, schema: pa.Schema) -> s
     what the model sees.
 
     Raises:
-        JobError: a column that the job names is not in the schema.
+        JobError: a feature that the job names is not in the schema.
     """
-    given = [[name, str(schema.field(name).type)] for name in input_columns(job, schema)]
-    kept = sorted([name, str(schema.field(name).type)] for name in {*job.carry, *filter(None, [job.label])})
+    types: dict[str, list[str]] = {}
+    for field in schema:
+        types.setdefault(field.name, []).append(str(field.type))
+    given = [[name, types[name]] for name in input_columns(job, schema)]
+    kept = sorted([name, types.get(name)] for name in {*job.carry, *filter(None, [job.label])})
     identity = [_SCORING_VERSION, job.identity(), model, code, given, kept]
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=_tagged)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
-from nightjar.inference.errors import StorageError
+from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.ledger import LEASE_S, Ledger, replay, shows_life
 from nightjar.inference.outcomes import lines, outcomes, part_names
 from nightjar.inference.plan import Plan, shard_of_line
@@ -29,7 +29,7 @@ MAX_LINES = 300
 """Lines of any table shown to a person; the complete record is `shards-<epoch>.parquet` and the ledger."""
 
 SILENT = "silent"
-"""How a run stands whose writer, on another machine, gives no sign of life: it is gone, or hangs."""
+"""How a run stands whose writer, on another machine, gives no sign of life: gone, hanging, or between two steps."""
 
 _PARTS_READ = 50
 _RUNS_READ = 16
@@ -208,9 +208,11 @@ class RunReport:
             try:
                 rows = self._rows(join(self.uri, name)).slice(0, limit)
             except (StorageError, OSError, pa.ArrowException) as error:
+                # What refuses or is away says nothing of the part; what is read and no Parquet is damaged.
+                away = isinstance(error, StorageError) and not isinstance(error, Missing)
                 yield {
-                    "cause": "damaged part",
-                    "what was done": "left to the audit, which has its shard scored again",
+                    "cause": "not read" if away else "damaged part",
+                    "what was done": "" if away else self._mended,
                     "message": f"{join(self.uri, name)}: cannot be read: {clip(str(error))}",
                     "replay": "",
                     "file": self._file(shard),
@@ -233,6 +235,12 @@ class RunReport:
             limit -= rows.num_rows
             if limit <= 0:
                 return
+
+    @property
+    def _mended(self) -> str:
+        if self.state.intent is not None:
+            return "published before it was damaged: restore it, or score the run anew with --fresh"
+        return "left to the audit, which has its shard scored again"
 
     def _rows(self, uri: str) -> pa.Table:
         with pq.ParquetFile(self.storage.open(uri)) as file:

@@ -26,11 +26,12 @@ PLACES = 8
 class Loaded:
     """What preflight learnt: the device the model is on, and why the samples could not be scored, if so.
 
-    hung: nothing came of it for as long as the job allows.
+    place: which of the places was tried last. hung: nothing came of it for as long as the job allows.
     """
 
     device: str
     sample_error: str = ""
+    place: int = 0
     hung: bool = False
 
 
@@ -41,10 +42,11 @@ def samples(plan: Plan) -> list[Piece]:
     return [shard_of_line(line).pieces[0] for line in plan.table.take(known.take(at)).to_pylist()] if at else []
 
 
-def try_model(spec: WorkerSpec, places: Sequence[Piece]) -> Iterator[Loaded | str]:
+def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
     """Runs in a worker. Yields `Loaded` once the model is there and again once it scored, or what is wrong.
 
     The next place is tried only if nothing at all can be scored at those before: a bad file is no bad model.
+    last: try the last rows there, not the first.
     """
     try:
         worker = ShardWorker(spec, load(spec))
@@ -56,10 +58,10 @@ def try_model(spec: WorkerSpec, places: Sequence[Piece]) -> Iterator[Loaded | st
         return
     device = worker.scorer.device
     unread, refused = "", []
-    for piece in places:
-        yield Loaded(device)
+    for place, piece in enumerate(places):
+        yield Loaded(device, place=place)
         try:
-            table = parquet.read_head(spec.storage, piece, worker.features(), SAMPLE_ROWS)
+            table = parquet.read_sample(spec.storage, piece, worker.features(), SAMPLE_ROWS, last=last)
         except (ShardError, StorageError) as error:
             # A file that cannot be read is the passes' business: it costs its own shards.
             unread = unread or clip(str(error))

@@ -140,11 +140,14 @@ def _counts(found: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
     return {name: found.count(name) for name in wanted}
 
 
-def read_head(storage: Storage, piece: Piece, schema: pa.Schema, rows: int) -> pa.Table:
-    """The first rows of a piece, at most `rows`, for trying a model out."""
+def read_sample(storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool = False) -> pa.Table:
+    """The first rows of a piece, or its last ones, at most `rows`, for trying a model out."""
     with _opened(storage, piece.uri) as file:
         _check_columns(piece.uri, file.schema_arrow, schema)
         groups = list(range(*piece.row_groups))
+        if last:
+            table = _read_groups(file, groups[-1:], schema.names).select(schema.names)
+            return table.slice(max(0, table.num_rows - rows))
         batch = next(file.iter_batches(batch_size=rows, row_groups=groups, columns=schema.names), None)
     table = pa.Table.from_batches([batch] if batch is not None else [], schema=batch.schema if batch else schema)
     return table.select(schema.names).slice(0, rows)

@@ -110,18 +110,40 @@ def test_a_row_that_hangs_the_model_is_found_and_quarantined(lake: Lake) -> None
     assert "row 1300: Stalled: no progress for retry.stall_s = 2 s, in wait" in replayed.stdout
 
 
-def test_a_row_that_hangs_the_model_may_be_the_first(lake: Lake) -> None:
+ONE_ROW_GROUP = [("all.parquet", 0, 2000)]
+FILES = [("a.parquet", 0, 1000), ("b.parquet", 1000, 1000)]
+A_BAD_ROW_FIRST = [("a.parquet", 0, 1), ("b.parquet", 1, 999), ("c.parquet", 1000, 1000)]
+
+
+def lake_of(lake: Lake, files: list[tuple[str, int, int]], model: str) -> Lake:
+    """Two thousand rows, each file one row group."""
+    for name, first, rows in files:
+        lake.write_file(name, first, rows, row_group=rows)
+    lake.write_model(model)
+    lake.write_job(retry__stall_s=2, retry__max_quarantined=0.01)
+    return lake
+
+
+@pytest.mark.parametrize("files", [ONE_ROW_GROUP, FILES], ids=["one-row-group", "files"])
+def test_a_row_that_hangs_the_model_may_be_the_first(lake: Lake, files: list[tuple[str, int, int]]) -> None:
     """Preflight meets it, too, and scores elsewhere: the model is well."""
-    lake.write_model(HANGS_AT_A_ROW.replace("5300", "7"))
-    lake.ready(retry__stall_s=2).run()
-    assert lake.published()["id"].tolist() == [i for i in range(8000) if i != 7]
+    lake_of(lake, files, HANGS_AT_A_ROW.replace("5300", "7")).run()
+    assert lake.published()["id"].tolist() == [i for i in range(2000) if i != 7]
 
 
-def test_a_model_that_hangs_everywhere_is_refused(lake: Lake) -> None:
+def test_a_row_that_hangs_the_model_may_come_after_a_bad_file(lake: Lake) -> None:
+    """Where preflight hung is not where it began: it goes on after that place."""
+    bad = 'if 0 in batch["x"]:\n        raise ValueError("not this row")\n    if 7 in'
+    lake_of(lake, A_BAD_ROW_FIRST, HANGS_AT_A_ROW.replace("if 5300 in", bad)).run()
+    assert lake.published()["id"].tolist() == [i for i in range(2000) if i not in {0, 7}]
+
+
+@pytest.mark.parametrize("files", [ONE_ROW_GROUP, FILES], ids=["one-row-group", "files"])
+def test_a_model_that_hangs_everywhere_is_refused(lake: Lake, files: list[tuple[str, int, int]]) -> None:
     """At two places of the input it is the model, and nothing is scored for it."""
-    lake.write_model(HANGS_AT_A_ROW.replace("if 5300 in batch", "if len(batch").replace("]:", "]):", 1))
+    hangs = HANGS_AT_A_ROW.replace('if 5300 in batch["x"]:', 'if len(batch["x"]):')
     with pytest.raises(JobError, match=r"scoring the first rows took longer than retry\.stall_s = 2 s and was ended"):
-        lake.ready(retry__stall_s=2).run()
+        lake_of(lake, files, hangs).run()
     assert not failures(lake)
 
 

@@ -114,6 +114,17 @@ def test_a_model_that_fails_after_the_sample_stops_the_run_early(lake: Lake) -> 
     assert lake.snapshot().runs == {}
 
 
+def test_a_model_that_broke_since_stops_a_continued_run_too(lake: Lake) -> None:
+    """What is committed shows that it scored once: it takes more shards to say that it does not any more."""
+    lake.write_file("big.parquet", 0, 9000, row_group=100)
+    lake.write_model(RAISES_FROM.format(first=1000))
+    lake.write_job(input__shard_rows=100)
+    with pytest.raises(ShardsFailed, match=r"^80 of 90 shards have no result"):
+        lake.run()
+    with pytest.raises(ShardsFailed, match=r"the first 64 shards all failed alike.*OverBudget"):
+        lake.run()
+
+
 def test_out_of_memory_halves_the_batch_and_is_said(lake: Lake) -> None:
     """256 rows do not fit, nor 128; 64 do, once and for all. No row is lost."""
     lake.write_model(SMALL_MEMORY)

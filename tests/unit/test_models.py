@@ -299,6 +299,8 @@ def test_columns_that_neither_model_nor_job_names_are_no_part_of_it(make_job: Ma
 
     assert of(COLUMNS) == of(COLUMNS.append(pa.field("y", pa.float32()))) == of(pa.schema(reversed(COLUMNS)))
     assert of(COLUMNS) != of(COLUMNS.set(0, pa.field("id", pa.int32())))
+    # Whoever replays a row after the job was changed is told so, and need not mend the job first.
+    assert of(COLUMNS) != of(COLUMNS.remove(0))
 
 
 def test_the_folders_code_changes_with_the_folder_alone(make_job: MakeJob) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import Assignment
-from nightjar.inference.errors import StorageError
+from nightjar.inference.errors import Denied, StorageError
+from nightjar.inference.faults import FaultyStorage, fail
 from nightjar.inference.ledger import LedgerWriter, open_epoch
 from nightjar.inference.plan import Plan
 from nightjar.inference.report import RunReport, lost, standing
@@ -127,6 +128,24 @@ def test_a_quarantine_that_cannot_be_read_is_a_line_of_the_table(lake: Lake, dam
     (line,) = RunReport(lake.request(), 1).incidents()
     assert line["cause"] == "damaged part"
     assert part.name in line["message"]
+
+
+def test_a_quarantine_that_is_away_or_refused_is_not_called_damaged(lake: Lake) -> None:
+    scored(lake.ready())
+    denied = FaultyStorage(LakeStorage(), [fail("open", "*/quarantine/*", None, Denied("quarantine: not yours"))])
+    (line,) = RunReport(lake.request(storage=denied), 1).incidents()
+    assert (line["cause"], line["what was done"]) == ("not read", "")
+    assert "not yours" in line["message"]
+
+
+def test_nobody_scores_again_what_is_damaged_once_it_is_published(lake: Lake) -> None:
+    lake.ready()
+    (part,) = (receipt.quarantine for receipt in scored(lake) if receipt.quarantine is not None)
+    with writing(lake) as writer:
+        writer.append([{"t": "intent", "published": {}}])
+    (lake.revision() / part.name).unlink()
+    (line,) = RunReport(lake.request(), 1).incidents()
+    assert line["what was done"] == "published before it was damaged: restore it, or score the run anew with --fresh"
 
 
 def test_a_plan_that_cannot_be_read_is_named(lake: Lake) -> None:
