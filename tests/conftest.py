@@ -83,14 +83,6 @@ def no_leftovers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two processes share the tests: a folder whose tests share servers or runs stays in one of them."""
-    for item in items:
-        folder = item.path.parent.name
-        if folder in {"cluster", "flow"}:
-            item.add_marker(pytest.mark.xdist_group(folder))
-
-
 def pytest_sessionstart(session: pytest.Session) -> None:
     """The flights example is real data that many tests use: prepare it if `make` did not."""
     if os.environ.get("NIGHTJAR_SKIP_FLIGHTS"):

@@ -107,7 +107,7 @@ def test_the_terminal_shows_controls_and_keeps_its_own_colours() -> None:
     console.print(f"file {TITLE}", style="bold red", highlight=False, markup=False)
     console.print_json(data={"file": TITLE, "c1": CLEAR})
     cells = dict.fromkeys(("cause", "what was done", "message", "file", "row", "shard"), f"{TITLE}{CLEAR}")
-    for table in tables.shown([], [cells]):
+    for table in tables.shown([], [cells], 0, 20):
         console.print(table)
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[1;31m" in written
