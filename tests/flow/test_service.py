@@ -136,7 +136,7 @@ def test_a_failed_run_says_why(services: Services) -> None:
     path.write_text(before)
     assert run.state is not None
     assert run.state.is_failed()
-    assert run.name == "job: the job is wrong"
+    assert run.name == "form: the job is wrong", "its deployment's name: its file tells none"
     assert "unknown key 'input.shard_rowz'; did you mean 'input.shard_rows'?" in str(run.state.message)
 
 
