@@ -20,8 +20,7 @@ run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, sco
 test: $(VENV)/.installed-dev $(VENV)/.installed-system check  ## Lint, types and every test
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/python $(FLIGHTS)/train.py
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest
 
 check: $(VENV)/.installed-dev  ## ruff and mypy, strict
 	$(BIN)/ruff check .
