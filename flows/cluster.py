@@ -43,6 +43,7 @@ ADDRESS = "NIGHTJAR_RAY"
 _EXCLUDED = (".git/", ".venv/", "venv/", "__pycache__/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_RAYLET = "raylet"
 _REACH_S = 10.0
 _TRIES = "3"
 """How often Ray tries to reach a cluster's head; each may take most of a minute."""
@@ -124,6 +125,27 @@ def driving() -> dict[str, Any]:
     return {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": here}
 
 
+def own_node() -> psutil.Process | None:
+    """Ray's node process that this driver hangs on; None where it is not to be seen, as through `ray://`.
+
+    Once it has ended, the cluster that this process joined is lost, even if another one answers at its address.
+    Ray cannot be asked: what it has for that ends the whole process then.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if process.info["name"] == _RAYLET and any(here in word for word in process.info["cmdline"] or ()):
+            return process
+    return None
+
+
+def has_ended(node: psutil.Process) -> bool:
+    """Whether a node's process is there no more, or only because nobody asked how it ended."""
+    try:
+        return not node.is_running() or bool(node.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
 def call(function: Callable[..., T], *arguments: object) -> T:
     """Call a function in the cluster, as the flow's tasks are: through `ray://` nothing else can drive Ray Data.
 
@@ -192,7 +214,7 @@ def _greet(address: str, host: str, port: str) -> None:
 
 def _is_node() -> bool:
     """Whether Ray's node process runs on this machine."""
-    return any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"]))
+    return any(process.info["name"] == _RAYLET for process in psutil.process_iter(["name"]))
 
 
 def _start(address: str, **options: Any) -> None:

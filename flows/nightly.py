@@ -30,7 +30,7 @@ from pydantic import Field
 
 from nightjar.flows import artifacts, events
 from nightjar.flows.api import no_such_limit, worker_env
-from nightjar.flows.cluster import ClusterRunner, cluster, driving
+from nightjar.flows.cluster import ClusterRunner, cluster, driving, has_ended, own_node
 from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
 from nightjar.inference import run as steps
@@ -38,6 +38,9 @@ from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import AuditFailed, GateFailed, JobError, NightjarError, RunFailed, StorageError
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.run import Publication, Scored, Verdict
+
+_LOOK_S = 10.0
+"""How often a step that is waited for looks whether its cluster is still there."""
 
 
 @dataclass(frozen=True)
@@ -263,9 +266,10 @@ def _result(future: Any) -> Any:
     """A task's result, waited for in a thread: a signal that arrives inside Ray's own wait is lost.
 
     Raises:
-        RunFailed: the task's process was lost.
+        RunFailed: the task's process, or the whole cluster, was lost.
     """
     done = threading.Event()
+    node = own_node()
 
     def wait() -> None:
         try:
@@ -274,7 +278,11 @@ def _result(future: Any) -> Any:
             done.set()
 
     threading.Thread(target=wait, daemon=True, name="nightjar-wait").start()
-    done.wait()
+    while not done.wait(_LOOK_S):
+        # Ray says so itself, and of which task; but where another head has taken the place of the lost one it may wait
+        # for ever.
+        if node is not None and has_ended(node) and not done.wait(_LOOK_S):
+            raise RunFailed("the Ray cluster of this run was lost")
     if future.state.is_crashed():
         raise RunFailed(f"a task's process was lost: {str(future.state.message).splitlines()[0]}")
     return future.result()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.gates import budget_rows
 from nightjar.inference.job import Job
 from nightjar.inference.models import fetch_model
@@ -18,7 +18,7 @@ from nightjar.inference.predictors.source import folder_fingerprint
 from nightjar.inference.predictors.user import folder_of
 from nightjar.inference.request import RunRequest
 from nightjar.inference.scoring import auto_batch_rows
-from nightjar.inference.shards import Shard
+from nightjar.inference.shards import Shard, clip
 from nightjar.inference.storage import Storage
 from nightjar.inference.suspects import Attempt
 
@@ -93,11 +93,18 @@ def load(spec: WorkerSpec) -> Scorer:
     """Fetch the model to this node if it is remote, and load it with the code that the run began with.
 
     Raises:
-        JobError: model or code are no more what they were, or cannot be loaded.
+        JobError: model or code are no more what they were, or cannot be loaded; names the key.
+        StorageError: the model cannot be fetched.
     """
     job = _with_code(spec)
     path = fetch_model(spec.storage, job.model.path, spec.model_hash, Path(spec.model_cache))
-    return load_scorer(job, path)
+    try:
+        return load_scorer(job, path)
+    except NightjarError:
+        raise
+    except Exception as error:
+        said = f"loading {job.model.uses} failed with {type(error).__name__}: {error}"
+        raise JobError(clip(f"{job.model.loaded_by}: {said}")) from error
 
 
 def _with_code(spec: WorkerSpec) -> Job:

@@ -17,7 +17,7 @@ from nightjar.inference.discovery import Discovery, usual_schema
 from nightjar.inference.errors import JobError, NightjarError, ProcessSpoilt, RunFailed
 from nightjar.inference.models import scoring_fingerprint
 from nightjar.inference.plan import Plan
-from nightjar.inference.predictors import Scorer, input_columns
+from nightjar.inference.predictors import input_columns
 from nightjar.inference.request import RunRequest, check_model
 from nightjar.inference.scoring import BatchSize, Scored, score_table
 from nightjar.inference.shards import Piece, Shard, clip
@@ -155,7 +155,7 @@ def _score_row(spec: WorkerSpec, piece: Piece, row: int, pdb: bool, begin: Calla
     table = parquet.read_piece(spec.storage, piece, spec.schema).slice(row - piece.first_row, 1)
     features = table.select(list(input_columns(spec.job, spec.schema)))
     begin(_LOADING)
-    scorer = _loaded(spec)
+    scorer = load(spec)
     begin(_SCORING)
     if pdb:
         import pdb as debugger
@@ -167,21 +167,6 @@ def _score_row(spec: WorkerSpec, piece: Piece, row: int, pdb: bool, begin: Calla
     steps = score_table(features, scorer, BatchSize(1), spec.job.model.output_types(), origin=row)
     with Watchdog(spec.job.retry.stall_s):
         return _finish(steps)
-
-
-def _loaded(spec: WorkerSpec) -> Scorer:
-    """The model, with whose loading no row has to do.
-
-    Raises:
-        JobError: it cannot be loaded; names the key.
-    """
-    try:
-        return load(spec)
-    except NightjarError:
-        raise
-    except Exception as error:
-        said = f"loading {spec.job.model.uses} failed with {type(error).__name__}: {error}"
-        raise JobError(clip(f"{spec.job.model.loaded_by}: {said}")) from error
 
 
 def _finish(steps: Any) -> Scored:
@@ -217,7 +202,7 @@ def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Meas
         raise JobError("input.uri: no shard can be read, so none can be measured")
     spec = worker_spec(request, discovery.schema, check_model(request))
     began = time.monotonic()
-    scorer = _loaded(spec)
+    scorer = load(spec)
     loaded = time.monotonic()
     columns = list(input_columns(spec.job, spec.schema))
     rows = 0

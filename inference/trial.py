@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from nightjar.inference.assignment import WorkerSpec, load
-from nightjar.inference.errors import JobError, ProcessSpoilt, ShardError, StorageError
+from nightjar.inference.errors import NightjarError, ProcessSpoilt, ShardError, StorageError
 from nightjar.inference.plan import Plan, shard_of_line
 from nightjar.inference.scoring import BatchSize, score_table
 from nightjar.inference.shards import Piece, clip
@@ -50,11 +50,8 @@ def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> 
     """
     try:
         worker = ShardWorker(spec, load(spec))
-    except JobError as error:
+    except NightjarError as error:
         yield clip(str(error).removeprefix("model.uses: ").removeprefix("model.path: "))
-        return
-    except Exception as error:  # noqa: BLE001 (the user's constructor may raise anything)
-        yield clip(f"loading {spec.job.model.uses} failed with {type(error).__name__}: {error}")
         return
     device = worker.scorer.device
     unread, refused = "", []

@@ -43,6 +43,32 @@ class Gated:
         return {"score": batch["x"] * 2}
 '''
 
+WAITER = '''
+import sys
+import threading
+
+from nightjar.flows.cluster import cluster
+from nightjar.flows.nightly import _result
+from nightjar.inference.errors import RunFailed
+from nightjar.inference.jobfile import load_job
+
+
+class Never:
+    """The future of a task whose end Ray never learns of."""
+
+    def wait(self):
+        threading.Event().wait()
+
+
+try:
+    with cluster(sys.argv[1], load_job(sys.argv[2]), {}, verbose=False):
+        print("waits", flush=True)
+        _result(Never())
+except RunFailed as lost:
+    print(lost)
+'''
+"""Waits for a step as the flow does."""
+
 
 @dataclass
 class Gated:
@@ -158,3 +184,19 @@ def test_a_lost_head_ends_the_command_with_one_message(gated: Gated) -> None:
     assert (said["state"], said["reused_shards"]) == ("published", kept)
     assert gated.quiet is not None
     assert rows_of(gated.world.storage, gated.output, BEHEADED).differences(gated.quiet) == []
+
+
+def test_a_step_is_waited_for_no_longer_once_its_cluster_was_replaced(gated: Gated, tmp_path: Path) -> None:
+    """A new head at the old address knows nothing of the run, and Ray may let a driver wait for it for ever."""
+    command = [sys.executable, "-c", WAITER, gated.world.address, str(gated.lake.job_path)]
+    env = {**gated.world.head.env, "PREFECT_HOME": str(tmp_path)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiter:
+        assert waiter.stdout is not None
+        try:
+            assert waiter.stdout.readline() == "waits\n"
+            gated.world.start_cluster()
+            said, trouble = waiter.communicate(timeout=ENDS_S)
+        finally:
+            waiter.kill()
+    assert said == "the Ray cluster of this run was lost\n", said + trouble
+    assert waiter.returncode == 0
