@@ -30,7 +30,8 @@ from nightjar.flows.cluster import ClusterRunner, check_reports, cluster
 from nightjar.flows.escaping import code, markdown
 from nightjar.flows.nightly import nightly
 from nightjar.flows.server import reporting_to, start_api
-from nightjar.inference import engine, publish
+from nightjar.inference import publish
+from nightjar.inference.engine.capacity import check_cluster
 from nightjar.inference.errors import JobError, NightjarError, RunFailed
 from nightjar.inference.job import Job
 from nightjar.inference.request import RunRequest, make_request
@@ -100,7 +101,7 @@ def backfill(job: str, first: dt.date, last: dt.date, parallel: int = 1, ray: st
         request = make_request(job, date=first.isoformat())
         dates = nights_between(request.job, first, last)
         with cluster(ray, request.job, worker_env(), verbose=False):
-            engine.check_cluster(request.job, pools=parallel)
+            check_cluster(request.job, pools=parallel)
             found = _each(job, dates, parallel, ray)
     except NightjarError as error:
         return Failed(message=str(error), data=error)

@@ -15,8 +15,8 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import engine
 from nightjar.inference.assignment import WorkerSpec
+from nightjar.inference.engine.passes import run_pass
 from nightjar.inference.errors import (
     Fenced,
     InputChanged,
@@ -174,7 +174,7 @@ class Campaign:
         crumbs: dict[str, Crumb] = {}
         started = 0
         ended = ""
-        events = engine.run_pass(self.spec, table, attempts)
+        events = run_pass(self.spec, table, attempts)
         try:
             for batch in events:
                 for event in batch:

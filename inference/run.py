@@ -14,13 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import engine, gates, outcomes, publish
+from nightjar.inference import gates, outcomes, publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import WorkerSpec, worker_spec
 from nightjar.inference.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.campaign import Campaign, Listener
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.discovery import discover as discover_input
+from nightjar.inference.engine import tasks
+from nightjar.inference.engine.capacity import check_cluster
 from nightjar.inference.errors import AuditFailed, GateFailed, Held, JobError, RunFailed, ShardsFailed
 from nightjar.inference.gates import GateResult
 from nightjar.inference.ledger import LedgerWriter, Record, State
@@ -116,9 +118,9 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     probe(request)
     check_space(request.job, request.output, discovery, discovery.rows)
     made = make_plan(discovery, request.job, "")
-    engine.check_cluster(request.job, descriptors=made.table.nbytes)
+    check_cluster(request.job, descriptors=made.table.nbytes)
     spec = worker_spec(request, discovery.schema, check_model(request), rows=discovery.rows)
-    loaded = engine.preflight(spec, samples(made))
+    loaded = tasks.preflight(spec, samples(made))
     warnings = [*_device_warning(request, loaded.device), *([loaded.sample_error] if loaded.sample_error else [])]
     if discovery.unreadable:
         warnings.append(f"{discovery.unreadable} files cannot be read: their shards will fail")
@@ -288,15 +290,15 @@ def _preflight(spec: WorkerSpec, made: Plan, writer: LedgerWriter) -> str:
     left = next((shard for shard in made.shards() if shard.id not in writer.state.committed), None)
     if left is None:
         return ""
-    engine.check_cluster(spec.job, descriptors=made.table.nbytes)
-    return engine.preflight(spec, samples(made)).device
+    check_cluster(spec.job, descriptors=made.table.nbytes)
+    return tasks.preflight(spec, samples(made)).device
 
 
 def _audit(
     request: RunRequest, uri: str, table: pa.Table, writer: LedgerWriter, listener: Listener, progress: Progress
 ) -> Audited:
     audited: Audited | None = None
-    for step in engine.audit(request.storage, uri, request.job, table):
+    for step in tasks.audit(request.storage, uri, request.job, table):
         writer.check()
         listener(progress)
         audited = step or audited
@@ -316,7 +318,7 @@ def _rescore(
         raise RunFailed("the model changed while the run went on; repeat the command: it scores what that changes")
     spec = worker_spec(request, discovery.schema, model_hash, revision=uri, epoch=writer.epoch)
     rescored: Rescored | None = None
-    for step in engine.rescore(spec, sample(table, share, uri)):
+    for step in tasks.rescore(spec, sample(table, share, uri)):
         writer.check()
         rescored = step or rescored
     return rescored

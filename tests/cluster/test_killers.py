@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import ray
 
-from nightjar.inference import engine
+from nightjar.inference.engine.passes import run_pass
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.faults import FaultyStorage, pause
 from nightjar.inference.shards import Started
@@ -110,7 +110,7 @@ def test_a_pool_that_lost_processes_holds_no_cpus(lake: Lake) -> None:
     """Its actors end with the pass: else the next pass waits for their CPUs, perhaps for ever."""
     lake.write_model(KILLERS)
     plan = lake.ready().planned()
-    events = engine.run_pass(lake.worker_spec(), plan.table, [Attempt()] * len(plan))
+    events = run_pass(lake.worker_spec(), plan.table, [Attempt()] * len(plan))
     started = {event.worker for batch in events for event in batch if isinstance(event, Started)}
     assert len(started) >= 3
     wait_until(lambda: ray.available_resources().get("CPU") == 2, 5, "every CPU is free again")

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import ray
 
-from nightjar.inference import engine
+from nightjar.inference.engine.capacity import check_cluster
+from nightjar.inference.engine.passes import run_pass
 from nightjar.inference.errors import ClusterError, JobError, RunFailed, ShardsFailed
+from nightjar.inference.suspects import Attempt
 from support import Lake, command, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
@@ -219,7 +221,7 @@ def test_a_pass_without_any_event_is_ended(lake: Lake, tmp_path: Path) -> None:
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 0, 30, "the CPUs are held")
     try:
         lake.ready(retry__stall_s=1)
-        events = engine.run_pass(lake.worker_spec(), lake.planned().table, [engine.Attempt()] * 8)
+        events = run_pass(lake.worker_spec(), lake.planned().table, [Attempt()] * 8)
         with pytest.raises(RunFailed, match="no progress"):
             list(events)
     finally:
@@ -231,4 +233,4 @@ def test_more_descriptors_than_the_object_store_holds_are_refused(lake: Lake) ->
     """With the numbers, and the key to change."""
     job = lake.ready().request().job
     with pytest.raises(ClusterError, match=r"^input\.shard_rows: .* take 1,048,576 MiB, and .* has [\d,]+ MiB"):
-        engine.check_cluster(job, descriptors=1 << 40)
+        check_cluster(job, descriptors=1 << 40)

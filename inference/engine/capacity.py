@@ -1,0 +1,53 @@
+"""What the cluster has, and whether a job fits in it."""
+
+from __future__ import annotations
+
+import ray
+
+from nightjar.inference.errors import ClusterError
+from nightjar.inference.job import Job
+
+_COPIES = 3
+"""Of the shards' descriptors in the object store at once: discovered, planned, in blocks."""
+
+
+def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
+    """Whether the cluster can place the smallest pool the job allows, so many times over, and hold what it is told.
+
+    descriptors: bytes of the shards' descriptors, all that lies in the object store.
+
+    Raises:
+        ClusterError: names the key to change, with the numbers.
+    """
+    need = job.resources
+    alive = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes = [node["Resources"] for node in alive if node["Alive"]]
+    placeable = sum(fits(node, need.cpus, need.gpus) for node in nodes)
+    if placeable < need.min_actors * pools:
+        have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
+        raise ClusterError(
+            f"resources: {f'{pools} × ' if pools > 1 else ''}{need.min_actors} actors of {need.cpus:g} CPUs and "
+            f"{need.gpus:g} GPUs each do not fit: "
+            f"this cluster has {len(nodes)} nodes ({have}), room for {placeable}. "
+            f"Lower resources.actors, cpus or gpus{' or --parallel' if pools > 1 else ''}, or choose another cluster "
+            "with --ray"
+        )
+    store = total("object_store_memory")
+    if descriptors * _COPIES > store:
+        raise ClusterError(
+            f"input.shard_rows: the descriptors of this plan's shards take {descriptors / 2**20:,.0f} MiB, and the "
+            f"cluster's object store has {store / 2**20:,.0f} MiB. Make the shards larger, or start Ray with a larger "
+            "--object-store-memory"
+        )
+
+
+def fits(node: dict[str, float], cpus: float, gpus: float) -> int:
+    """So many processes of these CPUs and GPUs have room on a node of these resources."""
+    room = [node.get(kind, 0.0) / each for kind, each in (("CPU", cpus), ("GPU", gpus)) if each > 0]
+    return int(min(room, default=1024))
+
+
+def total(resource: str) -> float:
+    """The whole cluster's, in Ray's units."""
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return resources.get(resource, 0.0)

@@ -1,0 +1,205 @@
+"""Passes over an actor pool.
+
+A pass is one Ray Data job: a dataset of shard descriptors, mapped over actors that read, score and write,
+yielding events that stream to the driver. No row enters the object store. The settings below make a pass
+finite and lose nothing but what died: with Ray's defaults, a row that kills its process is retried for ever.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+import ray.data
+from ray.data import ActorPoolStrategy, DataContext
+
+from nightjar.inference.assignment import Assignment, WorkerSpec
+from nightjar.inference.engine import NO_EVENT, TICK_S
+from nightjar.inference.errors import PassEnded, ProcessSpoilt
+from nightjar.inference.plan import shard_of_line
+from nightjar.inference.shards import Crumb, Event, clip, decode, encode
+from nightjar.inference.suspects import Attempt, Rows
+from nightjar.inference.worker import ShardWorker
+
+BLOCKS_PER_ACTOR = 64
+MAX_BLOCKS = 1024
+BUFFERED = 64
+FEW = 4
+"""So many suspects share one actor: Ray Data takes each crumb at once from one, at 10 Hz from several."""
+LAST_WORDS_S = 1.0
+_CLOSING_S = 5.0
+
+
+class _Sealed:
+    """A spec on its way to the actors. Ray writes what a dataclass holds into its own records, secrets, too."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+
+
+class _Actor:
+    """A `ShardWorker` as Ray Data's map_batches wants it: one block of assignments in, events out."""
+
+    def __init__(self, sealed: _Sealed) -> None:
+        self._worker = ShardWorker(sealed.spec)
+
+    def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
+        try:
+            for event in self._worker.process(_assignments(block)):
+                table = pa.table({"event": [json.dumps(encode(event))]})
+                yield table
+                if isinstance(event, Crumb):
+                    # With one block buffered, a second one is taken only when the first has arrived: no crumb is
+                    # still on its way while its row is scored, so the death is never blamed on the row before.
+                    yield table
+        except ProcessSpoilt:
+            # What was said last is still on its way; if it is lost, this is a death like any other.
+            time.sleep(LAST_WORDS_S)
+            os._exit(1)
+
+
+def _assignments(block: pa.Table) -> Iterator[Assignment]:
+    for line in block.to_pylist():
+        how = json.loads(line["how"]) if line["how"] else {}
+        attempt = Attempt(
+            number=line["attempt"],
+            crumbs=bool(how),
+            singly=Rows(**how["singly"]) if how.get("singly") else None,
+            skip=tuple(Rows(**rows) for rows in how.get("skip", ())),
+        )
+        yield Assignment(shard_of_line(line), attempt)
+
+
+def _how(attempt: Attempt) -> str:
+    """What an attempt has beyond its number; empty for all but suspects, so that a million shards stay small."""
+    if not attempt.crumbs:
+        return ""
+    return json.dumps(
+        {
+            "singly": asdict(attempt.singly) if attempt.singly else None,
+            "skip": [asdict(rows) for rows in attempt.skip],
+        }
+    )
+
+
+def _blocks(shards: pa.Table, attempts: Sequence[Attempt], actors: int) -> list[pa.Table]:
+    """Suspects alone, the others in a bounded number of blocks."""
+    how = pa.array([_how(attempt) for attempt in attempts], pa.string())
+    table = shards.append_column("attempt", pa.array([a.number for a in attempts], pa.int32())).append_column(
+        "how", how
+    )
+    alone = [index for index, attempt in enumerate(attempts) if attempt.crumbs]
+    others = table.filter(pa.compute.equal(how, ""))
+    blocks = [table.slice(index, 1) for index in alone]
+    count = min(others.num_rows, MAX_BLOCKS, BLOCKS_PER_ACTOR * actors)
+    edges = [others.num_rows * i // count for i in range(count + 1)] if count else []
+    blocks += [others.slice(low, high - low) for low, high in itertools.pairwise(edges)]
+    return blocks
+
+
+def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> Generator[list[Event], None, None]:
+    """Score the shards (lines of `plan.SHARDS`), one attempt each; yields events in batches, [] on a tick.
+
+    Ends when Ray has nothing more to say: what was started and has no receipt by then has died. Closing the
+    iterator ends the pass.
+
+    Raises:
+        PassEnded: Ray gave up on the pass itself.
+    """
+    need = spec.job.resources
+    blocks = _blocks(shards, attempts, need.max_actors)
+    suspects = any(attempt.crumbs for attempt in attempts)
+    most = 1 if any(attempt.singly for attempt in attempts) or (suspects and len(blocks) <= FEW) else need.max_actors
+    _configure(spec.job.retry.stall_s, buffered=1 if suspects else BUFFERED)
+    try:
+        for events in _stream(_pass(spec, blocks, most, suspects)):
+            yield [decode(json.loads(text)) for text in events]
+    finally:
+        # A task that lost its process leaves its exception in a reference cycle with the pool. Until that is
+        # collected the pool's actors live on and hold their CPUs, and the next pass waits for these for ever.
+        gc.collect()
+
+
+def _pass(spec: WorkerSpec, blocks: list[pa.Table], most: int, suspects: bool) -> Any:
+    """The dataset whose execution is the pass, over at most so many actors; nothing waits behind a suspect."""
+    need = spec.job.resources
+    pool = ActorPoolStrategy(
+        min_size=min(need.min_actors, most, len(blocks)),
+        max_size=min(most, len(blocks)),
+        max_tasks_in_flight_per_actor=1 if suspects else 2,
+    )
+    # Not from_arrow: that asks a task for each block's size, and waits for ever where every CPU is taken.
+    # Not map_batches: that wants a batch size for GPUs, and would join suspects to blocks of so many rows.
+    return ray.data.from_blocks(blocks).map_batches_internal(
+        _Actor,
+        fn_constructor_args=(_Sealed(spec),),
+        batch_size=None,
+        batch_format="pyarrow",
+        compute=pool,
+        num_cpus=need.cpus,
+        num_gpus=need.gpus,
+        max_restarts=-1,
+        max_task_retries=0,
+    )
+
+
+def _stream(dataset: Any) -> Generator[list[str], None, None]:
+    """The dataset's events, read in a thread so that the driver can tick while nothing happens."""
+    arrived: queue.Queue[list[str] | Exception | None] = queue.Queue(maxsize=256)
+    closed = threading.Event()
+
+    def consume() -> None:
+        try:
+            for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                arrived.put(batch["event"].to_pylist())
+                if closed.is_set():
+                    return
+            arrived.put(None)
+        except Exception as error:  # noqa: BLE001 (raised again where the events are wanted)
+            arrived.put(error)
+
+    thread = threading.Thread(target=consume, daemon=True, name="nightjar-events")
+    thread.start()
+    try:
+        while True:
+            try:
+                item = arrived.get(timeout=TICK_S)
+            except queue.Empty:
+                yield []
+                continue
+            if item is None:
+                return
+            if isinstance(item, Exception):
+                raise PassEnded(f"Ray ended the pass: {clip(str(item))}") from item
+            yield item
+    finally:
+        closed.set()
+        while not arrived.empty():
+            arrived.get_nowait()
+        thread.join(_CLOSING_S)
+
+
+def _configure(stall_s: float, buffered: int) -> None:
+    context = DataContext.get_current()
+    # How many events an actor may be ahead of the driver; there is no public name for it.
+    context._max_num_blocks_in_streaming_gen_buffer = buffered
+    context.max_errored_blocks = -1
+    # Each event is handed over when it is yielded, not when a block is full.
+    context.target_max_block_size = 1
+    context.execution_no_progress_timeout_s = NO_EVENT * stall_s
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.enable_auto_log_stats = False
+    # It logs a traceback for each lost task, which the ledger tells better, and a handler that keeps such a
+    # record keeps the pool's actors, too. What ends a pass is raised.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)

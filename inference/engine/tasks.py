@@ -1,0 +1,208 @@
+"""Work that needs no pool, as plain Ray tasks with a limit of time: trying the model, the audit, scoring again."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import ray
+import ray.exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from nightjar.inference.assignment import WorkerSpec
+from nightjar.inference.audit import Audited, audit_block
+from nightjar.inference.engine import NO_EVENT, TICK_S
+from nightjar.inference.engine.capacity import fits, total
+from nightjar.inference.errors import JobError, NightjarError, RunFailed
+from nightjar.inference.job import Job
+from nightjar.inference.rescore import Rescored
+from nightjar.inference.rescore import rescore as rescore_shards
+from nightjar.inference.shards import Piece, clip
+from nightjar.inference.storage import Storage
+from nightjar.inference.trial import Loaded, try_model
+
+AUDIT_BLOCKS = 256
+AUDIT_SHARDS = 32
+"""At least so many blocks an audit has, and at most so many shards a block: each has the same time to end."""
+
+
+def preflight(spec: WorkerSpec, places: Sequence[Piece]) -> Loaded:
+    """Load the model once, in one process without restarts, and score a few rows.
+
+    places: of the input, as of `trial.samples`.
+
+    Raises:
+        JobError: the model cannot be loaded, its process died over that, or no row anywhere could be scored.
+    """
+    loaded = _try(spec, places)
+    if loaded.hung:
+        # One row may be why, and the passes find that; at another place it is the model.
+        others = places[loaded.place + 1 :]
+        if _try(spec, others or places[loaded.place :], last=not others).hung:
+            raise JobError(f"{spec.job.model.loaded_by}: {loaded.sample_error}; see whether it hangs, or allow more")
+    return loaded
+
+
+def _try(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Loaded:
+    need = spec.job.resources
+    trial: Any = ray.remote(
+        num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming"
+    )(try_model)
+    steps: Any = trial.options(name="nightjar preflight").remote(spec, list(places), last)
+    key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
+    loaded: Loaded | None = None
+    try:
+        for step in _patiently(steps, stall_s):
+            outcome = ray.get(step)
+            if isinstance(outcome, str):
+                raise JobError(f"{key}: {outcome}")
+            loaded = outcome
+    except ray.exceptions.RayTaskError as error:
+        raise JobError(f"{key}: {clip(str(error.cause))}") from error
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
+        if loaded is None:
+            raise JobError(
+                f"{key}: loading the model ended its process (exit, signal or out of memory) before it was ready; "
+                "load it once in a plain Python process to see why"
+            ) from error
+        # A row that kills its process is the passes' business: they find it and quarantine it.
+        return Loaded(loaded.device, "scoring the first rows ended the process")
+    except TimeoutError:
+        took = f"took longer than retry.stall_s = {stall_s:g} s and was ended"
+        if loaded is not None:
+            return Loaded(loaded.device, f"scoring the first rows {took}", loaded.place, hung=True)
+        raise JobError(
+            f"{key}: loading the model {took}; see whether it hangs, whether the cluster is busy with others, or "
+            "allow more"
+        ) from None
+    assert loaded is not None
+    return loaded
+
+
+def _patiently(steps: Any, stall_s: float) -> Iterator[Any]:
+    """The task's results as they come; ends the task and raises TimeoutError when none comes for `stall_s`."""
+    while True:
+        ready, _ = ray.wait([steps], timeout=stall_s)
+        if not ready:
+            ray.cancel(steps, force=True)
+            raise TimeoutError
+        try:
+            yield next(steps)
+        except StopIteration:
+            return
+
+
+def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
+    """Audit committed shards on the cluster; yields None on a tick, and at last everything merged in order.
+
+    Plain tasks: an audit needs neither a pool nor a model, and repeating one harms nothing.
+
+    Raises:
+        RunFailed: the cluster lost its tasks again and again, or let none of them end for `NO_EVENT` × `stall_s`.
+    """
+    audit_task = ray.remote(num_cpus=1)(_audit_lines)
+    waiting = _audit_blocks(outcomes)
+    running: dict[Any, int] = {}
+    found: dict[int, Audited] = {}
+    merged, blocks = Audited(), 0
+    room = max(1, int(total("CPU"))) * 2
+    deadline = time.monotonic() + NO_EVENT * job.retry.stall_s
+    while True:
+        for index, block in itertools.islice(waiting, room - len(running)):
+            running[audit_task.options(name="nightjar audit").remote(block, storage, revision, job)] = index
+        if not running:
+            break
+        done, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
+        for task in done:
+            found[running.pop(task)] = _answer(task, "the audit")
+            deadline = time.monotonic() + NO_EVENT * job.retry.stall_s
+        while blocks in found:
+            merged.merge(found.pop(blocks))
+            blocks += 1
+        if time.monotonic() > deadline:
+            raise RunFailed(
+                f"the audit stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the cluster busy "
+                "with others, or the storage away? Repeat the command: what is scored is kept"
+            )
+        yield None
+    yield merged
+
+
+def _answer(task: Any, what: str) -> Any:
+    """A task's result; RunFailed when the cluster lost it as often as Ray tries it again."""
+    try:
+        return ray.get(task)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, NightjarError):
+            raise error.cause from error
+        raise
+    except ray.exceptions.RayError as error:
+        raise RunFailed(f"the cluster lost {what}: {clip(str(error))}") from error
+
+
+def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
+    """Score shards again in new processes, on other nodes than before where there are any; None on a tick.
+
+    chosen: lines of `outcomes.OUTCOMES`.
+
+    Raises:
+        RunFailed: a process was lost over it, or nothing came for as long as a shard may take.
+    """
+    need = spec.job.resources
+    again = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
+        rescore_shards
+    )
+    running: dict[Any, str] = {}
+    for host, lines in _by_host(chosen, need.max_actors):
+        where = _elsewhere(host, need.cpus, need.gpus)
+        task: Any = again.options(name="nightjar rescore", scheduling_strategy=where).remote(spec, lines)
+        running[task] = host
+    merged, patience = Rescored(), spec.job.retry.shard_s + NO_EVENT * spec.job.retry.stall_s
+    deadline = time.monotonic() + patience
+    while running:
+        ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
+        for task in ready:
+            try:
+                merged.merge(_answer(next(task), f"a process that scored shards of {running[task]} again"))
+            except StopIteration:
+                del running[task]
+            deadline = time.monotonic() + patience
+        if time.monotonic() > deadline:
+            for task in running:
+                ray.cancel(task, force=True)
+            raise RunFailed(f"audit.rescore: no shard was scored again within {patience:g} s; is the cluster busy?")
+        yield None
+    yield merged
+
+
+def _by_host(chosen: pa.Table, processes: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The lines by the host that scored them, in no more parts than processes (but one a host)."""
+    by_host: dict[str, list[dict[str, Any]]] = {}
+    for line in chosen.to_pylist():
+        by_host.setdefault(line["worker"].rpartition(":")[0], []).append(line)
+    for host, lines in by_host.items():
+        parts = max(1, min(len(lines), processes * len(lines) // chosen.num_rows))
+        for part in range(parts):
+            yield host, lines[part::parts]
+
+
+def _elsewhere(host: str, cpus: float, gpus: float) -> Any:
+    """Where to place what shall not run on this host, if it can be helped."""
+    alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    others = [n for n in alive if n["NodeManagerHostname"] != host and fits(n["Resources"], cpus, gpus)]
+    return NodeAffinitySchedulingStrategy(others[0]["NodeID"], soft=True) if others else "DEFAULT"
+
+
+def _audit_blocks(outcomes: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Blocks as a pure function of the shards: the order of merging must not vary."""
+    count = max(1, min(outcomes.num_rows, max(AUDIT_BLOCKS, -(-outcomes.num_rows // AUDIT_SHARDS))))
+    edges = [outcomes.num_rows * index // count for index in range(count + 1)]
+    for index, (low, high) in enumerate(itertools.pairwise(edges)):
+        yield index, outcomes.slice(low, high - low).combine_chunks()
+
+
+def _audit_lines(block: pa.Table, storage: Storage, revision: str, job: Job) -> Audited:
+    return audit_block(storage, revision, job, block.to_pylist())
