@@ -14,7 +14,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -30,7 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import nightjar.flows
 import nightjar.inference
-from nightjar.inference.errors import ClusterError, NightjarError
+from nightjar.inference.errors import ClusterError, NightjarError, RunFailed
 from nightjar.inference.job import Job
 
 T = TypeVar("T")
@@ -44,6 +44,7 @@ _EXCLUDED = (".git/", ".venv/", "venv/", "__pycache__/", ".mypy_cache/", ".ruff_
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _RAYLET = "raylet"
+LOST = "the Ray cluster of this run was lost"
 _REACH_S = 10.0
 _TRIES = "3"
 """How often Ray tries to reach a cluster's head; each may take most of a minute."""
@@ -90,11 +91,23 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
 
     Raises:
         ClusterError: there is no usable cluster at the address.
+        RunFailed: it was lost meanwhile.
     """
-    if ray.is_initialized():
-        yield
-        return
-    address = named(address)
+    with ExitStack() as connected:
+        if not ray.is_initialized():
+            connected.enter_context(_connected(named(address), job, env, verbose))
+        try:
+            yield
+        except ray.exceptions.RayTaskError:
+            raise
+        except ray.exceptions.RayError as error:
+            # A call of this process's own: what becomes of tasks, their results say. Of a head that was replaced Ray
+            # says that it wants a token.
+            raise RunFailed(LOST) from error
+
+
+@contextmanager
+def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool) -> Iterator[None]:
     options: dict[str, Any] = {
         "namespace": "nightjar",
         "log_to_driver": verbose,
@@ -224,7 +237,7 @@ def _start(address: str, **options: Any) -> None:
         if threading.current_thread() is threading.main_thread():
             # Ray's own handler would end the process without a word.
             signal.signal(signal.SIGTERM, on_sigterm)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
         said = _essence(error)
         if address == "local":
             raise ClusterError(f"Ray could not start on this machine: {said}") from error

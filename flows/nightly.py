@@ -30,7 +30,7 @@ from pydantic import Field
 
 from nightjar.flows import artifacts, events
 from nightjar.flows.api import no_such_limit, worker_env
-from nightjar.flows.cluster import ClusterRunner, cluster, driving, has_ended, own_node
+from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, has_ended, own_node
 from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
 from nightjar.inference import run as steps
@@ -282,7 +282,7 @@ def _result(future: Any) -> Any:
         # Ray says so itself, and of which task; but where another head has taken the place of the lost one it may wait
         # for ever.
         if node is not None and has_ended(node) and not done.wait(_LOOK_S):
-            raise RunFailed("the Ray cluster of this run was lost")
+            raise RunFailed(LOST)
     if future.state.is_crashed():
         raise RunFailed(f"a task's process was lost: {str(future.state.message).splitlines()[0]}")
     return future.result()

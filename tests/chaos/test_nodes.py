@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from readers import Rows, records_of, rows_of
 from world import Node, World, world
 
 from driver import Victim, running
+from nightjar.flows.cluster import LOST
 from nightjar.inference import publish
 from support import GATE, Lake, permit, wait_until
 
@@ -43,11 +45,11 @@ class Gated:
         return {"score": batch["x"] * 2}
 '''
 
-WAITER = '''
+DRIVER = '''
 import sys
 import threading
 
-from nightjar.flows.cluster import cluster
+from nightjar.flows.cluster import call, cluster
 from nightjar.flows.nightly import _result
 from nightjar.inference.errors import RunFailed
 from nightjar.inference.jobfile import load_job
@@ -62,12 +64,15 @@ class Never:
 
 try:
     with cluster(sys.argv[1], load_job(sys.argv[2]), {}, verbose=False):
-        print("waits", flush=True)
-        _result(Never())
+        print("is there", flush=True)
+        if sys.argv[3] == "waits":
+            _result(Never())
+        sys.stdin.readline()
+        call(threading.active_count)
 except RunFailed as lost:
     print(lost)
 '''
-"""Waits for a step as the flow does."""
+"""Waits for a step as the flow does, or submits one when it is told to."""
 
 
 @dataclass
@@ -186,17 +191,22 @@ def test_a_lost_head_ends_the_command_with_one_message(gated: Gated) -> None:
     assert rows_of(gated.world.storage, gated.output, BEHEADED).differences(gated.quiet) == []
 
 
-def test_a_step_is_waited_for_no_longer_once_its_cluster_was_replaced(gated: Gated, tmp_path: Path) -> None:
-    """A new head at the old address knows nothing of the run, and Ray may let a driver wait for it for ever."""
-    command = [sys.executable, "-c", WAITER, gated.world.address, str(gated.lake.job_path)]
+def test_a_driver_whose_cluster_was_replaced_says_so(gated: Gated, tmp_path: Path) -> None:
+    """A new head at the old address knows nothing of the run: Ray may wait for it for ever, or ask for a token."""
+    command = [sys.executable, "-c", DRIVER, gated.world.address, str(gated.lake.job_path)]
     env = {**gated.world.head.env, "PREFECT_HOME": str(tmp_path)}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiter:
-        assert waiter.stdout is not None
-        try:
-            assert waiter.stdout.readline() == "waits\n"
-            gated.world.start_cluster()
-            said, trouble = waiter.communicate(timeout=ENDS_S)
-        finally:
-            waiter.kill()
-    assert said == "the Ray cluster of this run was lost\n", said + trouble
-    assert waiter.returncode == 0
+    with ExitStack() as started:
+        drivers = []
+        for does in ("waits", "asks"):
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            driver = started.enter_context(subprocess.Popen([*command, does], env=env, text=True, **pipes))
+            started.callback(driver.kill)
+            drivers.append(driver)
+        for driver in drivers:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == "is there\n"
+        gated.world.start_cluster()
+        for driver in drivers:
+            said, trouble = driver.communicate("\n", timeout=ENDS_S)
+            assert said == f"{LOST}\n", said + trouble
+            assert driver.returncode == 0
