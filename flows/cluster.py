@@ -13,6 +13,7 @@ import signal
 import socket
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -46,6 +47,8 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _RAYLET = "raylet"
 LOST = "the Ray cluster of this run was lost"
 _REACH_S = 10.0
+_joined = threading.Event()
+"""Set while this process hangs on a cluster that it joined here."""
 _TRIES = "3"
 """How often Ray tries to reach a cluster's head; each may take most of a minute."""
 
@@ -94,16 +97,20 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
         RunFailed: it was lost meanwhile.
     """
     with ExitStack() as connected:
-        if not ray.is_initialized():
+        # Asked of Ray only if it is not known: through `ray://` that is a call, too.
+        if not _joined.is_set() and not ray.is_initialized():
             connected.enter_context(_connected(named(address), job, env, verbose))
         try:
             yield
         except ray.exceptions.RayTaskError:
             raise
-        except ray.exceptions.RayError as error:
+        except (ray.exceptions.RayError, grpc.RpcError) as error:
             # A call of this process's own: what becomes of tasks, their results say. Of a head that was replaced Ray
             # says that it wants a token.
             raise RunFailed(LOST) from error
+        except ConnectionError as error:
+            # The same through `ray://`.
+            raise RunFailed(f"{LOST}: {str(error).partition('.')[0]}") from error
 
 
 @contextmanager
@@ -115,6 +122,11 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
         "configure_logging": True,
     }
     _keep_off_stdout(verbose)
+    if not verbose:
+        # What the client says of a connection that is lost, the run's end says, too.
+        logging.getLogger("ray.util.client").setLevel(logging.CRITICAL)
+        logging.getLogger("ray.util.client.logsclient").disabled = True  # this one sets its level itself
+        warnings.filterwarnings("ignore", module=r"ray\.util\.client")
     with tempfile.TemporaryDirectory(prefix="nightjar-") as staging:
         if address is None:
             # Ray's processes inherit it; what stands in a runtime_env is written to logs.
@@ -123,9 +135,11 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
         else:
             _reach(address)
             _start(address=address, runtime_env=_shipped(job, env, Path(staging)), **options)
+        _joined.set()
         try:
             yield
         finally:
+            _joined.clear()
             ray.shutdown()
 
 

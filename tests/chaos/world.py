@@ -104,7 +104,8 @@ class Node:
 class World:
     """Everything a run of `nightjar` needs, and the command itself while there is one.
 
-    env: the settings of commands. down: what somebody took away and will bring back.
+    address, client: the cluster's, for its nodes and for others. env: the settings of commands. down: what somebody
+    took away and will bring back.
     """
 
     folder: Path
@@ -112,6 +113,7 @@ class World:
     head: Node
     nodes: list[Node]
     address: str
+    client: str
     env: dict[str, str]
     down: set[str] = field(default_factory=set)
     command: Victim | None = None
@@ -267,7 +269,7 @@ def _world(folder: Path, store: S3Process, env: dict[str, str]) -> World:
         apart = ["--node-ip-address=127.0.0.1", "--dashboard-agent-listen-port=0", f"--temp-dir={folder / name}"]
         memory = ["--object-store-memory=100000000"]
         made.append(Node(name, [*words, *apart, *memory], env, folder / f"{name}.log"))
-    return World(folder, store, made[0], made[1:], address, env)
+    return World(folder, store, made[0], made[1:], address, f"ray://127.0.0.1:{client}", env)
 
 
 def _aws(store: S3Process) -> dict[str, str]:
