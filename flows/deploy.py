@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import yaml
@@ -222,6 +223,12 @@ def _pause(client: SyncPrefectClient, gone: list[DeploymentResponse]) -> list[De
     return [Deployed(each.name, "paused", f"{each.parameters.get('job')} has no such job any more") for each in gone]
 
 
+class _Runner(Runner):
+    def handle_sigterm(self, *_: Any, **__: Any) -> None:
+        """As Ctrl-C. Prefect's own leaves its `stop` unawaited, so that nothing is stopped in order."""
+        raise KeyboardInterrupt
+
+
 def serve(jobs: dict[str, Job], folder: str, ray: str | None = None, limit: int | None = None) -> Runner:
     """A runner for the jobs of a folder: `start` polls for due runs and carries each out in a process of its own.
 
@@ -235,7 +242,7 @@ def serve(jobs: dict[str, Job], folder: str, ray: str | None = None, limit: int 
         known = {deployment.name: deployment for deployment in _known(client)}
         made = [as_deployment(path, job, known.get(job.name), ray=ray) for path, job in jobs.items()]
         # Schedules stay active while nothing serves: a night that falls due meanwhile is late, not lost.
-        runner = Runner(name=TAG, pause_on_shutdown=False, limit=limit)
+        runner = _Runner(name=TAG, pause_on_shutdown=False, limit=limit)
         for deployment in made:
             runner.add_deployment(deployment)
         _pause(client, _gone(folder, jobs, known))

@@ -12,7 +12,7 @@ from nightjar.flows.server import nights_ahead, reporting_to, start_api
 
 
 def serve_until_ended(folder: str, console: Console, *, ray: str | None, limit: int) -> None:
-    """Serve until interrupted. Without a configured Prefect API one is started, with its pages, and ends with this.
+    """Serve until Ctrl-C or SIGTERM. Without a configured Prefect API one is started, with pages, and ends with this.
 
     Raises:
         JobError: there is no job file, or one of them is wrong.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -75,6 +76,7 @@ class Service:
 
     process: subprocess.Popen[bytes]
     log: Path
+    ends_by: signal.Signals = signal.SIGINT
 
     def says(self, text: str) -> bool:
         """Whether it has printed this."""
@@ -98,7 +100,7 @@ class Service:
 def service(
     folder: Path, *words: str | Path, env: dict[str, str], program: str = "nightjar", cwd: Path | None = None
 ) -> Iterator[Service]:
-    """`nightjar …` (or another program of this environment) in the background; ended by SIGINT, as by Ctrl-C."""
+    """`nightjar …` (or another program here) in the background; ended by SIGINT if not told otherwise."""
     log = folder / f"{'-'.join(map(str, words[:1])).replace('/', '_')}.log"
     binary = str(Path(sys.executable).parent / program)
     with log.open("wb") as file:
@@ -110,16 +112,17 @@ def service(
             cwd=cwd,
             start_new_session=True,
         )
+    running = Service(process, log)
     try:
-        yield Service(process, log)
+        yield running
     finally:
-        end(process)
+        end(process, by=running.ends_by)
 
 
-def end(process: subprocess.Popen[bytes], patience_s: float = 45) -> None:
-    """End it as Ctrl-C would; whatever is left then is killed, by id."""
+def end(process: subprocess.Popen[bytes], patience_s: float = 45, by: signal.Signals = signal.SIGINT) -> None:
+    """End it, as Ctrl-C would; whatever is left then is killed, by id."""
     below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    process.send_signal(2)
+    process.send_signal(by)
     try:
         process.wait(patience_s)
     except subprocess.TimeoutExpired:

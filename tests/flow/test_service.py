@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,7 +185,7 @@ def test_the_schedule_fires_and_scores_the_right_night(services: Services, place
 
 
 def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
-    """With nothing configured: it says where its pages are, they answer, and Ctrl-C leaves nothing behind.
+    """With nothing configured: it says where its pages are, they answer, and SIGTERM leaves nothing behind.
 
     Two weeks of nights are made ahead: what falls due while nothing serves is run late only if its run was made.
     """
@@ -193,6 +194,7 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
     with leaves_nothing() as mark:
         env = {**mark, "PREFECT_HOME": str(tmp_path / "home"), "PREFECT_API_URL": ""}
         with service(tmp_path, "serve", tmp_path / "own", env=env) as serving:
+            serving.ends_by = signal.SIGTERM  # as systemd and containers do; the others here end by Ctrl-C
             wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
             found = re.search(r"Pages: (http://127\.0\.0\.1:\d+)/deployments", serving.log.read_text())
             assert found, serving.log.read_text()
@@ -205,6 +207,8 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
     assert "of what falls due the first 14 nights of each job are run when something serves again" in said
     assert "`nightjar backfill`" in said
     assert "Traceback" not in said
+    assert "Warning" not in said
+    assert serving.process.returncode == 0
 
 
 def test_serving_a_wrong_folder_is_one_sentence(tmp_path: Path) -> None:
