@@ -7,6 +7,7 @@ file must not wait for them.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -20,6 +21,9 @@ from nightjar.inference.errors import NightjarError
 EXIT_USAGE = 2
 EXIT_HELD = 3
 EXIT_INTERRUPTED = 130
+
+_WIDE = 240
+"""Columns of what is no terminal."""
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job file (YAML).")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run: its date, or the name it was given.")]
@@ -43,7 +47,15 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show what Ray an
 
 
 class Terminal(Console):
-    """Rich's console, but for text from outside: control characters in it are shown, not obeyed."""
+    """Rich's console, but for text from outside: control characters in it are shown, not obeyed.
+
+    What goes to a file or a pipe is not folded to Rich's 80 columns: a cell stays on its line, for `grep` and mail.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = _WIDE
 
     def print(self, *objects: Any, **options: Any) -> None:
         super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
