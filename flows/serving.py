@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
+from prefect.runner import Runner
 from rich.console import Console
 
 from nightjar.flows.deploy import find_jobs, none_found, schedule_of, serve
@@ -32,8 +34,19 @@ def serve_until_ended(folder: str, console: Console, *, ray: str | None, limit: 
         own = "; this server ends with this command, its records stay" if api.own else ""
         console.print(f"Pages: {pages}/deployments{own}. Ctrl-C ends.", highlight=False, markup=False, soft_wrap=True)
         with suppress(KeyboardInterrupt):
-            asyncio.run(runner.start())
+            asyncio.run(_start(runner))
         console.print(_ended(api.own), highlight=False, markup=False, soft_wrap=True)
+
+
+async def _start(runner: Runner) -> None:
+    asyncio.get_running_loop().set_exception_handler(unless_cancelled)
+    await runner.start()
+
+
+def unless_cancelled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What is cancelled in the end is no error; Python before 3.12 shows a traceback for each open connection."""
+    if not isinstance(context.get("exception"), asyncio.CancelledError):
+        loop.default_exception_handler(context)
 
 
 def _ended(own: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import re
 import signal
@@ -17,6 +18,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
 
+from nightjar.flows.serving import unless_cancelled
 from service import FREED_S, Service, client, deployments, ended, is_true, runs_of, service, start_run, state_of
 from support import Lake, command, leaves_nothing, wait_until
 
@@ -207,8 +209,20 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
     assert "of what falls due the first 14 nights of each job are run when something serves again" in said
     assert "`nightjar backfill`" in said
     assert "Traceback" not in said
+    assert "ERROR" not in said
     assert "Warning" not in said
     assert serving.process.returncode == 0
+
+
+def test_what_is_cancelled_in_the_end_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Prefect's runner has a connection open to each run; ending in mid-run must not show a traceback for it."""
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(unless_cancelled)
+    loop.call_exception_handler({"message": "ended", "exception": asyncio.CancelledError()})
+    assert caplog.text == ""
+    loop.call_exception_handler({"message": "went wrong", "exception": ValueError("no")})
+    assert "went wrong" in caplog.text
+    loop.close()
 
 
 def test_serving_a_wrong_folder_is_one_sentence(tmp_path: Path) -> None:
