@@ -21,6 +21,7 @@ from nightjar.inference.request import RunRequest
 
 POLL_S = 0.5
 PLAIN_EVERY_S = 10.0
+_QUIET_S = 120.0
 _STEPS = {"score": "scoring", "validate": "validating", "publish": "publishing"}
 
 
@@ -45,11 +46,16 @@ def _details(progress: Progress, running: bool) -> list[str]:
         parts.append(f"{counted(progress.retries, 'fault')} overcome in place")
     if progress.rows_quarantined:
         parts.append(f"{progress.rows_quarantined:,} quarantined")
-    left = progress.remaining_s()
-    # An estimate that is used up says nothing: what is missing is being tried again, or stands still.
-    if running and left and progress.done_shards < progress.shards:
-        parts.append(f"about {duration(left) if left >= 10 else f'{max(1, left):.0f} s'} left")
+    if running and progress.last_end and progress.done_shards < progress.shards:
+        parts += _ahead(progress.remaining_s(), time.time() - progress.last_end)
     return parts
+
+
+def _ahead(left: float | None, since: float) -> list[str]:
+    """The time left; once that is used up, how long ago a shard was done: others are tried again, or stand still."""
+    if left:
+        return [f"about {duration(left) if left >= 10 else f'{max(1, left):.0f} s'} left"]
+    return [f"no shard done for {duration(since)}"] if since >= _QUIET_S else []
 
 
 def counted(number: int, thing: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import time
 
 import pytest
 
@@ -65,11 +67,15 @@ def test_a_failed_run_says_what_and_what_next(partial: Partial) -> None:
 
 
 def test_the_time_left_is_an_estimate_only_while_it_can_be_one() -> None:
-    """While running and before it is used up; a stopped run, or one that waits for a retry, promises nothing."""
+    """While running and before it is used up; a stopped run, or one that stands still, promises nothing."""
     half = Progress(shards=4, rows=4000, done_shards=2, rows_out=2000, first_start=100.0, last_end=120.0)
     assert half.remaining_s(now=120.0) == pytest.approx(20.0)
     assert half.remaining_s(now=125.0) == pytest.approx(15.0)
-    assert describe(half, running=True) == describe(half) == "2/4 shards, 100 rows/s"
+    assert describe(half) == "2/4 shards, 100 rows/s"
+    for ago, said in ((5, ", about 1[0-5] s left"), (60, ""), (300, ", no shard done for 5 min")):
+        at = time.time() - ago
+        going = dataclasses.replace(half, first_start=at - 20, last_end=at)
+        assert re.fullmatch(re.escape(describe(half)) + said, describe(going, running=True))
 
 
 @pytest.mark.parametrize(
