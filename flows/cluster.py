@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import socket
 import tempfile
@@ -29,8 +28,7 @@ from ray._private import worker as ray_worker
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import nightjar.flows
-import nightjar.inference
+from nightjar.flows.shipping import shipped
 from nightjar.inference.errors import ClusterError, NightjarError, RunFailed
 from nightjar.inference.job import Job
 
@@ -41,10 +39,7 @@ _print_to_stdstream = ray_worker.print_to_stdstream
 ADDRESS = "NIGHTJAR_RAY"
 """Environment variable: the cluster of runs that name none."""
 
-_EXCLUDED = (".git/", ".venv/", "venv/", "__pycache__/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
-
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-_RAYLET = "raylet"
 LOST = "the Ray cluster of this run was lost"
 _REACH_S = 10.0
 _joined = threading.Event()
@@ -134,7 +129,7 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
             _start(address="local", include_dashboard=False, **options)
         else:
             _reach(address)
-            _start(address=address, runtime_env=_shipped(job, env, Path(staging)), **options)
+            _start(address=address, runtime_env=shipped(job, env, Path(staging)), **options)
         _joined.set()
         try:
             yield
@@ -159,10 +154,7 @@ def own_node() -> psutil.Process | None:
     Ray cannot be asked: what it has for that ends the whole process then.
     """
     here = ray.get_runtime_context().get_node_id()
-    for process in psutil.process_iter(["name", "cmdline"]):
-        if process.info["name"] == _RAYLET and any(here in word for word in process.info["cmdline"] or ()):
-            return process
-    return None
+    return next((each for each in _raylets() if any(here in word for word in each.info["cmdline"] or ())), None)
 
 
 def has_ended(node: psutil.Process) -> bool:
@@ -222,7 +214,7 @@ def _reach(address: str) -> None:
         raise _unusable(address, str(error)) from error
     if os.environ.get("RAY_USE_TLS", "0") == "0":
         _greet(address, host, port)
-    if not address.startswith("ray://") and not _is_node():
+    if not address.startswith("ray://") and next(_raylets(), None) is None:
         # Ray would look for one for a minute.
         raise ClusterError(
             f"--ray {address}: this machine is no node of a Ray cluster, and only a node can drive a run: join it "
@@ -239,9 +231,9 @@ def _greet(address: str, host: str, port: str) -> None:
             raise _unusable(address, "something listens there, but it does not speak Ray's protocol") from error
 
 
-def _is_node() -> bool:
-    """Whether Ray's node process runs on this machine."""
-    return any(process.info["name"] == _RAYLET for process in psutil.process_iter(["name"]))
+def _raylets() -> Iterator[psutil.Process]:
+    """Ray's node processes on this machine."""
+    return (each for each in psutil.process_iter(["name", "cmdline"]) if each.info["name"] == "raylet")
 
 
 def _start(address: str, **options: Any) -> None:
@@ -297,28 +289,3 @@ def _unusable(address: str, why: str) -> ClusterError:
         f"no usable Ray cluster at {address}: {why.rstrip('.')}. Start one with `ray start --head`, check the address, "
         "its Ray and Python versions and its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN), or leave --ray out"
     )
-
-
-def _shipped(job: Job, env: dict[str, str], staging: Path) -> dict[str, Any]:
-    """What other machines need: this package and the job's folder, without its data."""
-    package = staging / "nightjar"
-    for module in (nightjar.flows, nightjar.inference):
-        assert module.__file__ is not None
-        source = Path(module.__file__).parent
-        shutil.copytree(source, package / source.name, ignore=shutil.ignore_patterns("__pycache__"))
-    return {
-        "env_vars": env,
-        "py_modules": [str(package)],
-        "working_dir": job.folder,
-        "excludes": [*_EXCLUDED, *_inside(job)],
-    }
-
-
-def _inside(job: Job) -> list[str]:
-    """The job's input and output, where they lie in its folder: data is read where it is, never shipped."""
-    found = []
-    for place in job.places:
-        relative = os.path.relpath(place, job.folder)
-        if not relative.startswith("..") and relative != ".":
-            found.append("/" + relative)
-    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ray
 
 from nightjar.inference.errors import ClusterError
@@ -20,8 +22,7 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
         ClusterError: names the key to change, with the numbers.
     """
     need = job.resources
-    alive = ray.nodes()  # type: ignore[no-untyped-call]
-    nodes = [node["Resources"] for node in alive if node["Alive"]]
+    nodes = [node["Resources"] for node in alive()]
     placeable = sum(fits(node, need.cpus, need.gpus) for node in nodes)
     if placeable < need.min_actors * pools:
         have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
@@ -39,6 +40,11 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
             f"cluster's object store has {store / 2**20:,.0f} MiB. Make the shards larger, or start Ray with a larger "
             "--object-store-memory"
         )
+
+
+def alive() -> list[dict[str, Any]]:
+    """The cluster's nodes that are there, as Ray describes them."""
+    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def fits(node: dict[str, float], cpus: float, gpus: float) -> int:

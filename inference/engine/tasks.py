@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.audit import Audited, audit_block
 from nightjar.inference.engine import NO_EVENT, TICK_S
-from nightjar.inference.engine.capacity import fits, total
+from nightjar.inference.engine.capacity import alive, fits, total
 from nightjar.inference.errors import JobError, NightjarError, RunFailed
 from nightjar.inference.job import Job
 from nightjar.inference.rescore import Rescored
@@ -191,8 +191,7 @@ def _by_host(chosen: pa.Table, processes: int) -> Iterator[tuple[str, list[dict[
 
 def _elsewhere(host: str, cpus: float, gpus: float) -> Any:
     """Where to place what shall not run on this host, if it can be helped."""
-    alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    others = [n for n in alive if n["NodeManagerHostname"] != host and fits(n["Resources"], cpus, gpus)]
+    others = [n for n in alive() if n["NodeManagerHostname"] != host and fits(n["Resources"], cpus, gpus)]
     return NodeAffinitySchedulingStrategy(others[0]["NodeID"], soft=True) if others else "DEFAULT"
 
 

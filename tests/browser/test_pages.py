@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
 
 from service import Service, service
 
-pytestmark = [pytest.mark.alone, pytest.mark.browser, pytest.mark.flow]
+pytestmark = [pytest.mark.browser, pytest.mark.flow]
 
 NIGHT = dt.date.today().replace(day=15).isoformat()
 """A day of the month that the date picker opens at."""

@@ -12,7 +12,7 @@ from nightjar.inference.trial import SAMPLE_ROWS
 from support import Lake
 from writers import assert_published_once, metrics_of
 
-pytestmark = [pytest.mark.alone, pytest.mark.chaos, pytest.mark.flow, pytest.mark.usefixtures("ray_local")]
+pytestmark = [pytest.mark.chaos, pytest.mark.flow, pytest.mark.usefixtures("ray_local")]
 
 STOPS = '''
 import time

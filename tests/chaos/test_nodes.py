@@ -21,7 +21,7 @@ from nightjar.flows.cluster import LOST
 from nightjar.inference import publish
 from support import GATE, Lake, permit, wait_until
 
-pytestmark = [pytest.mark.alone, pytest.mark.chaos, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
+pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
 
 QUIET, DRAINED, BEHEADED = "2026-01-01", "2026-01-02", "2026-01-03"
 SHARDS = 16

@@ -9,7 +9,7 @@ import pytest
 
 from support import Lake, command
 
-pytestmark = [pytest.mark.alone, pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster]
 
 GREEDY = '''
 import numpy as np

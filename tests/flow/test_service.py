@@ -22,7 +22,7 @@ from nightjar.flows.serving import unless_cancelled
 from service import FREED_S, Service, client, deployments, ended, is_true, runs_of, service, start_run, state_of
 from support import Lake, command, leaves_nothing, wait_until
 
-pytestmark = [pytest.mark.alone, pytest.mark.flow]
+pytestmark = [pytest.mark.flow]
 
 SLOW = '''
 import time
