@@ -29,6 +29,7 @@ from ray._private.authentication.authentication_token_setup import maybe_enable_
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.flows.shipping import shipped
+from nightjar.inference.engine.capacity import alive
 from nightjar.inference.errors import ClusterError, NightjarError, RunFailed
 from nightjar.inference.job import Job
 
@@ -192,7 +193,7 @@ def describe_cluster(address: str | None) -> str:
     _reach(address)
     _start(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     try:
-        nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        nodes = alive()
         total = {kind: sum(node["Resources"].get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
     finally:
         ray.shutdown()
