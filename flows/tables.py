@@ -1,50 +1,70 @@
-"""Tables for the terminal: runs, one run's shards and incidents, the nights of a backfill."""
+"""Lists for the terminal: runs, one run's shards and incidents, the nights of a backfill."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from nightjar.flows.escaping import visible
+from nightjar.flows.escaping import line, visible
 from nightjar.inference.report import RunLine
 from nightjar.inference.request import RunRequest
 
 if TYPE_CHECKING:
     from nightjar.flows.backfill import Night
 
-_SHARDS = ("input", "status", "failed attempts", "why", "rows", "quarantined", "seconds", "shard")
-_INCIDENTS = ("cause", "what was done", "message", "file", "row", "shard")
+_SHARDS = ("input", "status", "failed attempts", "rows", "quarantined", "seconds", "shard")
+"""Of what a report says of a shard. Why it failed is among the incidents."""
 
 
 def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
     """A job's runs."""
     table = _table(f"{request.job.name}: {request.output}", ["run", "state", "readers see", "shards", "rows", "lost"])
-    for line in found:
+    for each in found:
         table.add_row(
-            Text(visible(line.run_id)),
-            f"{line.state} r{line.revision}",
-            f"r{line.shown}" if line.shown else "nothing",
-            f"{line.done_shards:,} of {line.shards:,}",
-            f"{line.rows_out:,}",
-            f"{line.rows_quarantined:,}",
+            Text(visible(each.run_id)),
+            f"{each.state} r{each.revision}",
+            f"r{each.shown}" if each.shown else "nothing",
+            f"{each.done_shards:,} of {each.shards:,}",
+            f"{each.rows_out:,}",
+            f"{each.rows_quarantined:,}",
         )
     return table
 
 
-def shown(
-    shards: Sequence[dict[str, Any]], incidents: Sequence[dict[str, Any]], total: int, limit: int
-) -> Iterator[Table]:
-    """One run's shards, and what went wrong in it. total: shards of the run. limit: lines of either, at most."""
-    if shards:
-        of = f"{len(shards):,} of {total:,}" if len(shards) < total else f"all {total:,}"
-        yield _filled(f"Shards ({of}): without result first, then retried, then slowest", _SHARDS, shards)
-    if incidents:
-        first = f" (the first {limit:,}; --limit shows more)" if len(incidents) >= limit else ""
-        yield _filled(f"Failed attempts and quarantined rows{first}", _INCIDENTS, incidents)
+def shards(found: Sequence[dict[str, Any]], total: int) -> Table:
+    """A run's shards, of `total`, without the figures that are 0 for all of them; 80 columns hold it."""
+    of = f"{len(found):,} of {total:,}" if len(found) < total else f"all {total:,}"
+    said = [name for name in _SHARDS if any(row[name] for row in found)]
+    table = _table(f"Shards ({of}): without result first, then retried, then slowest", [])
+    for name in said:
+        # An id is needed whole in `nightjar replay` alone, and that command is given where it helps.
+        narrows = name in ("input", "shard")
+        table.add_column(
+            name.replace(" ", "\n"), overflow="ellipsis" if name == "shard" else "fold", no_wrap=not narrows
+        )
+    for row in found:
+        cells = (row[name] for name in said)
+        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else visible(str(cell))) for cell in cells))
+    return table
+
+
+def incidents(found: Sequence[dict[str, Any]], limit: int) -> str:
+    """What went wrong in a run, in lines that can be copied. limit: so many, at most, were asked for."""
+    first = f" (the first {limit:,}; --limit shows more)" if len(found) >= limit else ""
+    return "\n".join([f"Failed attempts and quarantined rows{first}", *(_incident(each) for each in found)])
+
+
+def _incident(said: dict[str, Any]) -> str:
+    # A shard of an earlier plan has no file, an attempt no row.
+    places = (said["file"], f"row {said['row']}" if said["row"] != "" else "", f"shard {said['shard']}")
+    lines = [f"  {line(said['cause'])}: {line(said['message'])}"]
+    told = {"where": ", ".join(filter(None, places)), "then": said["what was done"], "again": said["replay"]}
+    lines += [f"    {name:<8} {line(text)}" for name, text in told.items() if text]
+    return "\n".join(lines)
 
 
 def nights(found: Iterable[Night]) -> Table:
@@ -55,16 +75,13 @@ def nights(found: Iterable[Night]) -> Table:
     return table
 
 
-def _filled(title: str, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> Table:
-    table = _table(title, columns)
-    for row in rows:
-        table.add_row(*(Text(visible(str(row[name]))) for name in columns))
-    return table
-
-
 def _table(title: str, columns: Sequence[str]) -> Table:
     table = Table(
-        title=Text(visible(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+        title=Text(visible(title)) if title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
     for name in columns:
         table.add_column(name, overflow="fold")

@@ -73,8 +73,10 @@ def show(
         out.print_json(data={**found, "shards_shown": shards, "incidents": incidents})
         return
     tell(summary.status_text(found))
-    for table in tables.shown(shards, incidents, len(report.plan) if report else 0, limit):
-        out.print(table)
+    if report and shards:
+        out.print(tables.shards(shards, len(report.plan)))
+    if incidents:
+        tell(tables.incidents(incidents, limit))
 
 
 def files(

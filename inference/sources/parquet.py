@@ -15,11 +15,12 @@ from nightjar.inference.shards import UNKNOWN, Piece
 from nightjar.inference.storage import Storage, is_local
 
 SUFFIXES = (".parquet", ".pq")
+_TEXT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a file says of itself: schema, and per row group its rows and decoded bytes."""
+    """What a file says of itself: schema, and per row group its rows and the bytes it takes once decoded, estimated."""
 
     schema: pa.Schema
     rows: tuple[int, ...]
@@ -36,10 +37,31 @@ def read_footer(storage: Storage, uri: str) -> Footer:
     with _opened(storage, uri) as file:
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
         rows = tuple(group.num_rows for group in groups)
-        sizes = tuple(group.total_byte_size for group in groups)
-        if min((*rows, *sizes), default=0) < 0 or sum(rows) != file.metadata.num_rows:
+        encoded = tuple(group.total_byte_size for group in groups)
+        if min((*rows, *encoded), default=0) < 0 or sum(rows) != file.metadata.num_rows:
             raise InputCorrupt(f"{uri}: not a readable Parquet file: its footer contradicts itself on how many rows")
+        width = sum(_width(field.type) for field in file.schema_arrow)
+        sizes = tuple(max(size, int(count * width)) for size, count in zip(encoded, rows, strict=True))
         return Footer(file.schema_arrow, rows, sizes)
+
+
+def _width(kind: pa.DataType) -> float:
+    """Bytes of a value in memory. Repeated values take next to nothing in a file: its own sizes are no measure.
+
+    Text is taken to be as long as short words are, a list to hold one element.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return _width(kind.storage_type)
+    if isinstance(kind, pa.DictionaryType):
+        return _width(kind.index_type)
+    if isinstance(kind, pa.FixedSizeListType):
+        return int(kind.list_size) * _width(kind.value_type)
+    if pa.types.is_nested(kind):
+        return sum(_width(kind.field(index).type) for index in range(kind.num_fields))
+    try:
+        return int(kind.bit_width) / 8
+    except ValueError:
+        return _TEXT_BYTES
 
 
 def read_piece(storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -130,14 +131,57 @@ def test_retry_of_a_limited_run_stays_limited(tmp_path: Path, api_env: dict[str,
     assert lake.snapshot().number == 0
 
 
-def test_tables_show_what_is_said_as_it_is() -> None:
-    """Brackets and colons in paths and messages are no markup."""
-    console = Console(width=300, file=io.StringIO())
-    line = {"cause": "E[/x]", "what was done": ":key:", "message": "list[int] [bold]", "file": "[/data/x]", "row": 1}
-    for table in tables.shown([], [{**line, "shard": "s"}], 0, 20):
-        console.print(table)
+SHARD = {
+    "input": "[bold]part-000001-of-000128.snappy.parquet[0:2]",
+    "status": "committed",
+    "failed attempts": 2,
+    "rows": 1_000_000,
+    "quarantined": 12,
+    "seconds": 7200.25,
+    "shard": "e9ad4ee0febefa28cc86",
+}
+INCIDENT = {
+    "cause": "E[/x]",
+    "what was done": ":key:",
+    "message": "list[int] [bold]\nin two lines",
+    "file": "[/data/x]",
+    "row": 1,
+    "shard": "s",
+    "replay": f"nightjar replay {'job' * 60}.yaml",
+}
+
+
+def test_a_list_of_shards_fits_a_small_terminal() -> None:
+    """80 columns: what gives way is the id and the name, not a figure; brackets are no markup."""
+    console = Console(width=80, file=io.StringIO())
+    console.print(tables.shards([SHARD, {**SHARD, "status": "missing", "rows": "unknown"}], 1000))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert all(text in shown for text in ("E[/x]", ":key:", "list[int] [bold]", "[/data/x]"))
+    assert "Shards (2 of 1,000)" in shown
+    assert re.search(r"committed +2 +1,000,000 +12 +7200\.25 +e9ad", shown)
+    assert re.search(r"missing +2 +unknown +12 +7200\.25 +e9ad", shown)
+    assert "[bold]" in shown
+
+
+def test_a_list_of_shards_leaves_out_what_is_said_of_none() -> None:
+    console = Console(width=80, file=io.StringIO())
+    console.print(tables.shards([{**SHARD, "input": "a.parquet[0:1]", "quarantined": 0, "seconds": 2.5}], 1))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "quarantined" not in shown
+    assert re.search(r"a\.parquet\[0:1\] +committed +2 +1,000,000 +2\.5 +e9ad4ee0febefa28cc86 *\n", shown)
+
+
+def test_what_went_wrong_is_said_in_lines_that_can_be_copied() -> None:
+    """As it is, one thing a line, and the command that repeats it."""
+    assert tables.incidents([INCIDENT], 20).splitlines() == [
+        "Failed attempts and quarantined rows",
+        "  E[/x]: list[int] [bold] in two lines",
+        "    where    [/data/x], row 1, shard s",
+        "    then     :key:",
+        f"    again    {INCIDENT['replay']}",
+    ]
+    bare = {**INCIDENT, "file": "", "row": "", "replay": "", "what was done": ""}
+    assert tables.incidents([bare], 1).splitlines()[0].endswith("(the first 1; --limit shows more)")
+    assert tables.incidents([bare], 1).splitlines()[2:] == ["    where    shard s"]
 
 
 def test_doctor_finds_all_well(tmp_path: Path, api_env: dict[str, str]) -> None:

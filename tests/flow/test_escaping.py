@@ -106,9 +106,10 @@ def test_the_terminal_shows_controls_and_keeps_its_own_colours() -> None:
     console = Terminal(file=io.StringIO(), force_terminal=True, width=200)
     console.print(f"file {TITLE}", style="bold red", highlight=False, markup=False)
     console.print_json(data={"file": TITLE, "c1": CLEAR})
-    cells = dict.fromkeys(("cause", "what was done", "message", "file", "row", "shard"), f"{TITLE}{CLEAR}")
-    for table in tables.shown([], [cells], 0, 20):
-        console.print(table)
+    said = ("cause", "what was done", "message", "file", "row", "shard", "replay")
+    console.print(tables.incidents([dict.fromkeys(said, f"{TITLE}{CLEAR}")], 20), highlight=False, markup=False)
+    cells = dict.fromkeys(("input", "status", "failed attempts", "rows", "quarantined", "seconds", "shard"), TITLE)
+    console.print(tables.shards([cells], 1))
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[1;31m" in written
     assert r"\x1b]0;owned\x07" in written

@@ -34,7 +34,7 @@ from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
 from nightjar.inference.plan import make_plan
 from nightjar.inference.shards import UNKNOWN
-from nightjar.inference.sources.parquet import read_piece
+from nightjar.inference.sources.parquet import read_footer, read_piece
 from nightjar.inference.storage import LakeStorage
 
 STORAGE = LakeStorage()
@@ -220,6 +220,27 @@ def test_row_counts_are_per_row_group(tmp_path: Path) -> None:
     assert lake.files["rows"].to_pylist() == [[10, 10, 5]]
     assert all(size > 0 for size in lake.files["sizes"].to_pylist()[0])
     assert lake.rows == 25
+
+
+REPEATED = {
+    "text": pa.array(["premium customer", "basic", "north america"] * 10_000),
+    "categories": pa.array(["premium customer", "basic", "north america"] * 10_000).dictionary_encode(),
+    "numbers": pa.array([1, 2, 3] * 10_000),
+    "truths": pa.array([True, False, None] * 10_000),
+    "structs": pa.array([{"a": 1, "b": [1.5]}] * 30_000),
+    "embeddings": pa.FixedSizeListArray.from_arrays(pa.array([0.5] * 240_000, pa.float32()), 8),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_values_that_repeat_are_weighed_as_what_they_are_in_memory(tmp_path: Path, name: str) -> None:
+    """In the file they take next to nothing: shards planned by that would not fit where they are scored."""
+    table = pa.table({name: REPEATED[name]})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, row_group_size=15_000)
+    sizes = read_footer(STORAGE, str(path)).sizes
+    assert len(sizes) == 2
+    assert 0.5 < sum(sizes) / table.nbytes < 2
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"garbage", b"PAR1" + b"\0" * 100 + b"PAR1", b"x" * 10_000])
