@@ -26,12 +26,12 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from nightjar.flows.display import counted
+from nightjar.flows.display import counted, describe
 from nightjar.flows.escaping import code, markdown
-from nightjar.inference.errors import StorageError
+from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.gates import GateResult
 from nightjar.inference.progress import Progress
-from nightjar.inference.report import MAX_LINES, RunReport
+from nightjar.inference.report import MAX_LINES, RunReport, follow
 from nightjar.inference.request import RunRequest
 from nightjar.inference.revisions import newest_revision
 from nightjar.inference.run import Publication, Scored, Verdict
@@ -159,6 +159,30 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
     )
 
 
+def show_failure(request: RunRequest, error: NightjarError) -> None:
+    """The page of a run that published nothing: why, how far it came, and the commands that look and repeat."""
+    key = f"{request.job.name}-summary"
+    try:
+        progress = next(follow(request.storage, request.run_uri))
+    except StorageError:
+        progress = None  # that it is away may be why the run failed
+    dated = [] if request.run_id == request.date else ["--date", request.date]
+    repeat = ["nightjar", "run", request.job_path, "--run-id", request.run_id, *dated]
+    lines = [
+        f"# {request.job.name} {markdown(request.run_id)}: not published",
+        "",
+        markdown(str(error)),
+        "",
+        "What was committed is kept; what readers see is what they saw before.",
+        "",
+        *([f"- so far: {describe(progress)}"] if progress else []),
+        f"- look: {code(shlex.join(['nightjar', 'show', request.job_path, request.run_id]))}",
+        f"- repeat, which scores only what is missing: {code(shlex.join(repeat))}",
+    ]
+    page = "\n".join(lines)
+    deliver({key: lambda: create_markdown_artifact(page, key=key, description="not published")})
+
+
 def _shard_tables(request: RunRequest, revision: int) -> dict[str, Send]:
     report = RunReport(request, revision)
     shards, incidents = report.shards(), report.incidents()
@@ -215,6 +239,8 @@ def _summary(request: RunRequest, scored: Scored, verdict: Verdict, manifest: st
         f"| failed attempts | {progress.failed_attempts:,} |",
         f"| gates | {sum(gate.passed for gate in verdict.gates)} of {len(verdict.gates)} passed |",
         *[f"| {name} | {value} |" for name, value in evaluation_lines(verdict.metrics)],
+        *([f"| device | {scored.device} |"] if scored.device else []),
+        *[f"| note | {markdown(warning)} |" for warning in scored.warnings],
         f"| output | {code(f'{where}/data')} |",
         *([f"| quarantine | {code(f'{where}/quarantine')} |"] if progress.rows_quarantined else []),
         f"| every shard | {code(manifest.replace('manifest-', 'shards-').replace('.json', '.parquet'))} |",

@@ -35,7 +35,7 @@ from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
 from nightjar.inference import run as steps
 from nightjar.inference.discovery import Discovery
-from nightjar.inference.errors import AuditFailed, GateFailed, JobError, NightjarError, RunFailed, StorageError
+from nightjar.inference.errors import AuditFailed, GateFailed, Held, JobError, NightjarError, RunFailed, StorageError
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.run import Publication, Scored, Verdict
 
@@ -199,6 +199,8 @@ def nightly(
         if request is None:
             events.refused(_job_name(flow_run.parameters), job, error)
         else:
+            if not isinstance(error, Held):  # the page of who holds the run says how it stands
+                artifacts.show_failure(request, error)
             events.failed(request, error)
         # The run's page shows the message alone; calling the flow still raises the error.
         return Failed(message=str(error), data=error)

@@ -14,7 +14,7 @@ from nightjar.inference.gates import budget_rows
 from nightjar.inference.job import Job
 from nightjar.inference.models import fetch_model
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
-from nightjar.inference.predictors.source import folder_fingerprint
+from nightjar.inference.predictors.source import code_fingerprint, folder_fingerprint
 from nightjar.inference.predictors.user import folder_of
 from nightjar.inference.request import RunRequest
 from nightjar.inference.scoring import auto_batch_rows
@@ -27,7 +27,7 @@ from nightjar.inference.suspects import Attempt
 class WorkerSpec:
     """Everything a worker needs, sent once.
 
-    schema: the columns to read, in order, as most files have them. folder_code: as in `RunRequest`. epoch,
+    schema: the columns to read, in order, as most files have them. code, folder_code: as in `RunRequest`. epoch,
     segment: the writer's tenure, and the newest ledger segment it knew. budget: rows the whole run may lose.
     """
 
@@ -40,6 +40,7 @@ class WorkerSpec:
     epoch: int
     segment: int
     budget: int
+    code: str
     folder_code: str
     model_hash: str
     model_cache: str
@@ -69,6 +70,7 @@ def worker_spec(
         epoch=epoch,
         segment=segment,
         budget=budget_rows(request.job.retry.max_quarantined, rows),
+        code=request.code,
         folder_code=request.folder_code,
         model_hash=model_hash,
         model_cache=request.model_cache,
@@ -111,10 +113,19 @@ def _with_code(spec: WorkerSpec) -> Job:
     """The job with the folder of this node that holds the run's own code.
 
     Results are kept under its fingerprint: code that was edited meanwhile, or another copy of it on this node, must
-    not add to them. A cluster's workers are sent the folder, and stand in it.
+    not add to them.
     """
-    if not spec.folder_code:
-        return spec.job
+    job = _in_folder(spec) if spec.folder_code else spec.job
+    if spec.code != spec.folder_code and code_fingerprint(job) != spec.code:
+        raise JobError(
+            f"model.uses: the installed package on {socket.gethostname()} is not the one the run began with: it was "
+            "changed meanwhile, or that node has another release. Install the same on each node and start the run again"
+        )
+    return job
+
+
+def _in_folder(spec: WorkerSpec) -> Job:
+    """A cluster's workers are sent the folder, and stand in it."""
     for folder in (folder_of(spec.job), Path.cwd()):
         job = spec.job.model_copy(update={"folder": str(folder)})
         with suppress(JobError):

@@ -107,8 +107,7 @@ class Campaign:
             ids, attempts, packed = self._decide()
             if not packed:
                 break
-            for shard in packed:
-                self._split(shard)
+            self._split(packed)
         if not ids:
             return None
         riding = self._riding(attempts)
@@ -149,12 +148,13 @@ class Campaign:
         self._check_alike(given_up.failed for given_up in self.given_up.values())
         return ids, attempts, packed
 
-    def _split(self, shard: str) -> None:
-        """A packed shard failed: from now on each of its files is a shard of its own."""
-        self.plan, parts = self.plan.with_split(shard, self.fingerprint)
-        self.only = self.only and self.only | {part.id for part in parts}
-        why = self.writer.state.failures[shard][-1].message
-        self._save({"t": "split", "shard": shard, "why": why, "into": len(parts)})
+    def _split(self, packed: list[str]) -> None:
+        """These shards failed: from now on each of their files is a shard of its own."""
+        self.plan, split = self.plan.with_splits(packed, self.fingerprint)
+        for shard, parts in split.items():
+            self.only = self.only and self.only | {part.id for part in parts}
+            why = self.writer.state.failures[shard][-1].message
+            self._save({"t": "split", "shard": shard, "why": why, "into": len(parts)})
         self._flush()
 
     def _back_off(self, attempts: list[Attempt]) -> None:

@@ -9,8 +9,8 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +18,16 @@ import pyarrow as pa
 from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing
 from nightjar.inference.job import Job
 from nightjar.inference.sources import parquet
-from nightjar.inference.storage import Entry, Storage, is_local
+from nightjar.inference.storage import Entry, Storage, is_local, join
 
 _READERS = 32
 _WINDOW = 4096
 _LISTINGS = 3
 _KINDS = 100
 """So many different schemas are told apart; a lake has few."""
+
+_FOLDERS = 64
+"""A pattern's folders are listed one by one up to so many; where there are more, all at once is quicker."""
 
 _GLOB = re.compile(r"[*?\[]")
 _ESCAPED = re.compile(r"\[([*?\[])\]")
@@ -184,7 +187,7 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         yield _named(exact)
         return
     found, others = 0, 0
-    for entry in storage.list(base):
+    for entry in _listed(storage, uri, base):
         name = entry.uri[len(base.rstrip("/")) + 1 :]
         if any(part.startswith((".", "_")) for part in name.split("/")):
             continue
@@ -197,6 +200,42 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
             others += 1
     if not found:
         raise JobError(f"input.uri: no Parquet files at {uri}{_instead(uri, others)}")
+
+
+def _listed(storage: Storage, uri: str, base: str) -> Iterator[Entry]:
+    """All that the pattern can match, and more, sorted: a bucket of all nights is not listed for one of them.
+
+    A local disk is walked anyway, and follows links in its own way.
+    """
+    folders = [base]
+    for step in _folder_steps(uri) if not is_local(uri) else ():
+        matches = re.compile(_translate(step), re.DOTALL).fullmatch
+        narrowed = [
+            join(folder, name)
+            for folder in folders
+            for name in (filter(matches, storage.subfolders(folder)) if _is_glob(step) else [_unescaped(step)])
+        ]
+        if len(narrowed) > _FOLDERS:
+            break
+        folders = narrowed
+    for folder in sorted(folders, key=lambda each: each + "/"):
+        yield from storage.list(folder)
+
+
+def _folder_steps(uri: str) -> list[str]:
+    """The parts of a pattern that name one folder each, from the first with a wildcard on."""
+    parts = uri.partition("://")[2].rstrip("/").split("/")
+    first = next((i for i, part in enumerate(parts) if _is_glob(part)), len(parts))
+    steps = parts[first:] if uri.endswith("/") else parts[first:-1]
+    return list(takewhile(lambda part: "**" not in part, steps))
+
+
+def _is_glob(part: str) -> bool:
+    return _GLOB.search(_ESCAPED.sub("", part)) is not None
+
+
+def _unescaped(path: str) -> str:
+    return _ESCAPED.sub(r"\g<1>", path)
 
 
 def _named(entry: Entry) -> Entry:
@@ -241,8 +280,8 @@ def _split_glob(uri: str) -> tuple[str, re.Pattern[str]]:
     """The folder to list, and the pattern of names below it; a pattern with a slash at its end names folders."""
     scheme, _, path = ("", "", uri) if is_local(uri) else uri.partition("://")
     parts = path.rstrip("/").split("/")
-    depth = next((i for i, part in enumerate(parts) if _GLOB.search(_ESCAPED.sub("", part))), len(parts))
-    base = _ESCAPED.sub(r"\g<1>", "/".join(parts[:depth]))
+    depth = next((i for i, part in enumerate(parts) if _is_glob(part)), len(parts))
+    base = _unescaped("/".join(parts[:depth]))
     base = f"{scheme}://{base}" if scheme else base or "/"
     rest = "/".join(parts[depth:])
     if not rest:
@@ -305,17 +344,35 @@ def _footers(
     storage: Storage, entries: Iterator[Entry], ahead: int = _WINDOW
 ) -> Iterator[tuple[Entry, parquet.Footer | _Unread | None]]:
     """The files in order with their footers, None of one that is gone. Reads the first `ahead` at once, then more."""
+    kinds = _Kinds()
     with ThreadPoolExecutor(_READERS) as pool:
         while window := list(islice(entries, ahead)):
-            found = pool.map(lambda entry: _footer(storage, entry), window)
+            found = pool.map(lambda entry: _footer(storage, entry, kinds), window)
             yield from zip(window, found, strict=True)
             ahead = min(2 * ahead, _WINDOW)
 
 
-def _footer(storage: Storage, entry: Entry) -> parquet.Footer | _Unread | None:
+class _Kinds:
+    """The schemas seen so far: thousands of footers that say the same share one, or wide ones would fill the memory."""
+
+    def __init__(self) -> None:
+        self._seen: list[pa.Schema] = []
+
+    def shared(self, schema: pa.Schema) -> pa.Schema:
+        """An equal one, metadata included, that is kept already; else this one."""
+        for known in self._seen:
+            if known.equals(schema, check_metadata=True):
+                return known
+        if len(self._seen) < _KINDS:
+            self._seen.append(schema)
+        return schema
+
+
+def _footer(storage: Storage, entry: Entry, kinds: _Kinds) -> parquet.Footer | _Unread | None:
     """A file's footer, or why there is none; None when the file is not there any more."""
     try:
-        return parquet.read_footer(storage, entry.uri)
+        footer = parquet.read_footer(storage, entry.uri)
+        return replace(footer, schema=kinds.shared(footer.schema))
     except Missing:
         return None
     except (InputCorrupt, Denied) as error:

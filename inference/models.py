@@ -48,7 +48,7 @@ def fetch_model(storage: Storage, path: str | None, fingerprint: str, cache: Pat
     model appears in the cache whole, under its verified fingerprint, or not at all.
 
     Raises:
-        JobError: there is nothing at the path, or no longer what the fingerprint was taken of.
+        JobError: there is nothing at the path, or no longer what the fingerprint was taken of; or it cannot be kept.
     """
     if path is None:
         return None
@@ -57,11 +57,17 @@ def fetch_model(storage: Storage, path: str | None, fingerprint: str, cache: Pat
         return path
     name = path.rstrip("/").rsplit("/", 1)[-1]
     target = cache / fingerprint / name
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / f"{fingerprint}.lock"):
-            if not target.exists():
-                _download(storage, path, fingerprint, target)
+    try:
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(cache / f"{fingerprint}.lock"):
+                if not target.exists():
+                    _download(storage, path, fingerprint, target)
+    except OSError as error:
+        raise JobError(
+            f"model.path: {path} cannot be kept in {cache} on {socket.gethostname()}: {error.strerror or error}; make "
+            "room there, or name another place for caches in XDG_CACHE_HOME where the run is started"
+        ) from error
     return str(target)
 
 

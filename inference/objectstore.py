@@ -263,7 +263,12 @@ def _by_status(error: sdk.GenericError, uri: str) -> StorageError:
     # Without a status there was no answer: refused, cut off, timed out, name not resolved. 501 is for ever.
     if status in {0, 408, 429} or (status >= 500 and status != 501):
         return Transient(f"{uri}: {_said(error)}")
-    return StorageError(f"{uri}: {_said(error)}")
+    code = re.search(r"<Code>(\w+)</Code>", text)
+    why = f"{_said(error)} ({code[1]})" if code else _said(error)
+    # S3 answers with 400 to a body that came too slowly.
+    if code and code[1] in {"RequestTimeout", "RequestTimeoutException"}:
+        return Transient(f"{uri}: {why}")
+    return StorageError(f"{uri}: {why}")
 
 
 def _status(error: Exception) -> int:

@@ -103,13 +103,14 @@ class Plan:
                 return Plan(self.table.slice(0, index + 1))
         return self
 
-    def with_split(self, shard_id: str, fingerprint: str) -> tuple[Plan, tuple[Shard, ...]]:
-        """The plan with one packed shard replaced by a shard per file, and those shards."""
-        packed = self.shard(shard_id)
-        assert packed is not None
-        parts = split(packed, fingerprint)
-        rest = self.table.filter(pc.not_equal(self.table["shard"], shard_id))
-        return Plan(_sorted(pa.concat_tables([rest, Plan.of(parts).table]))), parts
+    def with_splits(self, packed: Iterable[str], fingerprint: str) -> tuple[Plan, dict[str, tuple[Shard, ...]]]:
+        """The plan with each of these packed shards that it has replaced by a shard per file, and those by its id."""
+        chosen = pc.is_in(self.table["shard"], value_set=pa.array(list(packed), pa.string()))
+        parts = {shard.id: split(shard, fingerprint) for shard in Plan(self.table.filter(chosen)).shards()}
+        if not parts:
+            return self, parts
+        new = Plan.of(itertools.chain.from_iterable(parts.values()))
+        return Plan(_sorted(pa.concat_tables([self.table.filter(pc.invert(chosen)), new.table]))), parts
 
 
 def _sorted(table: pa.Table) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import re
 import string
 import uuid
@@ -31,7 +32,7 @@ from nightjar.inference.storage import LakeStorage, Storage, join
 _LIMITED = re.compile(r"-limit-\d+$")
 """What the name of a limited run has after its date."""
 
-MODEL_CACHE = Path("~/.cache/nightjar/models").expanduser()
+MODEL_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nightjar" / "models"
 
 
 @dataclass(frozen=True)

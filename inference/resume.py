@@ -94,9 +94,8 @@ def plan_in(
     if source is not None:
         assert source.state.planned is not None
         source_plan = revs.read_plan(storage, source.uri, source.state, source.state.planned["fingerprint"])
-    made = revs.with_splits(
-        make_plan(discovery, request.job, fingerprint, previous or source_plan), writer.state, fingerprint
-    )
+    planned = make_plan(discovery, request.job, fingerprint, previous or source_plan)
+    made, _ = planned.with_splits(writer.state.splits, fingerprint)
     if previous is None or previous.ids() != made.ids():
         name = f"plan-{writer.epoch:06d}.parquet"
         storage.create(join(uri, name), made.to_bytes())

@@ -73,15 +73,7 @@ def read_plan(storage: Storage, uri: str, state: State, fingerprint: str) -> Pla
         raise StorageError(
             f"{file}: not a plan this version can read; restore it, or score the run anew with --fresh"
         ) from error
-    return with_splits(plan, state, fingerprint)
-
-
-def with_splits(plan: Plan, state: State, fingerprint: str) -> Plan:
-    """The plan with its packed shards split as the ledger says."""
-    for shard in state.splits:
-        if plan.shard(shard) is not None:
-            plan, _ = plan.with_split(shard, fingerprint)
-    return plan
+    return plan.with_splits(state.splits, fingerprint)[0]
 
 
 def adopt(writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_plan: Plan) -> None:

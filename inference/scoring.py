@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import NightjarError, OutputInvalid, OverBudget, ProcessSpoilt
 from nightjar.inference.shards import clip
+from nightjar.inference.widths import value_bytes
 
 Scorer = Callable[[pa.Table], dict[str, pa.Array]]
 """n rows → exactly n values of each declared output, or it raises."""
@@ -89,28 +90,8 @@ def auto_batch_rows(schema: pa.Schema, gpu: bool) -> int:
     (65,536) rows. Text counts as 256 bytes, a list of unknown length as 64 items.
     """
     target, most = (64 << 20, 65536) if gpu else (4 << 20, 16384)
-    width = max(1, sum(_width(column.type) for column in schema))
+    width = max(1, int(sum(value_bytes(column.type, text=256, items=64) for column in schema)))
     return min(most, max(32, 1 << (max(1, target // width).bit_length() - 1)))
-
-
-def _width(type_: pa.DataType) -> int:
-    """Bytes of one value as the model will see it."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return _width(type_.storage_type)
-    if pa.types.is_dictionary(type_):
-        return _width(type_.value_type)
-    if pa.types.is_struct(type_):
-        return sum(_width(member.type) for member in type_)
-    if pa.types.is_fixed_size_list(type_):
-        return int(type_.list_size) * _width(type_.value_type)
-    if pa.types.is_map(type_):
-        return 64 * (_width(type_.key_type) + _width(type_.item_type))
-    if pa.types.is_nested(type_) and hasattr(type_, "value_type"):
-        return 64 * _width(type_.value_type)
-    try:
-        return max(1, int(type_.bit_width) // 8)
-    except ValueError:  # no fixed width: text, binary
-        return 256
 
 
 def score_table(
@@ -279,7 +260,8 @@ def _checked(outputs: dict[str, pa.Array], rows: int, types: dict[str, pa.DataTy
             raise OutputInvalid(f"output {name!r} has {len(outputs[name])} values for {rows} rows")
         if outputs[name].type != type_:
             raise OutputInvalid(f"output {name!r} is {outputs[name].type}, not {type_}")
-    return [outputs[name] for name in types]
+    # A predictor may fill the same memory again for the next batch: what it returned is copied before that.
+    return [pa.concat_arrays([outputs[name]]) for name in types]
 
 
 def _raised(error: Exception) -> _Raised:

@@ -8,27 +8,24 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.job import Job
 from nightjar.inference.storage import is_local
+from nightjar.inference.widths import value_bytes
 
 LOOK_S = 5.0
 """Seconds between two looks."""
 
 _RESERVE = 256 << 20
 _SHARE = 0.02
-_TEXT = 16
 
 
 def check_space(job: Job, output: str, discovery: Discovery, left: int) -> None:
     """Whether there is certainly too little room for the parts of `left` rows.
 
     Raises:
-        JobError: the disk has less than half of what the outputs and carried columns take, by estimate.
+        JobError: the disk has less than half of what the outputs and carried columns take at least, uncompressed.
     """
     if not is_local(output):
         return
@@ -62,20 +59,9 @@ def _reserve(total: int) -> int:
 
 
 def _bytes_per_row(job: Job, discovery: Discovery) -> float:
-    """Of a part, by estimate: the outputs as they are, and the carried columns' share of the input."""
-    readable = discovery.files.filter(pc.is_null(discovery.files["error"]))
-    stored = (pc.sum(readable["size"]).as_py() or 0) / max(1, discovery.rows)
-    carried = stored * len(job.carry) / max(1, len(discovery.schema))
-    return float(carried + sum(map(_width, job.model.output_types().values())))
-
-
-def _width(kind: pa.DataType) -> int:
-    if pa.types.is_fixed_size_list(kind):
-        return int(kind.list_size) * _width(kind.value_type)
-    try:
-        return max(1, int(kind.bit_width) // 8)
-    except ValueError:
-        return _TEXT
+    """Of a part, at least, but for compression: text and lists may be as good as empty."""
+    carried = [discovery.schema.field(name).type for name in job.carry]
+    return sum(value_bytes(kind, text=0, items=0) for kind in (*carried, *job.model.output_types().values()))
 
 
 def _existing(output: str) -> Path:

@@ -197,6 +197,7 @@ class Lake:
             epoch=1,
             segment=0,
             budget=8,
+            code=request.code,
             folder_code=request.folder_code,
             model_hash="",
             model_cache=str(self.folder / "cache"),

@@ -13,9 +13,11 @@ from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, Schem
 from nightjar.inference.localstore import storage_error
 from nightjar.inference.shards import UNKNOWN, Piece
 from nightjar.inference.storage import Storage, is_local
+from nightjar.inference.widths import value_bytes
 
 SUFFIXES = (".parquet", ".pq")
 _TEXT_BYTES = 16
+"""What a value of no fixed length is taken to be at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +42,11 @@ def read_footer(storage: Storage, uri: str) -> Footer:
         encoded = tuple(group.total_byte_size for group in groups)
         if min((*rows, *encoded), default=0) < 0 or sum(rows) != file.metadata.num_rows:
             raise InputCorrupt(f"{uri}: not a readable Parquet file: its footer contradicts itself on how many rows")
-        width = sum(_width(field.type) for field in file.schema_arrow)
+        # Repeated values take next to nothing in a file: its own sizes are no measure of them.
+        kinds = (field.type for field in file.schema_arrow)
+        width = sum(value_bytes(kind, text=_TEXT_BYTES, items=1, indices=True) for kind in kinds)
         sizes = tuple(max(size, int(count * width)) for size, count in zip(encoded, rows, strict=True))
         return Footer(file.schema_arrow, rows, sizes)
-
-
-def _width(kind: pa.DataType) -> float:
-    """Bytes of a value in memory. Repeated values take next to nothing in a file: its own sizes are no measure.
-
-    Text is taken to be as long as short words are, a list to hold one element.
-    """
-    if isinstance(kind, pa.BaseExtensionType):
-        return _width(kind.storage_type)
-    if isinstance(kind, pa.DictionaryType):
-        return _width(kind.index_type)
-    if isinstance(kind, pa.FixedSizeListType):
-        return int(kind.list_size) * _width(kind.value_type)
-    if pa.types.is_nested(kind):
-        return sum(_width(kind.field(index).type) for index in range(kind.num_fields))
-    try:
-        return int(kind.bit_width) / 8
-    except ValueError:
-        return _TEXT_BYTES
 
 
 def read_piece(storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -209,6 +211,7 @@ def test_the_summary_names_figures_and_files_that_exist(flights_page: Page, flig
     assert (cells["rows in"], cells["rows out"], cells["quarantined"]) == ("336,776", "336,776", "0")
     assert (cells["shards"], cells["gates"]) == ("24 (0 taken over)", "6 of 6 passed")
     assert cells["AUC-ROC"].startswith("0.6")
+    assert cells["device"] == "cpu"
     for name in ("output", "every shard", "manifest"):
         assert Path(cells[name].strip("`")).exists(), name
     assert str(flights.out / "runs" / DATE / "r1") in str(flights_page.artifacts["flight-delays-output"].data)
@@ -234,7 +237,17 @@ def test_a_failed_run_stops_where_it_failed(partial_page: Page) -> None:
     assert partial_page.states["score"] == "Failed"
     assert set(partial_page.states) == {"discover", "score"}
     assert partial_page.artifacts["partial-progress"].data == 87.5
-    assert "partial-summary" not in partial_page.artifacts
+
+
+def test_the_page_of_a_failed_run_says_what_to_do(partial: Partial, partial_page: Page) -> None:
+    """Why nothing was published, how far it came, and the command, which repeats it from anywhere."""
+    text = str(partial_page.artifacts["partial-summary"].data)
+    assert f"# partial {DATE}: not published" in text
+    assert "1 of 8 shards have no result; the first is part-02.parquet" in text
+    assert "so far: 7/8 shards" in text
+    [repeat] = re.findall(r"`(nightjar run .*)`", text)
+    assert shlex.split(repeat)[2:] == [str(partial.lake.job_path), "--run-id", DATE]
+    assert f"`nightjar show {partial.lake.job_path} {DATE}`" in text
 
 
 GATED = '''

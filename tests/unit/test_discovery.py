@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightjar.inference import faults
-from nightjar.inference.discovery import Discovery, discover, first_schema, input_files, takes_in
+from nightjar.inference.discovery import Discovery, _footers, discover, first_schema, input_files, takes_in
 from nightjar.inference.errors import (
     Denied,
     InputChanged,
@@ -34,7 +34,7 @@ from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
 from nightjar.inference.plan import make_plan
 from nightjar.inference.shards import UNKNOWN
-from nightjar.inference.sources.parquet import read_footer, read_piece
+from nightjar.inference.sources.parquet import Footer, read_footer, read_piece
 from nightjar.inference.storage import LakeStorage
 
 STORAGE = LakeStorage()
@@ -254,6 +254,19 @@ def test_an_unreadable_footer_costs_that_file_only(tmp_path: Path, content: byte
     assert (bad["rows"], good["error"], good["rows"]) == ([], None, [3])
     assert (lake.unreadable, lake.rows) == (1, 3)
     assert lake.schema.names == first_schema(STORAGE, job(tmp_path, "in/")).names == ["x"]
+
+
+def test_footers_that_say_the_same_share_their_schema(tmp_path: Path) -> None:
+    """Thousands of them are held at once, and a wide one takes 200 KB; metadata tells schemas apart."""
+    for index in range(8):
+        write(tmp_path / "in" / f"{index}.parquet")
+    other = pa.table({"x": [1]}).replace_schema_metadata({"of": "another"})
+    pq.write_table(other, tmp_path / "in" / "9.parquet")
+    found = _footers(STORAGE, input_files(STORAGE, job(tmp_path, "in/")))
+    schemas = [footer.schema for _, footer in found if isinstance(footer, Footer)]
+    assert len(schemas) == 9
+    assert len({id(schema) for schema in schemas[:8]}) == 1
+    assert schemas[8].metadata == {b"of": b"another"}
 
 
 def test_a_truncated_file_costs_that_file_only(tmp_path: Path) -> None:

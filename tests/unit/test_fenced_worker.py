@@ -39,6 +39,7 @@ def score_first_shard(lake: Lake, replace_before: str) -> list[Event]:
         epoch=first.epoch,
         segment=first.number,
         budget=budget_rows(0.0, made.rows),
+        code=request.code,
         folder_code=request.folder_code,
         model_hash="",
         model_cache="",

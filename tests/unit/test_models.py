@@ -142,6 +142,15 @@ def test_what_a_killed_download_left_is_replaced(tmp_path: Path) -> None:
     assert Path(str(local)).read_text() == "abc"
 
 
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    """A full disk and a home that is no folder alike: what, where, and what to do."""
+    write(tmp_path, {"bucket/m.pt2": "abc", "file": ""})
+    bucket: Any = Bucket(str(tmp_path / "bucket"))
+    known = model_fingerprint(bucket, "s3://b/m.pt2")
+    with pytest.raises(JobError, match=r"^model\.path: .*m\.pt2 cannot be kept in .*/file/cache on .*XDG_CACHE_HOME"):
+        fetch_model(bucket, "s3://b/m.pt2", known, tmp_path / "file" / "cache")
+
+
 def test_of_many_processes_one_downloads(tmp_path: Path) -> None:
     write(tmp_path / "bucket", {"m/a": "abc", "m/b": "def"})
     bucket: Any = Bucket(str(tmp_path / "bucket"), str(tmp_path / "log"))

@@ -201,10 +201,15 @@ def test_splitting_a_packed_shard_gives_one_per_file_and_loses_nothing() -> None
     lines = [line(f"f{index}", [10]) for index in range(6)]
     plan = make_plan(lake(lines), job(30), "model")
     assert [len(shard.pieces) for shard in plan.shards()] == [3, 3]
-    after, parts = plan.with_split(plan.ids()[0], "model")
-    assert [shard.pieces[0].uri for shard in parts] == [each["uri"] for each in lines[:3]]
+    after, parts = plan.with_splits([plan.ids()[0], "one of an earlier plan"], "model")
+    assert list(parts) == [plan.ids()[0]]
+    assert [shard.pieces[0].uri for shard in parts[plan.ids()[0]]] == [each["uri"] for each in lines[:3]]
     check_cover(after, lines)
     assert [len(shard.pieces) for shard in after.shards()] == [1, 1, 1, 3]
+    both, _ = plan.with_splits(plan.ids(), "model")
+    check_cover(both, lines)
+    assert [len(shard.pieces) for shard in both.shards()] == [1] * 6
+    assert after.with_splits(plan.ids(), "model")[0].ids() == both.ids()
 
 
 def test_a_repaired_file_is_planned_anew() -> None:

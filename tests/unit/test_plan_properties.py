@@ -119,7 +119,8 @@ class Run:
         if not packed:
             return
         shard, before = packed[which % len(packed)], set(self.plan.ids())
-        self.plan, parts = self.plan.with_split(shard.id, FINGERPRINT)
+        self.plan, split = self.plan.with_splits([shard.id], FINGERPRINT)
+        parts = split[shard.id]
         assert tuple(piece for part in parts for piece in part.pieces) == shard.pieces
         assert set(self.plan.ids()) == before - {shard.id} | {part.id for part in parts}
         self._append({"t": "split", "shard": shard.id, "why": "no", "into": len(parts)})

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.discovery import discover
@@ -47,6 +49,17 @@ def test_estimates_are_of_what_is_left(lake: Lake, small: Path) -> None:
     """A run that is nearly done is not refused for what it has written already."""
     job = lake.ready(model__outputs={"embedding": "float64[1000]"}).request().job
     check_space(job, str(small), discover(LakeStorage(), job), 10)
+
+
+def test_columns_that_are_not_carried_are_not_counted(lake: Lake, small: Path) -> None:
+    """The estimate is what a part takes at least: a wide input, of which a number is carried, says nothing of it."""
+    table = pa.table({"id": range(100), "x": [1.0] * 100, "image": [os.urandom(1 << 20)] * 100})
+    (lake.folder / "data").mkdir(exist_ok=True)
+    pq.write_table(table, lake.folder / "data" / "a.parquet", use_dictionary=False)
+    lake.write_model()
+    lake.write_job(model__features=["x"], carry=["id"])
+    job = lake.request().job
+    check_space(job, str(small), discover(LakeStorage(), job), 100)
 
 
 def test_a_disk_that_is_all_but_full_stops_the_run(small: Path) -> None:

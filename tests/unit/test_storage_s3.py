@@ -6,16 +6,21 @@ import io
 import pickle
 import threading
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
+from nightjar.inference.discovery import input_files, takes_in
+from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, StorageError, Transient
+from nightjar.inference.jobfile import parse_job
 from nightjar.inference.objectstore import _by_status
 from nightjar.inference.storage import (
+    Entry,
     LakeStorage,
     StorageSettings,
     join,
@@ -290,6 +295,8 @@ def test_settings_are_found_where_they_were_not_given(
         ("Server returned non-2xx status code: 400 Bad Request", StorageError),
         ("HTTP error: error sending request", Transient),
         ("Received redirect without LOCATION, this normally indicates a wrong region", StorageError),
+        ("Server returned non-2xx status code: 400 Bad Request: <?xml?><Error><Code>RequestTimeout</Code>", Transient),
+        ("Server returned non-2xx status code: 400 Bad Request: <?xml?><Error><Code>InvalidURI</Code>", StorageError),
     ],
 )
 def test_answers_without_a_type_are_told_by_status(answer: str, kind: type[StorageError]) -> None:
@@ -300,3 +307,69 @@ def test_answers_without_a_type_are_told_by_status(answer: str, kind: type[Stora
     assert type(found) is kind
     assert "s3://x/y" in str(found)
     assert "Debug" not in str(found)
+
+
+NIGHTS = [f"dt=2026-{month:02d}-{day:02d}" for month in (10, 11) for day in range(1, 29)]
+
+
+class Watched(LakeStorage):
+    """Notes which folders are listed whole."""
+
+    def __init__(self, settings: StorageSettings) -> None:
+        super().__init__(settings)
+        self.walked: list[str] = []
+
+    def list(self, folder: str, after: str = "") -> Iterator[Entry]:
+        self.walked.append(folder)
+        return super().list(folder, after)
+
+
+@pytest.fixture(scope="module")
+def nights(bucket: str, storage: LakeStorage) -> str:
+    """A lake of 56 nights in two regions, each with a part and a folder below it."""
+    base = join(bucket, "nights")
+    names = [f"{region}/{night}" for region in ("region=eu", "region=us x%") for night in NIGHTS]
+    with ThreadPoolExecutor(16) as pool:
+        put = [f"{name}/{file}" for name in names for file in ("part-0.parquet", "sub/part-1.parquet")]
+        list(pool.map(lambda name: storage.write(join(base, name), b"x"), [*put, "loose.parquet"]))
+    return base
+
+
+PATTERNS = {
+    "region=eu/dt=2026-11-19/*.parquet": ["region=eu/dt=2026-11-19"],
+    "region=eu/dt=2026-11-0[12]/*.parquet": ["region=eu/dt=2026-11-01", "region=eu/dt=2026-11-02"],
+    "region=*/dt=2026-11-19/*.parquet": ["region=eu/dt=2026-11-19", "region=us x%/dt=2026-11-19"],
+    "region=*/dt=2026-11-19/": ["region=eu/dt=2026-11-19", "region=us x%/dt=2026-11-19"],
+    "region=*/dt=2026-11-19/**/part-1.parquet": ["region=eu/dt=2026-11-19", "region=us x%/dt=2026-11-19"],
+    "region=u?*/*-19/sub/*": ["region=us x%/dt=2026-10-19/sub", "region=us x%/dt=2026-11-19/sub"],
+    "**/dt=2026-11-19/*.parquet": [""],
+    "*.parquet": [""],
+    "*/*/*.parquet": ["region=eu", "region=us x%"],
+    "region=fr/dt=*/*.parquet": [],
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_lists_the_folders_it_names_and_no_others(
+    settings: StorageSettings, nights: str, tmp_path: Path, pattern: str
+) -> None:
+    """And finds what the whole list, looked through, would give: a bucket of years is not listed for one night."""
+    watched = Watched(settings)
+    job = parse_job(
+        {
+            "name": "lake",
+            "input": {"uri": join(nights, pattern)},
+            "model": {"uses": "m:f", "outputs": {"y": "float32"}},
+            "output": {"uri": str(tmp_path / "out")},
+        },
+        tmp_path / "job.yaml",
+    )
+    everything = [entry.uri for entry in LakeStorage(settings).list(nights)]
+    wanted = [uri for uri in everything if takes_in(join(nights, pattern), uri)]
+    try:
+        found = [entry.uri for entry in input_files(watched, job)]
+    except JobError:
+        found = []
+    assert found == wanted
+    assert bool(found) == bool(PATTERNS[pattern])
+    assert [folder.removeprefix(nights).strip("/") for folder in watched.walked] == PATTERNS[pattern]

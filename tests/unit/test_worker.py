@@ -274,6 +274,52 @@ def test_view_types_survive_a_quarantined_row(lake: Lake, view: pa.DataType, giv
     assert [row["name"] for row in lost] == [names[5]]
 
 
+REUSING = '''
+import numpy as np
+
+HELD = np.zeros({size})
+
+
+class Reusing:
+    """Twice x, each time in the same memory, as runtimes do that bind their outputs once."""
+
+    def __call__(self, batch):
+        out = HELD[: len(batch["x"])]
+        np.multiply(batch["x"], 2, out=out)
+        return {{"score": {given}}}
+'''
+
+
+@pytest.mark.parametrize("batch_size", [100, 1000])
+@pytest.mark.parametrize("given", ["out", "__import__('torch').from_numpy(out)", "__import__('pyarrow').array(out)"])
+def test_a_predictor_may_use_its_memory_again(lake: Lake, given: str, batch_size: int) -> None:
+    """What it returned is the batch's for good, also while the next shard is scored and this one is written."""
+    lake.write_model(REUSING.format(size=batch_size, given=given))
+    lake.ready(model__uses="model:Reusing", model__outputs={"score": "float64"}, model__batch_size=batch_size)
+    spec = lake.worker_spec()
+    receipts = [e for e in ShardWorker(spec, load(spec)).process(assignments(lake)) if isinstance(e, Receipt)]
+    assert len(receipts) == 8
+    parts = [pq.read_table(lake.revision() / receipt.data.name) for receipt in receipts if receipt.data is not None]
+    written = pa.concat_tables(parts).sort_by("id")
+    assert written["id"].to_pylist() == list(range(8000))
+    assert written["score"].to_pylist() == [2.0 * i for i in range(8000)]
+
+
+def test_an_installed_package_of_another_release_is_not_loaded(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is part of the identity like code beside the job file: a node with an old image must add nothing."""
+    package = tmp_path / "site" / "nightjar_acme.py"
+    package.parent.mkdir()
+    package.write_text("def score(batch):\n    return {'score': batch['x'] * 2}\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    spec = lake.ready(model__uses="nightjar_acme:score").worker_spec()
+    assert load(spec)(pa.table({"x": [1.0]}))["score"].to_pylist() == [2.0]
+    package.write_text("def score(batch):\n    return {'score': batch['x'] * 1000}\n")
+    with pytest.raises(JobError, match=r"^model\.uses: the installed package on .* is not the one the run began with"):
+        load(spec)
+
+
 def test_code_that_changed_since_the_run_began_is_not_loaded(lake: Lake) -> None:
     """Its results would be kept under the other code's name: an actor made later loads that very code or none."""
     spec = lake.ready().worker_spec()
