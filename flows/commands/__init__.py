@@ -42,7 +42,7 @@ RayOption = Annotated[
         help="An existing cluster: host:port, ray://host:port or auto. Default: NIGHTJAR_RAY, or an own one.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for machines.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show what Ray and Prefect say.")]
 
 

@@ -36,7 +36,7 @@ def status(job: JobArgument, date: DateOption = None, run_id: RunOption = None, 
 
 def runs(
     job: JobArgument,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="So many, the latest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="So many, by name, the highest first.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List the runs of a job, and what readers see."""
@@ -100,9 +100,14 @@ def files(
 def rollback(
     job: JobArgument,
     to: Annotated[int | None, typer.Option("--to", help="Number of the publication to go back to.")] = None,
-    date: DateOption = None,
+    date: Annotated[
+        str | None, typer.Option("--date", help="Where output.uri has {date}: whose place is meant. Default: today's.")
+    ] = None,
 ) -> None:
-    """Show readers the publication before this one again."""
+    """Show readers the publication before this one again.
+
+    All nights as they stood then; one of them alone is mended by running it again with --fresh.
+    """
     from nightjar.inference import publish
     from nightjar.inference.request import make_request
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -329,6 +330,16 @@ def test_fresh_scores_everything_again_as_a_new_revision(lake: Lake) -> None:
     request = lake.request(scores=False)
     publish.rollback(request.storage, request.output, 1)
     assert published_files(lake) == before
+
+
+def test_a_published_night_that_was_deleted_can_be_scored_again(lake: Lake) -> None:
+    """Under a revision that readers have not seen yet; a second publication of r1 would be refused."""
+    lake.ready().run()
+    lake.run(fresh=True)
+    shutil.rmtree(lake.revision(1).parent)
+    again = lake.run()
+    assert (again.scored.revision, again.scored.progress.reused_shards, again.publication.number) == (3, 0, 3)
+    assert lake.published()["id"].tolist() == list(range(8000))
 
 
 def test_a_run_told_not_to_publish_is_published_later_without_scoring(lake: Lake) -> None:

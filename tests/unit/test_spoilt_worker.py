@@ -45,7 +45,7 @@ class Cursed:
                 raise torch.AcceleratorError("CUDA error: device-side assert triggered")
             if self.curse == "hang":
                 hangs()
-        return {"score": pa.compute.multiply(table["x"], pa.scalar(2, pa.float32()))}
+        return {"score": pa.compute.multiply(table["x"], pa.scalar(2, pa.float32())).combine_chunks()}
 
 
 def process(lake: Lake, curse: str = "", storage: Storage | None = None) -> tuple[list[Event], ProcessSpoilt | None]:
