@@ -120,6 +120,13 @@ def check_limit(name: str) -> str:
     return ""
 
 
+def is_away(error: BaseException | None) -> bool:
+    """Whether a request failed because nobody answered, or who answered is not well: that may pass."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.is_server_error
+    return isinstance(error, httpx.TransportError)
+
+
 def no_such_limit(name: str) -> JobError:
     """Says which key names it, and how it is made."""
     return JobError(

@@ -28,6 +28,7 @@ from prefect.runtime import flow_run
 
 from nightjar.flows.display import counted, describe
 from nightjar.flows.escaping import code, markdown
+from nightjar.flows.summary import repeating, unfinished
 from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.gates import GateResult
 from nightjar.inference.progress import Progress
@@ -144,7 +145,8 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
     """The page a person reads in the morning, and a link to the output."""
     where = f"{request.run_uri}/r{scored.revision}"
     state = f"published as #{publication.number}" if publication.number else "not published"
-    page = _summary(request, scored, verdict, f"{request.output}/{publication.manifest}", state)
+    notes = [*scored.warnings, *([unfinished(publication)] if publication.unfinished else [])]
+    page = _summary(request, scored, verdict, f"{request.output}/{publication.manifest}", state, notes)
     name = request.job.name
     deliver(
         {
@@ -159,15 +161,17 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
     )
 
 
-def show_failure(request: RunRequest, error: NightjarError) -> None:
-    """The page of a run that published nothing: why, how far it came, and the commands that look and repeat."""
+def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
+    """The page of a run that published nothing: why, how far it came, and the commands that look and repeat.
+
+    ray: the cluster that was named.
+    """
     key = f"{request.job.name}-summary"
     try:
         progress = next(follow(request.storage, request.run_uri))
     except StorageError:
         progress = None  # that it is away may be why the run failed
-    dated = [] if request.run_id == request.date else ["--date", request.date]
-    repeat = ["nightjar", "run", request.job_path, "--run-id", request.run_id, *dated]
+    repeat = f"nightjar run {shlex.quote(request.job_path)} {repeating(request, ray)}"
     lines = [
         f"# {request.job.name} {markdown(request.run_id)}: not published",
         "",
@@ -177,7 +181,7 @@ def show_failure(request: RunRequest, error: NightjarError) -> None:
         "",
         *([f"- so far: {describe(progress)}"] if progress else []),
         f"- look: {code(shlex.join(['nightjar', 'show', request.job_path, request.run_id]))}",
-        f"- repeat, which scores only what is missing: {code(shlex.join(repeat))}",
+        f"- repeat, which scores only what is missing: {code(repeat)}",
     ]
     page = "\n".join(lines)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description="not published")})
@@ -224,7 +228,7 @@ def _gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str,
     }
 
 
-def _summary(request: RunRequest, scored: Scored, verdict: Verdict, manifest: str, state: str) -> str:
+def _summary(request: RunRequest, scored: Scored, verdict: Verdict, manifest: str, state: str, notes: list[str]) -> str:
     progress = scored.progress
     where = f"{request.run_uri}/r{scored.revision}"
     lines = [
@@ -240,7 +244,7 @@ def _summary(request: RunRequest, scored: Scored, verdict: Verdict, manifest: st
         f"| gates | {sum(gate.passed for gate in verdict.gates)} of {len(verdict.gates)} passed |",
         *[f"| {name} | {value} |" for name, value in evaluation_lines(verdict.metrics)],
         *([f"| device | {scored.device} |"] if scored.device else []),
-        *[f"| note | {markdown(warning)} |" for warning in scored.warnings],
+        *[f"| note | {markdown(note)} |" for note in notes],
         f"| output | {code(f'{where}/data')} |",
         *([f"| quarantine | {code(f'{where}/quarantine')} |"] if progress.rows_quarantined else []),
         f"| every shard | {code(manifest.replace('manifest-', 'shards-').replace('.json', '.parquet'))} |",

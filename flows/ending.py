@@ -16,7 +16,7 @@ from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from nightjar.inference.errors import NightjarError
+from nightjar.inference.errors import ClusterError, NightjarError
 
 if TYPE_CHECKING:
     from nightjar.flows.nightly import Outcome
@@ -63,7 +63,9 @@ def keeping_ending() -> Iterator[Ending]:
             raise
     except (httpx.HTTPError, PrefectException, OSError) as error:
         if ending.of_code is None:
-            raise
+            raise ClusterError(
+                f"Prefect's API went away before the run could begin, nothing was scored; repeat the command: {error}"
+            ) from error
         _report(ending, error)
     finally:
         _ending.reset(token)

@@ -29,7 +29,7 @@ from prefect_ray.context import remote_options
 from pydantic import Field
 
 from nightjar.flows import artifacts, events
-from nightjar.flows.api import no_such_limit, worker_env
+from nightjar.flows.api import is_away, no_such_limit, worker_env
 from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, has_ended, own_node
 from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
@@ -41,6 +41,9 @@ from nightjar.inference.run import Publication, Scored, Verdict
 
 _LOOK_S = 10.0
 """How often a step that is waited for looks whether its cluster is still there."""
+
+_ASKS = 60
+"""So often a run that waits for its turn asks an API that is away: half an hour, with the client's own retries."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,7 @@ def nightly(
             events.refused(_job_name(flow_run.parameters), job, error)
         else:
             if not isinstance(error, Held):  # the page of who holds the run says how it stands
-                artifacts.show_failure(request, error)
+                artifacts.show_failure(request, error, ray)
             events.failed(request, error)
         # The run's page shows the message alone; calling the flow still raises the error.
         return Failed(message=str(error), data=error)
@@ -246,14 +249,7 @@ def _turn(limit: str | None) -> Iterator[None]:
         yield
         return
     get_run_logger().info("waiting for a slot of the concurrency limit %s", limit)
-    with ExitStack() as held:
-        try:
-            held.enter_context(concurrency(limit, strict=True, raise_on_lease_renewal_failure=False))
-        except ConcurrencySlotAcquisitionError as error:
-            if "must be created" not in str(error):
-                raise RunFailed(f"no slot of the concurrency limit {limit!r} could be had: {error}") from error
-            raise no_such_limit(limit) from error
-        slot = held.pop_all()
+    slot = _slot(limit)
     try:
         yield
     finally:
@@ -262,6 +258,29 @@ def _turn(limit: str | None) -> Iterator[None]:
         except (httpx.HTTPError, PrefectException, OSError) as error:
             # Its lease ends by itself; what was scored must not be lost for it.
             get_run_logger().warning("the slot of %s could not be given back: %s", limit, error)
+
+
+def _slot(limit: str) -> ExitStack:
+    """A slot, once there is one. An API that is away meanwhile is asked again: Prefect itself gives up after seconds.
+
+    Raises:
+        JobError: there is no such limit.
+        RunFailed: the API said no, or was away `_ASKS` times.
+    """
+    away = 0
+    while True:
+        with ExitStack() as held:
+            try:
+                held.enter_context(concurrency(limit, strict=True, raise_on_lease_renewal_failure=False))
+                return held.pop_all()
+            except ConcurrencySlotAcquisitionError as error:
+                if "must be created" in str(error):
+                    raise no_such_limit(limit) from error
+                why, away = f"{error}: {error.__cause__}", away + 1
+                if not is_away(error.__cause__) or away > _ASKS:
+                    raise RunFailed(f"no slot of the concurrency limit {limit!r} could be had: {why}") from error
+                get_run_logger().warning("Prefect's API is away, asking again: %s", why)
+        time.sleep(_LOOK_S)
 
 
 def _result(future: Any) -> Any:

@@ -81,7 +81,7 @@ class PrefectApi:
             return
         began = time.monotonic()
         while problem := self._problem():
-            self._check_alive()
+            self.check_alive()
             if time.monotonic() - began > START_S:
                 raise ClusterError(
                     f"the local Prefect server at {self.url} did not start within {START_S:g} s: {problem}. Repeat the "
@@ -98,12 +98,11 @@ class PrefectApi:
             return str(error)
         return "" if answer.status_code == httpx.codes.OK else "it answered, but not as a Prefect API"
 
-    def _check_alive(self) -> None:
-        if self.process is None or self.process.poll() is None:
-            return
-        raise ClusterError(
-            f"the local Prefect server ended while starting: {self.said[-1] if self.said else 'no message'}"
-        )
+    def check_alive(self) -> None:
+        """Raise a ClusterError if it is the own server, and has ended."""
+        if self.process is not None and self.process.poll() is not None:
+            said = self.said[-1] if self.said else "no message"
+            raise ClusterError(f"the local Prefect server of this command has ended, start it again: {said}")
 
 
 def start_api(*, complete: bool = False) -> PrefectApi:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from nightjar.flows.deploy import find_jobs, none_found, schedule_of, serve
 from nightjar.flows.server import nights_ahead, reporting_to, start_api
+from nightjar.inference.errors import ClusterError
 
 
 def serve_until_ended(folder: str, console: Console, *, ray: str | None, limit: int) -> None:
@@ -18,7 +19,7 @@ def serve_until_ended(folder: str, console: Console, *, ray: str | None, limit: 
 
     Raises:
         JobError: there is no job file, or one of them is wrong.
-        ClusterError: Prefect's API does not answer.
+        ClusterError: Prefect's API does not answer, or the own server has ended.
     """
     jobs = find_jobs(folder)
     if not jobs:
@@ -26,21 +27,34 @@ def serve_until_ended(folder: str, console: Console, *, ray: str | None, limit: 
     api = start_api(complete=True)
     with reporting_to(api, verbose=True) as reporting:
         reporting.wait()
-        runner = serve(jobs, folder, ray, limit)
-        for job in jobs.values():
-            said = f"serving nightly/{job.name}: {schedule_of(job)}"
-            console.print(said, highlight=False, markup=False, soft_wrap=True)
+        runner, paused = serve(jobs, folder, ray, limit, api.check_alive)
+        said = [f"serving nightly/{job.name}: {schedule_of(job)}" for job in jobs.values()]
+        for line in [*said, *(f"paused nightly/{each.name}: {each.schedule}" for each in paused)]:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
         pages = api.url.removesuffix("/api")
         own = "; this server ends with this command, its records stay" if api.own else ""
         console.print(f"Pages: {pages}/deployments{own}. Ctrl-C ends.", highlight=False, markup=False, soft_wrap=True)
-        with suppress(KeyboardInterrupt):
-            asyncio.run(_start(runner))
+        try:
+            with suppress(KeyboardInterrupt):
+                asyncio.run(_start(runner))
+        except BaseExceptionGroup as group:
+            if (lost := _first(group)) is None:
+                raise
+            raise lost from None
         console.print(_ended(api.own), highlight=False, markup=False, soft_wrap=True)
 
 
 async def _start(runner: Runner) -> None:
     asyncio.get_running_loop().set_exception_handler(unless_cancelled)
     await runner.start()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> ClusterError | None:
+    """What we raised ourselves in one of the runner's tasks."""
+    ours: BaseException | None = group.subgroup(ClusterError)
+    while isinstance(ours, BaseExceptionGroup):
+        ours = ours.exceptions[0]
+    return ours if isinstance(ours, ClusterError) else None
 
 
 def unless_cancelled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from nightjar.inference.ledger import State
     from nightjar.inference.local import Measured
     from nightjar.inference.plan import Plan
+    from nightjar.inference.run import Publication
 
 _FAILURES = 20
 """Failed shards that `status` names; it says how many there are."""
@@ -107,11 +109,17 @@ def as_text(launched: Launched, total_s: float) -> str:
         f"  data       {folder}/data",
         f"  manifest   {request.output}/{outcome.publication.manifest}",
         *[f"  note       {warning}" for warning in scored.warnings],
+        *([f"  note       {unfinished(outcome.publication)}"] if outcome.publication.unfinished else []),
         *_unreported(launched),
         "",
         *_next_steps(launched),
     ]
     return "\n".join(lines)
+
+
+def unfinished(publication: Publication) -> str:
+    """Of a publication that readers see, and that was not tidied up after."""
+    return f"published, but not tidied up after; run it again, nothing is scored then: {publication.unfinished}"
 
 
 def _unreported(launched: Launched) -> list[str]:
@@ -141,21 +149,29 @@ def _next_steps(launched: Launched) -> list[str]:
     job = shlex.quote(_shown(outcome.request.job_path))
     steps = []
     if outcome.publication.number:
-        steps += [
-            f"Read it:      {typed('nightjar')} files {job} --run-id {outcome.request.run_id}",
-            f"Take it back: {typed('nightjar')} rollback {job}",
-        ]
+        steps.append(f"Read it:      {typed('nightjar')} files {job} --run-id {outcome.request.run_id}")
+        # A rollback takes back what was published last, whatever night that is.
+        if not outcome.scored.finished:
+            steps.append(f"Take it back: {typed('nightjar')} rollback {job}")
     elif outcome.scored.finished:
+        place = f"{outcome.request.output}/publications"
         steps.append(
-            f"Show it again: {typed('nightjar')} rollback {job} --to NUMBER (see {outcome.request.output}/publications)"
+            f"Show it again: {typed('nightjar')} rollback {job} --to NUMBER (see {place}); what was published later is "
+            "hidden then"
         )
     elif not outcome.request.limit:
-        steps.append(f"Publish it:   {typed('nightjar')} run {job} --run-id {outcome.request.run_id}")
+        publishing = replace(outcome.request, publish=True)
+        steps.append(f"Publish it:   {typed('nightjar')} run {job} {repeating(publishing, None)}")
     if launched.own_api:
         steps.append(f"In the UI:    {typed('prefect')} server start, then http://127.0.0.1:4200 → Runs, and Artifacts")
     else:
         steps.append(f"In the UI:    {launched.api_url.removesuffix('/api')} → Runs, and Artifacts")
     return steps
+
+
+def repeating(request: RunRequest, ray: str | None) -> str:
+    """The options with which `nightjar run` continues this run."""
+    return shlex.join([*request.again, *(["--ray", ray] if ray else [])])
 
 
 def typed(name: str) -> str:
@@ -171,8 +187,8 @@ def _shown(path: str) -> str:
         return path
 
 
-def after_failure(request: RunRequest) -> str:
-    """What to do next, once a run failed."""
+def after_failure(request: RunRequest, ray: str | None = None) -> str:
+    """What to do next, once a run failed. ray: the cluster that was named."""
     job = shlex.quote(_shown(request.job_path))
     lines = ["What was committed is kept and nothing new was published."]
     # The storage may be why it failed: that was said.
@@ -182,7 +198,7 @@ def after_failure(request: RunRequest) -> str:
             lines.append(f"  so far     {found['summary']}")
     lines += [
         f"  look       {typed('nightjar')} status {job} --run-id {request.run_id}",
-        f"  repeat     {typed('nightjar')} run {job} --run-id {request.run_id}   (scores only what is missing)",
+        f"  repeat     {typed('nightjar')} run {job} {repeating(request, ray)}   (scores only what is missing)",
     ]
     return "\n".join(lines)
 

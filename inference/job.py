@@ -196,6 +196,11 @@ class Schedule(_Model):
             )
         return value
 
+    def fires(self, wall: dt.datetime) -> bool:
+        """Whether it is due at that minute, by the clock on the wall."""
+        minute = wall.replace(second=0, microsecond=0)
+        return bool(next(CronSim(self.cron, minute - dt.timedelta(minutes=1))) == minute)
+
     def dates(self, first: dt.date, last: dt.date) -> list[dt.date]:
         """The logical dates from first to last on which it fires, each once."""
         # Without a time zone: a night that daylight saving shortens is a night all the same.
@@ -270,7 +275,14 @@ class Job(_Model):
 
     def date_of(self, moment: dt.datetime) -> dt.date:
         """The logical date of a moment (with time zone): the date in the schedule's time zone, by default UTC."""
-        return moment.astimezone(ZoneInfo(self.schedule.timezone if self.schedule else "UTC")).date()
+        if self.schedule is None:
+            return moment.astimezone(dt.UTC).date()
+        zone, hour, utc = ZoneInfo(self.schedule.timezone), dt.timedelta(hours=1), moment.astimezone(dt.UTC)
+        local, later = (each.astimezone(zone).replace(tzinfo=None) for each in (utc, utc + hour))
+        # Where clocks are put forward at midnight, a night due in the hour that is left out is run an hour before it.
+        if later - local > hour and not self.schedule.fires(local) and self.schedule.fires(local + hour):
+            local += hour
+        return local.date()
 
     def at(self, date: dt.date) -> Job:
         """This job for one logical date: `{date}` and `{date:%Y/%m/%d}` filled in."""

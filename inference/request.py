@@ -67,6 +67,16 @@ class RunRequest:
         return self.job.output.uri
 
     @property
+    def again(self) -> list[str]:
+        """The options of `nightjar run` that ask for this run once more; what is done of it stays."""
+        named = ["--run-id", self.run_id]
+        if _LIMITED.sub("", self.run_id) != self.date:
+            named += ["--date", self.date]
+        if self.limit:
+            return [*named, "--limit", str(self.limit)]
+        return named if self.publish else [*named, "--no-publish"]
+
+    @property
     def run_uri(self) -> str:
         """Where this run's revisions lie."""
         return join(self.output, "runs", self.run_id)

@@ -23,7 +23,7 @@ from nightjar.inference.discovery import Discovery
 from nightjar.inference.discovery import discover as discover_input
 from nightjar.inference.engine import tasks
 from nightjar.inference.engine.capacity import check_cluster
-from nightjar.inference.errors import AuditFailed, GateFailed, Held, JobError, RunFailed, ShardsFailed
+from nightjar.inference.errors import AuditFailed, GateFailed, Held, JobError, RunFailed, ShardsFailed, StorageError
 from nightjar.inference.gates import GateResult
 from nightjar.inference.ledger import LedgerWriter, Record, State
 from nightjar.inference.manifest import write_manifest
@@ -79,13 +79,17 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Publication:
-    """The end of a run. `number` is the snapshot's; 0 when the job was told not to publish."""
+    """The end of a run. `number` is the snapshot's; 0 when the job was told not to publish.
+
+    unfinished: readers see it, but sweeping and `_SUCCESS` failed for this; running it again does them.
+    """
 
     revision: int
     number: int
     manifest: str
     swept: int = 0
     seconds: float = 0.0
+    unfinished: str = ""
 
 
 def discover(request: RunRequest) -> Discovery:
@@ -235,8 +239,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     """
     began = time.time()
     if scored.finished:
-        current = publish.newest(request.storage, request.output)
-        return Publication(scored.revision, _visible(request, current, verdict), verdict.manifest)
+        return Publication(scored.revision, _visible(request, verdict), verdict.manifest)
     if not request.publish:
         return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
     uri = revs.revision_uri(request.run_uri, scored.revision)
@@ -244,11 +247,19 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
         assert made is not None
         entry = publish.Published(scored.revision, verdict.manifest, verdict.checksum, request.date)
-        number = publish.publish(writer, request.output, request.run_id, entry)
-        # Only now: no later plan can want a part back, whoever else continues and whenever this writer wakes.
-        swept = revs.sweep(writer, uri, made)
-        succeed(writer, uri, number, verdict.manifest)
-        return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began)
+        swept, unfinished = 0, ""
+        try:
+            number = publish.publish(writer, request.output, request.run_id, entry)
+            # Only now: no later plan can want a part back, whoever else continues and whenever this writer wakes.
+            swept = revs.sweep(writer, uri, made)
+            succeed(writer, uri, number, verdict.manifest)
+        except StorageError as error:
+            # What readers see decides. What is left to do is done by whoever runs it next: `settle`.
+            intent = writer.state.intent
+            if intent is None or publish.newest(request.storage, request.output).runs.get(request.run_id) != entry:
+                raise
+            number, unfinished = intent["number"], str(error)
+        return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began, unfinished)
 
 
 def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> Scored | None:
@@ -372,7 +383,12 @@ def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:
     return Verdict(scored.revision, scored.epoch, results, manifest["metrics"], entry.manifest, entry.checksum)
 
 
-def _visible(request: RunRequest, current: publish.Snapshot, verdict: Verdict) -> int:
-    """The newest snapshot if it shows this revision; 0 if readers were rolled back from it."""
-    shown = current.runs.get(request.run_id)
-    return current.number if shown is not None and shown.checksum == verdict.checksum else 0
+def _visible(request: RunRequest, verdict: Verdict) -> int:
+    """The number this revision was published as; 0 if readers were rolled back from it."""
+    shown = publish.newest(request.storage, request.output).runs.get(request.run_id)
+    if shown is None or shown.checksum != verdict.checksum:
+        return 0
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    assert newest is not None
+    assert newest.success is not None
+    return int(newest.success["publication"])

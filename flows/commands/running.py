@@ -84,7 +84,7 @@ def _launch(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) 
     try:
         launched = launch(request, ray, out, verbose=verbose, quiet=as_json)
     except RunFailed as error:
-        error.add_note(summary.after_failure(request))
+        error.add_note(summary.after_failure(request, ray))
         raise
     total_s = time.monotonic() - began
     if as_json:

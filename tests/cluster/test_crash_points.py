@@ -9,8 +9,8 @@ import pytest
 import ray
 
 from nightjar.inference import publish
-from nightjar.inference.errors import GateFailed, JobError
-from nightjar.inference.faults import pause
+from nightjar.inference.errors import GateFailed, JobError, StorageError
+from nightjar.inference.faults import fail, pause
 from nightjar.inference.storage import LakeStorage
 from support import Lake
 from writers import (
@@ -21,6 +21,7 @@ from writers import (
     BEFORE_RECEIPTS,
     BEFORE_SNAPSHOT,
     BEFORE_SUCCESS,
+    BEFORE_SWEEP,
     OnDriver,
     Point,
     assert_published_once,
@@ -107,6 +108,35 @@ def test_what_one_attempt_did_not_want_is_kept_for_the_next(lake: Lake, tmp_path
     away.rename(lake.folder / "data" / "part-03.parquet")
     assert lake.run().scored.progress.reused_shards == 8
     assert lake.published()["id"].tolist() == list(range(8000))
+
+
+@pytest.mark.parametrize("point", [BEFORE_PUBLISHED, BEFORE_SWEEP, BEFORE_SUCCESS], ids=str)
+def test_what_fails_after_the_publication_does_not_deny_it(lake: Lake, point: Point) -> None:
+    """Readers see it: the run says so, and what was left to do; the next one does it."""
+    error = StorageError("the storage is away")
+    away = OnDriver(LakeStorage(), [fail(point.operation, point.pattern, point.nth, error)])
+    ran = run_steps_with(lake.ready().request(), {"publish": away})
+    assert (ran.publication.number, ran.publication.unfinished) == (1, "the storage is away")
+    assert lake.published()["id"].tolist() == list(range(8000))
+    assert not lake.revision().joinpath("_SUCCESS").exists()
+    again = lake.run()
+    assert (again.publication.number, again.publication.unfinished, again.scored.finished) == (1, "", True)
+    assert lake.revision().joinpath("_SUCCESS").exists()
+
+
+def test_what_fails_before_the_publication_fails_the_run(lake: Lake) -> None:
+    away = OnDriver(LakeStorage(), [fail("create", "*/publications/*", None, StorageError("the storage is away"))])
+    with pytest.raises(StorageError, match="the storage is away"):
+        run_steps_with(lake.ready().request(), {"publish": away})
+    assert lake.snapshot().number == 0
+    assert lake.run().publication.number == 1
+
+
+def test_a_run_that_is_done_says_which_publication_was_its_own(lake: Lake) -> None:
+    """Not the newest one: that is another night's, and may not be taken back for it."""
+    lake.ready().run()
+    lake.run(date="2026-11-20")
+    assert lake.run().publication.number == 1
 
 
 def test_a_failing_gate_leaves_the_last_publication_as_it_was(lake: Lake) -> None:

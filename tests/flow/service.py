@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
@@ -68,6 +70,44 @@ def ended(api: str, run: FlowRun, timeout_s: float = 180) -> FlowRun:
     wait_until(lambda: state_of(api, run).is_final(), timeout_s, f"{run.name} has ended")
     with client(api) as asked:
         return asked.read_flow_run(run.id)
+
+
+@dataclass
+class Server:
+    """A Prefect server that a test may stop."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+
+@contextmanager
+def prefect_server(home: Path, port: int = 0) -> Iterator[Server]:
+    """A server on the database in `home`, at a free port if none is given; killed in the end."""
+    port = port or free_port()
+    words = [sys.executable, "-m", "nightjar.flows.server", str(port), str(os.getpid())]
+    process = subprocess.Popen(words, env={**os.environ, "PREFECT_HOME": str(home)})
+    started = Server(f"http://127.0.0.1:{port}/api", process)
+    try:
+        wait_until(lambda: _answers(started.url), 120, "the Prefect server answers")
+        yield started
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
 
 
 @dataclass

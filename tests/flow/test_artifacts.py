@@ -8,13 +8,11 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -32,6 +30,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from commands import DATE, Flights, Partial, Watched
+from service import Server, prefect_server
 from support import Lake, command, nightjar, wait_until
 
 pytestmark = pytest.mark.flow
@@ -267,37 +266,11 @@ def score(batch):
 '''
 
 
-@dataclass
-class Server:
-    """A Prefect server that a test may stop."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-
-
 @pytest.fixture(scope="module")
 def server_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with its own home."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = {**os.environ, "PREFECT_HOME": str(tmp_path_factory.mktemp("own"))}
-    words = [sys.executable, "-m", "nightjar.flows.server", str(port), str(os.getpid())]
-    process = subprocess.Popen(words, env=env)
-    started = Server(f"http://127.0.0.1:{port}/api", process)
-    wait_until(lambda: _answers(started.url), 120, "the Prefect server answers")
-    yield started
-    process.kill()
-    process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=5).status_code == httpx.codes.OK
-    except httpx.HTTPError:
-        return False
+    with prefect_server(tmp_path_factory.mktemp("own")) as started:
+        yield started
 
 
 def start_gated(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextvars
 import datetime as dt
 import ipaddress
 import json
@@ -13,7 +14,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,21 +27,24 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
+from prefect.logging import disable_run_logger
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_KEY,
     PREFECT_API_SSL_CERT_FILE,
     PREFECT_API_URL,
+    PREFECT_CLIENT_MAX_RETRIES,
     PREFECT_CLOUD_API_URL,
     PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS,
     temporary_settings,
 )
 
 from commands import DATE
+from nightjar.flows import nightly
 from nightjar.flows.api import ask_api, require_api
 from nightjar.flows.server import server_env, start_api
-from nightjar.inference.errors import ClusterError
-from service import client
+from nightjar.inference.errors import ClusterError, JobError, RunFailed
+from service import client, free_port, prefect_server
 from support import Lake, command, wait_until
 
 pytestmark = pytest.mark.flow
@@ -296,3 +301,37 @@ def _lives(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefect itself gives up at once; a limit that does not exist is still said at once."""
+    monkeypatch.setattr(nightly, "_LOOK_S", 0.2)
+    port = free_port()
+    patient = {PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        stack.enter_context(temporary_settings(patient))
+        stack.enter_context(disable_run_logger())
+        with prefect_server(tmp_path, port):
+            with client(f"http://127.0.0.1:{port}/api") as asked:
+                asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="gpus", limit=1))
+            with pytest.raises(JobError, match="tpus"):
+                nightly._slot("tpus")
+        waiting = pool.submit(contextvars.copy_context().run, nightly._slot, "gpus")
+        with pytest.raises(TimeoutError):
+            waiting.result(3)
+        stack.enter_context(prefect_server(tmp_path, port))
+        waiting.result(60).close()
+
+
+def test_an_api_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nightly, "_LOOK_S", 0.01)
+    monkeypatch.setattr(nightly, "_ASKS", 3)
+    nobody = {PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
+    with (
+        temporary_settings(nobody),
+        disable_run_logger(),
+        pytest.raises(RunFailed, match="no slot of the concurrency limit 'gpus'"),
+    ):
+        nightly._slot("gpus")

@@ -7,6 +7,7 @@ import datetime as dt
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -19,7 +20,20 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
 
 from nightjar.flows.serving import unless_cancelled
-from service import FREED_S, Service, client, deployments, ended, is_true, runs_of, service, start_run, state_of
+from service import (
+    FREED_S,
+    Service,
+    client,
+    deployments,
+    ended,
+    free_port,
+    is_true,
+    prefect_server,
+    runs_of,
+    service,
+    start_run,
+    state_of,
+)
 from support import Lake, command, leaves_nothing, wait_until
 
 pytestmark = [pytest.mark.flow]
@@ -212,6 +226,53 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
     assert "ERROR" not in said
     assert "Warning" not in said
     assert serving.process.returncode == 0
+
+
+def test_serving_outlives_an_api_that_is_away(tmp_path: Path) -> None:
+    """Prefect's runner ends itself, and the run that is going on, after three polls without an answer."""
+    lake = Lake(tmp_path / "jobs" / "patient").ready(name="patient")
+    port, home = free_port(), tmp_path / "home"
+    api = f"http://127.0.0.1:{port}/api"
+    env = {
+        "PREFECT_API_URL": api,
+        "PREFECT_HOME": str(home),
+        "PREFECT_CLIENT_MAX_RETRIES": "0",
+        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+    }
+
+    with ExitStack() as stack:
+        with prefect_server(home, port):
+            serving = stack.enter_context(service(tmp_path, "serve", tmp_path / "jobs", env=env))
+            wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
+        wait_until(lambda: serving.says("Prefect's API is away"), 60, "it says that the API is away")
+        # Some ten polls long; `says` sees that it is still there.
+        assert not is_true(lambda: serving.says("API is back"), 12)
+        stack.enter_context(prefect_server(home, port))
+        wait_until(lambda: serving.says("Prefect's API is back"), 60, "it says that the API is back")
+        ran = ended(api, start_run(api, deployments(api, "patient")["patient"], date="2026-11-19"))
+        assert ran.state_name == "Completed", ran.state
+        assert lake.snapshot().number == 1
+        assert serving.log.read_text().count("Prefect's API is away") <= 2  # the polls for runs, and for cancelled ones
+
+
+def test_serving_ends_with_its_own_server(tmp_path: Path) -> None:
+    """It would never fire again: one sentence, and an exit code that a service manager acts on."""
+    Lake(tmp_path / "jobs" / "orphan").ready(name="orphan")
+    env = {
+        "PREFECT_API_URL": "",
+        "PREFECT_HOME": str(tmp_path / "home"),
+        "PREFECT_CLIENT_MAX_RETRIES": "0",
+        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+    }
+    with service(tmp_path, "serve", tmp_path / "jobs", env=env) as serving:
+        wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
+        [server] = serving.descendants("nightjar.flows.server")
+        server.kill()
+        serving.process.wait(60)
+    said = serving.log.read_text()
+    assert serving.process.returncode == 2
+    assert "nightjar: the local Prefect server of this command has ended, start it again" in said
+    assert "Traceback" not in said
 
 
 def test_what_is_cancelled_in_the_end_is_no_error(caplog: pytest.LogCaptureFixture) -> None:

@@ -368,3 +368,24 @@ def test_schedule_tells_its_nights(tmp_path: Path) -> None:
     assert dates("0 */6 * * *", "2026-11-19", "2026-11-20") == ["2026-11-19", "2026-11-20"]
     assert dates("0 0 * * MON", "2026-11-16", "2026-11-29") == ["2026-11-16", "2026-11-23"]
     assert dates("0 2 29 2 *", "2026-01-01", "2026-12-31") == []
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "moment", "date"),
+    [
+        # 00:00 of 24 April does not exist in Cairo: clocks go from 23:59 to 01:00, and Prefect runs it at 23:00.
+        ("0 0 * * *", "Africa/Cairo", "2026-04-23T21:00:00+00:00", "2026-04-24"),
+        ("30 0 * * *", "Africa/Cairo", "2026-04-23T21:30:00+00:00", "2026-04-24"),
+        ("0 0 * * *", "Africa/Cairo", "2026-04-22T22:00:00+00:00", "2026-04-23"),
+        ("0 0 * * *", "Africa/Cairo", "2026-04-24T21:00:00+00:00", "2026-04-25"),
+        ("0 23 * * *", "Africa/Cairo", "2026-04-23T21:00:00+00:00", "2026-04-23"),
+        ("0 0 * * *", "Africa/Cairo", "2026-04-23T20:59:00+00:00", "2026-04-23"),
+        ("0 2 * * *", "Europe/Berlin", "2026-03-29T01:00:00+00:00", "2026-03-29"),
+    ],
+)
+def test_the_night_that_daylight_saving_begins_with_is_a_night(
+    tmp_path: Path, cron: str, zone: str, moment: str, date: str
+) -> None:
+    """Also where clocks are put forward at midnight, and the night is run an hour before, on the day before."""
+    job = load(tmp_path, schedule={"cron": cron, "timezone": zone})
+    assert job.date_of(dt.datetime.fromisoformat(moment)).isoformat() == date

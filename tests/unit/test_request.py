@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.request import check_request, record_run
+from nightjar.inference.request import check_request, make_request, record_run
 from support import Lake
 
 LIMITED = "2026-11-19-limit-1000"
@@ -50,3 +53,30 @@ def test_the_columns_the_model_sees_are_part_of_every_shard(lake: Lake) -> None:
         if path.name != "part-00.parquet":
             path.unlink()
     assert set(lake.planned().ids()) < listed
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({}, ["--run-id", "2026-11-19"]),
+        ({"run_id": "redo"}, ["--run-id", "redo", "--date", "2026-11-19"]),
+        ({"limit": 100}, ["--run-id", "2026-11-19-limit-100", "--limit", "100"]),
+        ({"publish": False}, ["--run-id", "2026-11-19", "--no-publish"]),
+    ],
+)
+def test_a_run_can_be_asked_for_again_before_anything_is_recorded_of_it(
+    lake: Lake, asked: dict[str, Any], options: list[str]
+) -> None:
+    """The same night and place, as limited and as secret: also where the output has a place for each date."""
+    lake.ready(output__uri="out/{date}/")
+    first = lake.request(**asked)
+    assert first.again == options
+    given = dict(zip(options[::2], options[1::2], strict=False))
+    again = make_request(
+        lake.job_path,
+        run_id=given["--run-id"],
+        date=given.get("--date"),
+        limit=int(given["--limit"]) if "--limit" in given else None,
+        publish="--no-publish" not in options,
+    )
+    assert replace(again, invocation=first.invocation) == first
