@@ -43,9 +43,9 @@ def markdown(text: str) -> str:
     return _FIRST.sub(r"\g<1>\\\g<2>", escaped)
 
 
-def code(text: str) -> str:
-    """The same as Markdown's code, which can be copied from the page; also inside a table."""
-    shown = line(text).replace("|", r"\|")
+def code(text: str, *, cell: bool = False) -> str:
+    """The same as Markdown's code, which can be copied from the page. cell: inside a table, where `|` ends it."""
+    shown = line(text).replace("|", r"\|") if cell else line(text)
     ticks = "`" * (max(map(len, re.findall("`+", shown)), default=0) + 1)
     pad = " " if shown.startswith("`") or shown.endswith("`") else ""
     return f"{ticks}{pad}{shown}{pad}{ticks}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def test_markdown_shows_any_text_as_it_is(text: str) -> None:
 @given(TEXT, TEXT)
 def test_no_text_breaks_out_of_a_cell(text: str, copied: str) -> None:
     """Text and code in a table of Markdown stay in their cells."""
-    table = READER.parse(f"| a | b |\n|---|---|\n| {markdown(text)} | {code(copied)} |\n| c | d |")
+    table = READER.parse(f"| a | b |\n|---|---|\n| {markdown(text)} | {code(copied, cell=True)} |\n| c | d |")
     cells = [token.children or [] for token in table if token.type == "inline"]
     assert len(cells) == 6
     assert plain(cells[2]).strip() == line(text).strip()
@@ -92,6 +93,15 @@ def test_nothing_visible_is_obeyed(text: str) -> None:
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]", shown)
     assert visible(shown) == shown
     assert text.isprintable() <= (shown == text)
+
+
+@given(TEXT)
+@example("/a|b/`c`")
+def test_code_can_be_copied_from_the_page(text: str) -> None:
+    """Outside a table nothing in it is escaped: a command with `a|b` in a path is that command."""
+    inline = [child for token in READER.parse(f"x {code(text)} y") for child in token.children or []]
+    if line(text).strip():
+        assert [child.content.strip() for child in inline if child.type == "code_inline"] == [line(text).strip()]
 
 
 @pytest.mark.parametrize("text", ["/data/dt=2026-01-01/part_01-a.parquet", "größe 東京.parquet", "nightjar run a.yaml"])
@@ -222,15 +232,30 @@ def test_cells_on_the_page_are_plain_text(pages: list[Artifact]) -> None:
 @pytest.mark.flow
 def test_the_summary_holds_no_markup_of_others(pages: list[Artifact]) -> None:
     """Its own table with paths as code, each as it is; nothing else."""
-    (page,) = (artifact for artifact in pages if artifact.key == "hostile-summary")
+    tokens, spans = summary_of(pages, "published as #1")
+    assert "a|b`c` <i>d [x](y) _e_ #1" in spans[0]
+    assert Path(spans[0]).exists()
+    assert len([token for token in tokens if token.type == "tr_open"]) == 12
+
+
+@pytest.mark.flow
+def test_the_page_of_a_failed_run_holds_no_markup_of_others(hostile: Hostile, pages: list[Artifact]) -> None:
+    """The reason as text, the commands as code that can be copied."""
+    tokens, spans = summary_of(pages, "not published")
+    assert [token.type for token in tokens].count("list_item_open") == 3
+    look, repeat = (shlex.split(span) for span in spans)
+    assert look[:3] == ["nightjar", "show", str(hostile.lake.job_path)]
+    assert repeat[:3] == ["nightjar", "run", str(hostile.lake.job_path)]
+
+
+def summary_of(pages: list[Artifact], state: str) -> tuple[list[Token], list[str]]:
+    """The summary of the run in this state, read as Markdown: nothing in it but text and code; and the code."""
+    (page,) = (each for each in pages if each.key == "hostile-summary" and each.description == state)
     tokens = READER.parse(str(page.data))
     assert not [token for token in tokens if token.type in {"html_block", "fence", "code_block"}]
     inline = [child for token in tokens for child in token.children or []]
     assert {child.type for child in inline} <= {"text", "code_inline", "text_special"}
-    spans = [child.content for child in inline if child.type == "code_inline"]
-    assert "a|b`c` <i>d [x](y) _e_ #1" in spans[0]
-    assert Path(spans[0]).exists()
-    assert len([token for token in tokens if token.type == "tr_open"]) == 11
+    return tokens, [child.content for child in inline if child.type == "code_inline"]
 
 
 def test_a_deployments_description_holds_no_markup_of_the_job() -> None:
