@@ -225,9 +225,13 @@ def _listed(storage: Storage, uri: str, base: str) -> Iterator[Entry]:
 def _folder_steps(uri: str) -> list[str]:
     """The parts of a pattern that name one folder each, from the first with a wildcard on."""
     parts = uri.partition("://")[2].rstrip("/").split("/")
-    first = next((i for i, part in enumerate(parts) if _is_glob(part)), len(parts))
-    steps = parts[first:] if uri.endswith("/") else parts[first:-1]
+    steps = parts[_literal(parts) :] if uri.endswith("/") else parts[_literal(parts) : -1]
     return list(takewhile(lambda part: "**" not in part, steps))
+
+
+def _literal(parts: list[str]) -> int:
+    """How many parts of a path stand before the first one with a wildcard."""
+    return next((i for i, part in enumerate(parts) if _is_glob(part)), len(parts))
 
 
 def _is_glob(part: str) -> bool:
@@ -280,7 +284,7 @@ def _split_glob(uri: str) -> tuple[str, re.Pattern[str]]:
     """The folder to list, and the pattern of names below it; a pattern with a slash at its end names folders."""
     scheme, _, path = ("", "", uri) if is_local(uri) else uri.partition("://")
     parts = path.rstrip("/").split("/")
-    depth = next((i for i, part in enumerate(parts) if _is_glob(part)), len(parts))
+    depth = _literal(parts)
     base = _unescaped("/".join(parts[:depth]))
     base = f"{scheme}://{base}" if scheme else base or "/"
     rest = "/".join(parts[depth:])
