@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from s3 import S3Server, s3_server
 from support import Lake, leaves_nothing, wait_until
+
+# A shell's background job ignores it, and so would the commands that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

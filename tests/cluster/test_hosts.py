@@ -63,9 +63,12 @@ class Gated:
 
     def __call__(self, batch):
         rows = len(batch["x"])
+        waits = self.gate.permits.parent / f"waits-{socket.gethostname()}"
         if rows == 1000:
-            (self.gate.permits.parent / f"waits-{socket.gethostname()}").touch()
+            waits.touch()
         self.gate.wait(rows)
+        if rows == 1000:
+            waits.unlink(missing_ok=True)
         return {"score": batch["x"] * 2, "gpus": np.full(rows, len(ray.get_gpu_ids()))}
 '''
 
@@ -251,11 +254,17 @@ def test_a_lost_host_costs_what_it_was_scoring(placed: Placed, signed_in: None) 
     """Two actors on two hosts; one host is killed in mid-run. The night is published, complete, by the other."""
     api = placed.cluster.api
     run = start_run(api, deployments(api, "spread")["spread"], date=NIGHT)
-    # Else the first actor may take every permit before the other is there.
     waiting = [placed.cluster.folder / f"waits-{host}" for host in RESOURCES]
-    wait_until(lambda: all(path.exists() for path in waiting), 180, "an actor waits on each host")
+
+    def all_wait() -> bool:
+        return all(path.exists() for path in waiting)
+
+    # Else the first actor may take every permit before the other is there.
+    wait_until(all_wait, 180, "an actor waits on each host")
     placed.permit(6)
     wait_until(lambda: len(placed.of("receipt")) == 6, 180, "six shards are committed")
+    # Else the host may be lost between two shards, which costs nothing.
+    wait_until(all_wait, 60, "each actor has begun another shard")
     places = {record["worker"].partition(":")[0] for record in placed.of("receipt")}
     assert places == {"ray-worker", "ray-gpu"}
     assert placed.cluster.hosts["ray-worker"].lose() > 0
