@@ -123,7 +123,8 @@ def check_limit(name: str) -> str:
 def is_away(error: BaseException | None) -> bool:
     """Whether a request failed because nobody answered, or who answered is not well: that may pass."""
     if isinstance(error, httpx.HTTPStatusError):
-        return error.response.is_server_error
+        # The last two as Prefect's own client has it: a time-out, and too many questions.
+        return error.response.is_server_error or error.response.status_code in (408, 429)
     return isinstance(error, httpx.TransportError)
 
 

@@ -26,9 +26,10 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
+from nightjar.flows.advice import aftermath, place, repeating
 from nightjar.flows.display import counted, describe
 from nightjar.flows.escaping import code, markdown
-from nightjar.flows.summary import repeating, unfinished
+from nightjar.flows.summary import unfinished
 from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.gates import GateResult
 from nightjar.inference.progress import Progress
@@ -162,7 +163,7 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
 
 
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
-    """The page of a run that published nothing: why, how far it came, and the commands that look and repeat.
+    """The page of a run that failed: why, how far it came, and the commands that look and repeat.
 
     ray: the cluster that was named.
     """
@@ -171,20 +172,21 @@ def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> 
         progress = next(follow(request.storage, request.run_uri))
     except StorageError:
         progress = None  # that it is away may be why the run failed
-    repeat = f"nightjar run {shlex.quote(request.job_path)} {repeating(request, ray)}"
+    after = aftermath(request)
+    repeat = f"nightjar run {shlex.quote(request.job_path)} {repeating(request, ray, fresh=after.fresh)}"
     lines = [
-        f"# {request.job.name} {markdown(request.run_id)}: not published",
+        f"# {request.job.name} {markdown(request.run_id)}: failed",
         "",
         markdown(str(error)),
         "",
-        "What was committed is kept; what readers see is what they saw before.",
+        after.seen,
         "",
         *([f"- so far: {describe(progress)}"] if progress else []),
-        f"- look: {code(shlex.join(['nightjar', 'show', request.job_path, request.run_id]))}",
-        f"- repeat, which scores only what is missing: {code(repeat)}",
+        f"- look: {code(shlex.join(['nightjar', 'show', request.job_path, request.run_id, *place(request)]))}",
+        f"- repeat{'' if after.fresh else ', which scores only what is missing'}: {code(repeat)}",
     ]
     page = "\n".join(lines)
-    deliver({key: lambda: create_markdown_artifact(page, key=key, description="not published")})
+    deliver({key: lambda: create_markdown_artifact(page, key=key, description="failed")})
 
 
 def _shard_tables(request: RunRequest, revision: int) -> dict[str, Send]:
@@ -250,7 +252,7 @@ def _summary(request: RunRequest, scored: Scored, verdict: Verdict, manifest: st
         f"| every shard | {code(manifest.replace('manifest-', 'shards-').replace('.json', '.parquet'), cell=True)} |",
         f"| manifest | {code(manifest, cell=True)} |",
         "",
-        f"The exact files: {code(shlex.join(['nightjar', 'files', request.job_path, '--run-id', request.run_id]))}",
+        f"The exact files: {code(shlex.join(['nightjar', 'files', request.job_path, *request.named]))}",
     ]
     return "\n".join(lines)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextvars
 import datetime as dt
 import queue
+import shlex
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
+from nightjar.flows.advice import place
 from nightjar.flows.api import api_url, worker_env
 from nightjar.flows.artifacts import deliver
 from nightjar.flows.cluster import ClusterRunner, check_reports, cluster
@@ -105,7 +107,7 @@ def backfill(job: str, first: dt.date, last: dt.date, parallel: int = 1, ray: st
             found = _each(job, dates, parallel, ray)
     except NightjarError as error:
         return Failed(message=str(error), data=error)
-    _show(request, found)
+    _show(request, found, [*(["--parallel", str(parallel)] if parallel > 1 else []), *(["--ray", ray] if ray else [])])
     bad = [night for night in found if not night.ok]
     said = f"{len(found) - len(bad)} of {len(found)} nights are published"
     if bad:
@@ -167,7 +169,9 @@ def _scored(job: str, date: dt.date, ray: str | None) -> Night:
     except NightjarError as error:
         return Night(night, "failed", 0, str(error))
     if completed:
-        remedy = f"`nightjar rollback {job} --to N` shows it again, `nightjar run {job} --date {night} --fresh` anew"
+        back = shlex.join(["nightjar", "rollback", job, *place(request)])
+        anew = shlex.join(["nightjar", "run", job, "--date", night, "--fresh", *(["--ray", ray] if ray else [])])
+        remedy = f"`{back} --to N` shows it again, `{anew}` scores it anew"
         return Night(night, "rolled back", 0, f"{said}: {remedy}")
     return Night(night, "failed", 0, said)
 
@@ -185,8 +189,8 @@ def _run(job: str, date: dt.date, ray: str | None) -> tuple[bool, str]:
     return state.is_completed(), state.message or state.name or ""
 
 
-def _show(request: RunRequest, found: list[Night]) -> None:
-    """The page of outcome."""
+def _show(request: RunRequest, found: list[Night], options: list[str]) -> None:
+    """The page of outcome. options: those the nights were asked for with."""
     lines = [
         f"# {request.job.name}: {found[0].date} to {found[-1].date}",
         "",
@@ -195,8 +199,8 @@ def _show(request: RunRequest, found: list[Night]) -> None:
     ]
     lines += [f"| {n.date} | {n.state} | {n.rows:,} | {markdown(n.said)} |" for n in found]
     if not all(night.ok for night in found):
-        again = f"nightjar backfill {request.job_path} --from {found[0].date} --to {found[-1].date}"
-        lines += ["", f"Continue what is missing: {code(again)}"]
+        again = ["nightjar", "backfill", request.job_path, "--from", found[0].date, "--to", found[-1].date, *options]
+        lines += ["", f"Continue what is missing: {code(shlex.join(again))}"]
     key = f"{request.job.name}-backfill"
     page = "\n".join(lines)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description="Nights of a backfill")})

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 import httpx
 import yaml
@@ -19,13 +18,11 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.exceptions import ObjectNotFound, PrefectException
-from prefect.logging import get_logger
-from prefect.runner import Runner
 from prefect.types.entrypoint import EntrypointType
 
-from nightjar.flows.api import is_away
 from nightjar.flows.escaping import code
 from nightjar.flows.nightly import nightly
+from nightjar.flows.runner import PatientRunner
 from nightjar.inference.errors import ClusterError, JobError
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import load_job
@@ -36,7 +33,6 @@ GONE = "nightjar-gone"
 
 _OWN_KEYS = {"input", "model", "output"}
 _PAGE = 200
-_log = get_logger("runner")
 
 
 @dataclass(frozen=True)
@@ -226,58 +222,13 @@ def _pause(client: SyncPrefectClient, gone: list[DeploymentResponse]) -> list[De
     return [Deployed(each.name, "paused", f"{each.parameters.get('job')} has no such job any more") for each in gone]
 
 
-class _Runner(Runner):
-    """Prefect's runner, but it outlives its API. over: raises when there is no use in waiting for it any more."""
-
-    def __init__(self, over: Callable[[], None], **options: Any) -> None:
-        super().__init__(**options)
-        self._over = over
-
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        # After three polls without an answer Prefect ends the runner, and with it the run that is going on; and after
-        # as many it looks for cancelled runs no more.
-        for each, poll in (
-            (self._scheduled_run_poller, "_get_and_submit_flow_runs"),
-            (self._cancelling_observer, "_check_for_cancelled_flow_runs"),
-        ):
-            setattr(each, poll, _Patient(getattr(each, poll), self._over))
-        return self
-
-    def handle_sigterm(self, *_: Any, **__: Any) -> None:
-        """As Ctrl-C. Prefect's own leaves its `stop` unawaited, so that nothing is stopped in order."""
-        raise KeyboardInterrupt
-
-
-class _Patient:
-    """A question to Prefect's API that is asked again while it is away: it says so once, and once that it is back."""
-
-    def __init__(self, ask: Callable[[], Awaitable[None]], over: Callable[[], None]) -> None:
-        self._ask, self._over, self._away = ask, over, False
-
-    async def __call__(self) -> None:
-        try:
-            await self._ask()
-        except httpx.HTTPError as error:
-            if not is_away(error):
-                raise
-            self._over()
-            if not self._away:
-                _log.warning("Prefect's API is away, asking again until it is back: %s", error or type(error).__name__)
-            self._away = True
-            return
-        if self._away:
-            _log.warning("Prefect's API is back")
-        self._away = False
-
-
 def serve(
     jobs: dict[str, Job],
     folder: str,
     ray: str | None = None,
     limit: int | None = None,
     over: Callable[[], None] = lambda: None,
-) -> tuple[Runner, list[Deployed]]:
+) -> tuple[PatientRunner, list[Deployed]]:
     """A runner for the jobs of a folder: `start` polls for due runs and carries each out in a process of its own.
     And the deployments that were paused, because their job is gone.
 
@@ -291,7 +242,7 @@ def serve(
         known = {deployment.name: deployment for deployment in _known(client)}
         made = [as_deployment(path, job, known.get(job.name), ray=ray) for path, job in jobs.items()]
         # Schedules stay active while nothing serves: a night that falls due meanwhile is late, not lost.
-        runner = _Runner(over, name=TAG, pause_on_shutdown=False, limit=limit)
+        runner = PatientRunner(over, name=TAG, pause_on_shutdown=False, limit=limit)
         for deployment in made:
             runner.add_deployment(deployment)
         return runner, _pause(client, _gone(folder, jobs, known))

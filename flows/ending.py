@@ -62,6 +62,7 @@ def keeping_ending() -> Iterator[Ending]:
         if ending.of_code is None:
             raise
     except (httpx.HTTPError, PrefectException, OSError) as error:
+        # What the flow's own code meets of these it notes: this one came before.
         if ending.of_code is None:
             raise ClusterError(
                 f"Prefect's API went away before the run could begin, nothing was scored; repeat the command: {error}"

@@ -21,6 +21,7 @@ from nightjar.inference.request import RunRequest
 class Launched:
     """A finished run, and how long it took to start Prefect and Ray (side by side), in seconds.
 
+    ray: the cluster that was named.
     unreported: why Prefect's API does not know how the run ended, if it was away by then.
     """
 
@@ -30,6 +31,7 @@ class Launched:
     api_url: str
     own_api: bool
     unreported: str = ""
+    ray: str | None = None
 
 
 def launch(request: RunRequest, address: str | None, console: Console, *, verbose: bool, quiet: bool) -> Launched:
@@ -60,5 +62,6 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
                 fresh=request.fresh,
                 publish=request.publish,
                 shards=list(request.shards) or None,
+                ray=address,
             )
-    return Launched(ending.outcome(), prefect_s, ray_s, api.url, api.own, ending.unreported)
+    return Launched(ending.outcome(), prefect_s, ray_s, api.url, api.own, ending.unreported, address)

@@ -42,8 +42,11 @@ from nightjar.inference.run import Publication, Scored, Verdict
 _LOOK_S = 10.0
 """How often a step that is waited for looks whether its cluster is still there."""
 
-_ASKS = 60
-"""So often a run that waits for its turn asks an API that is away: half an hour, with the client's own retries."""
+_AWAY_S = 1800.0
+"""So long a run that waits for its turn goes on asking an API that is away."""
+
+_NOTICED_S = 600.0
+"""A question that lasted longer was asked of an API that was there: it is noticed sooner that nobody answers."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,8 @@ def nightly(
         request = _request(flow_run.parameters)
         with cluster(ray, request.job, worker_env(), verbose=False):
             outcome = _four_steps(request)
-    except NightjarError as error:
+    except (NightjarError, OSError, httpx.HTTPError, PrefectException) as given:
+        error = given if isinstance(given, NightjarError) else RunFailed(f"{type(given).__name__}: {given}")
         note_ending(error)
         if request is None:
             events.refused(_job_name(flow_run.parameters), job, error)
@@ -265,10 +269,11 @@ def _slot(limit: str) -> ExitStack:
 
     Raises:
         JobError: there is no such limit.
-        RunFailed: the API said no, or was away `_ASKS` times.
+        RunFailed: the API said no, or was away for `_AWAY_S`.
     """
-    away = 0
+    lost: float | None = None
     while True:
+        asked = time.monotonic()
         with ExitStack() as held:
             try:
                 held.enter_context(concurrency(limit, strict=True, raise_on_lease_renewal_failure=False))
@@ -276,8 +281,9 @@ def _slot(limit: str) -> ExitStack:
             except ConcurrencySlotAcquisitionError as error:
                 if "must be created" in str(error):
                     raise no_such_limit(limit) from error
-                why, away = f"{error}: {error.__cause__}", away + 1
-                if not is_away(error.__cause__) or away > _ASKS:
+                why, now = f"{error}: {error.__cause__}", time.monotonic()
+                lost = now if lost is None or now - asked > _NOTICED_S else lost
+                if not is_away(error.__cause__) or now - lost > _AWAY_S:
                     raise RunFailed(f"no slot of the concurrency limit {limit!r} could be had: {why}") from error
                 get_run_logger().warning("Prefect's API is away, asking again: %s", why)
         time.sleep(_LOOK_S)

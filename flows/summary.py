@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import shutil
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nightjar.flows.advice import aftermath, near, place, repeating, typed
 from nightjar.flows.display import counted, describe, duration
 from nightjar.flows.escaping import line
 from nightjar.inference import publish
@@ -146,22 +144,22 @@ def _headline(launched: Launched, total_s: float) -> str:
 
 def _next_steps(launched: Launched) -> list[str]:
     outcome = launched.outcome
-    job = shlex.quote(_shown(outcome.request.job_path))
+    job = shlex.quote(near(outcome.request.job_path))
+    rollback = shlex.join(["rollback", near(outcome.request.job_path), *place(outcome.request)])
     steps = []
     if outcome.publication.number:
-        steps.append(f"Read it:      {typed('nightjar')} files {job} --run-id {outcome.request.run_id}")
+        steps.append(f"Read it:      {typed('nightjar')} files {job} {shlex.join(outcome.request.named)}")
         # A rollback takes back what was published last, whatever night that is.
         if not outcome.scored.finished:
-            steps.append(f"Take it back: {typed('nightjar')} rollback {job}")
+            steps.append(f"Take it back: {typed('nightjar')} {rollback}")
     elif outcome.scored.finished:
-        place = f"{outcome.request.output}/publications"
         steps.append(
-            f"Show it again: {typed('nightjar')} rollback {job} --to NUMBER (see {place}); what was published later is "
-            "hidden then"
+            f"Show it again: {typed('nightjar')} {rollback} --to NUMBER (see {outcome.request.output}/publications); "
+            "what was published later is hidden then"
         )
     elif not outcome.request.limit:
         publishing = replace(outcome.request, publish=True)
-        steps.append(f"Publish it:   {typed('nightjar')} run {job} {repeating(publishing, None)}")
+        steps.append(f"Publish it:   {typed('nightjar')} run {job} {repeating(publishing, launched.ray)}")
     if launched.own_api:
         steps.append(f"In the UI:    {typed('prefect')} server start, then http://127.0.0.1:4200 → Runs, and Artifacts")
     else:
@@ -169,36 +167,20 @@ def _next_steps(launched: Launched) -> list[str]:
     return steps
 
 
-def repeating(request: RunRequest, ray: str | None) -> str:
-    """The options with which `nightjar run` continues this run."""
-    return shlex.join([*request.again, *(["--ray", ray] if ray else [])])
-
-
-def typed(name: str) -> str:
-    """A command as this person may type it: with its path where its environment is not activated."""
-    return name if shutil.which(name) else _shown(str(Path(sys.executable).parent / name))
-
-
-def _shown(path: str) -> str:
-    """A path as the person may type it: relative where it lies below the current folder."""
-    try:
-        return str(Path(path).relative_to(Path.cwd()))
-    except ValueError:
-        return path
-
-
 def after_failure(request: RunRequest, ray: str | None = None) -> str:
     """What to do next, once a run failed. ray: the cluster that was named."""
-    job = shlex.quote(_shown(request.job_path))
-    lines = ["What was committed is kept and nothing new was published."]
+    job = shlex.quote(near(request.job_path))
+    after = aftermath(request)
+    lines = [after.seen]
     # The storage may be why it failed: that was said.
     with suppress(StorageError):
         found = status(request)
         if found["state"] != "unknown":
             lines.append(f"  so far     {found['summary']}")
     lines += [
-        f"  look       {typed('nightjar')} status {job} --run-id {request.run_id}",
-        f"  repeat     {typed('nightjar')} run {job} {repeating(request, ray)}   (scores only what is missing)",
+        f"  look       {typed('nightjar')} status {job} {shlex.join(request.named)}",
+        f"  repeat     {typed('nightjar')} run {job} {repeating(request, ray, fresh=after.fresh)}"
+        f"{'' if after.fresh else '   (scores only what is missing)'}",
     ]
     return "\n".join(lines)
 

@@ -41,11 +41,8 @@ def shards(found: Sequence[dict[str, Any]], total: int) -> Table:
     said = [name for name in _SHARDS if any(row[name] for row in found)]
     table = _table(f"Shards ({of}): without result first, then retried, then slowest", [])
     for name in said:
-        # An id is needed whole in `nightjar replay` alone, and that command is given where it helps.
-        narrows = name in ("input", "shard")
-        table.add_column(
-            name.replace(" ", "\n"), overflow="ellipsis" if name == "shard" else "fold", no_wrap=not narrows
-        )
+        # A name and an id may take two lines, but are all there: `nightjar retry --shard` wants the whole id.
+        table.add_column(name.replace(" ", "\n"), overflow="fold", no_wrap=name not in ("input", "shard"))
     for row in found:
         cells = (row[name] for name in said)
         table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else visible(str(cell))) for cell in cells))

@@ -210,11 +210,12 @@ def _listed(storage: Storage, uri: str, base: str) -> Iterator[Entry]:
     folders = [base]
     for step in _folder_steps(uri) if not is_local(uri) else ():
         matches = re.compile(_translate(step), re.DOTALL).fullmatch
-        narrowed = [
+        named = (
             join(folder, name)
             for folder in folders
             for name in (filter(matches, storage.subfolders(folder)) if _is_glob(step) else [_unescaped(step)])
-        ]
+        )
+        narrowed = list(islice(named, _FOLDERS + 1))
         if len(narrowed) > _FOLDERS:
             break
         folders = narrowed

@@ -44,6 +44,7 @@ class RunRequest:
     unique to this command; the steps of one invocation succeed each other.
     shards: score no others (of those that are missing); empty for all.
     lease_s: how long another writer must be silent before this one replaces it.
+    dated: output.uri has {date}, so that each night has publications of its own.
     """
 
     job: Job
@@ -60,6 +61,7 @@ class RunRequest:
     shards: tuple[str, ...] = ()
     model_cache: str = str(MODEL_CACHE)
     lease_s: float = LEASE_S
+    dated: bool = False
 
     @property
     def output(self) -> str:
@@ -67,14 +69,17 @@ class RunRequest:
         return self.job.output.uri
 
     @property
+    def named(self) -> list[str]:
+        """The options that mean this run, for every command that has them."""
+        said_by_name = _LIMITED.sub("", self.run_id) == self.date
+        return ["--run-id", self.run_id, *([] if said_by_name else ["--date", self.date])]
+
+    @property
     def again(self) -> list[str]:
         """The options of `nightjar run` that ask for this run once more; what is done of it stays."""
-        named = ["--run-id", self.run_id]
-        if _LIMITED.sub("", self.run_id) != self.date:
-            named += ["--date", self.date]
         if self.limit:
-            return [*named, "--limit", str(self.limit)]
-        return named if self.publish else [*named, "--no-publish"]
+            return [*self.named, "--limit", str(self.limit)]
+        return self.named if self.publish else [*self.named, "--no-publish"]
 
     @property
     def run_uri(self) -> str:
@@ -133,6 +138,7 @@ def make_request(
         fresh=fresh,
         publish=publish and not limit,
         shards=shards,
+        dated=_is_dated(job),
     )
 
 
@@ -145,10 +151,13 @@ def _date(text: str | None, strict: bool = True) -> dt.date | None:
         return None
 
 
+def _is_dated(job: Job) -> bool:
+    return any(field is not None for _, field, _, _ in string.Formatter().parse(job.output.uri))
+
+
 def _recorded(storage: Storage, job: Job, run_id: str | None, day: dt.date | None) -> dict[str, Any]:
     """What a named run began with: continuing it after midnight must not move its date. day: if it is known."""
-    dated = any(field is not None for _, field, _, _ in string.Formatter().parse(job.output.uri))
-    if run_id is None or (dated and day is None):
+    if run_id is None or (_is_dated(job) and day is None):
         return {}
     try:
         output = fill(job.output.uri, day or dt.date.min)

@@ -239,7 +239,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     """
     began = time.time()
     if scored.finished:
-        return Publication(scored.revision, _visible(request, verdict), verdict.manifest)
+        return Publication(scored.revision, _visible(request, scored, verdict), verdict.manifest)
     if not request.publish:
         return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
     uri = revs.revision_uri(request.run_uri, scored.revision)
@@ -374,21 +374,24 @@ def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited:
 
 def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:
     """The verdict of a revision that was published before, from its manifest."""
-    newest = revs.newest_revision(request.storage, request.run_uri)
-    assert newest is not None
-    assert newest.state.intent is not None
-    entry = known(publish.Published, newest.state.intent["published"])
+    finished = _finished_revision(request, scored)
+    assert finished.state.intent is not None
+    entry = known(publish.Published, finished.state.intent["published"])
     manifest = publish.read_manifest(request.storage, request.output, entry)
     results = tuple(GateResult(**gate) for gate in manifest["gates"])
     return Verdict(scored.revision, scored.epoch, results, manifest["metrics"], entry.manifest, entry.checksum)
 
 
-def _visible(request: RunRequest, verdict: Verdict) -> int:
+def _finished_revision(request: RunRequest, scored: Scored) -> revs.Revision:
+    """By its number: another command may have begun a newer one meanwhile."""
+    return revs.read_revision(request.storage, request.run_uri, scored.revision)
+
+
+def _visible(request: RunRequest, scored: Scored, verdict: Verdict) -> int:
     """The number this revision was published as; 0 if readers were rolled back from it."""
     shown = publish.newest(request.storage, request.output).runs.get(request.run_id)
     if shown is None or shown.checksum != verdict.checksum:
         return 0
-    newest = revs.newest_revision(request.storage, request.run_uri)
-    assert newest is not None
-    assert newest.success is not None
-    return int(newest.success["publication"])
+    finished = _finished_revision(request, scored)
+    assert finished.success is not None
+    return int(finished.success["publication"])

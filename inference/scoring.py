@@ -90,7 +90,7 @@ def auto_batch_rows(schema: pa.Schema, gpu: bool) -> int:
     (65,536) rows. Text counts as 256 bytes, a list of unknown length as 64 items.
     """
     target, most = (64 << 20, 65536) if gpu else (4 << 20, 16384)
-    width = max(1, int(sum(value_bytes(column.type, text=256, items=64) for column in schema)))
+    width = max(1, int(sum(max(1, value_bytes(column.type, text=256, items=64)) for column in schema)))
     return min(most, max(32, 1 << (max(1, target // width).bit_length() - 1)))
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.job import Job
@@ -25,7 +28,7 @@ def check_space(job: Job, output: str, discovery: Discovery, left: int) -> None:
     """Whether there is certainly too little room for the parts of `left` rows.
 
     Raises:
-        JobError: the disk has less than half of what the outputs and carried columns take at least, uncompressed.
+        JobError: the disk has less than half of what the outputs and carried columns take at least.
     """
     if not is_local(output):
         return
@@ -59,9 +62,19 @@ def _reserve(total: int) -> int:
 
 
 def _bytes_per_row(job: Job, discovery: Discovery) -> float:
-    """Of a part, at least, but for compression: text and lists may be as good as empty."""
-    carried = [discovery.schema.field(name).type for name in job.carry]
-    return sum(value_bytes(kind, text=0, items=0) for kind in (*carried, *job.model.output_types().values()))
+    """Of a part, at least, but for compression: text and lists may be as good as empty.
+
+    Carried columns as they are, or their share of what the input takes: much of it may be written in few bytes.
+    """
+    carried = sum(_at_least(discovery.schema.field(name).type) for name in job.carry)
+    readable = discovery.files.filter(pc.is_null(discovery.files["error"]))
+    stored = (pc.sum(readable["size"]).as_py() or 0) / max(1, discovery.rows)
+    share = stored * len(job.carry) / max(1, len(discovery.schema))
+    return min(carried, share) + sum(map(_at_least, job.model.output_types().values()))
+
+
+def _at_least(kind: pa.DataType) -> float:
+    return value_bytes(kind, text=0, items=0)
 
 
 def _existing(output: str) -> Path:

@@ -31,6 +31,9 @@ FolderArgument = Annotated[str, typer.Argument(metavar="DIR", help="A folder of 
 DateOption = Annotated[
     str | None, typer.Option("--date", help="Logical date, as 2026-11-19. Default: today in the job's time zone.")
 ]
+DateOfRunOption = Annotated[
+    str | None, typer.Option("--date", help="The run's date, where output.uri has {date} and its name is no date.")
+]
 RunOption = Annotated[str | None, typer.Option("--run-id", help="Name of the run. Default: its date.")]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", help="Only the first shards that hold so many rows; never published.")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from nightjar.flows.commands import (
+    DateOfRunOption,
     DateOption,
     JobArgument,
     JsonOption,
@@ -53,6 +54,7 @@ def runs(
 def show(
     job: JobArgument,
     run_name: RunArgument,
+    date: DateOfRunOption = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Lines of each table.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
@@ -65,7 +67,7 @@ def show(
     from nightjar.inference.request import make_request
 
     with as_json_too(as_json, {}):
-        request = make_request(job, run_id=run_name, scores=False)
+        request = make_request(job, date=date, run_id=run_name, scores=False)
         found = summary.status(request)
         report = RunReport(request, found["revision"]) if found["state"] != "unknown" else None
         shards, incidents = (report.shards(limit), report.incidents(limit)) if report else ([], [])

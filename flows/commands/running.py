@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nightjar.flows.commands import (
+    DateOfRunOption,
     DateOption,
     JobArgument,
     JsonOption,
@@ -55,6 +56,7 @@ def run(
 def retry(
     job: JobArgument,
     run_name: RunArgument,
+    date: DateOfRunOption = None,
     shard: Annotated[list[str] | None, typer.Option("--shard", help="Only this shard; may be repeated.")] = None,
     ray: RayOption = None,
     as_json: JsonOption = False,
@@ -66,7 +68,7 @@ def retry(
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):
-        request = make_request(job, run_id=run_name, shards=tuple(shard or ()))
+        request = make_request(job, date=date, run_id=run_name, shards=tuple(shard or ()))
         about.update(job=request.job.name, run_id=request.run_id)
         if newest_revision(request.storage, request.run_uri) is None:
             raise JobError(f"there is no run {run_name!r} of {request.job.name} yet; `nightjar runs` lists them")
@@ -153,6 +155,7 @@ def replay(
     run_name: RunArgument,
     shard: Annotated[str, typer.Option("--shard", help="The shard.")],
     row: Annotated[int, typer.Option("--row", help="The row's index in its file.")],
+    date: DateOfRunOption = None,
     file: Annotated[str | None, typer.Option("--file", help="The file, where a shard holds several.")] = None,
     pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where it fails.")] = False,
 ) -> None:
@@ -160,7 +163,7 @@ def replay(
     from nightjar.inference.local import replay_row
     from nightjar.inference.request import make_request
 
-    request = make_request(job, run_id=run_name)
+    request = make_request(job, date=date, run_id=run_name)
     result = replay_row(request, shard, row, file, pdb=pdb)
     tell(result.text)
     if not result.scored:

@@ -25,7 +25,10 @@ def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str
         OutputInvalid: an output is missing, does not have `rows` values, or does not fit its type.
     """
     if isinstance(raw, GeneratorType):
-        pieces = [_outputs(piece, types, None) for piece in raw]
+        # A generator may fill the same memory again for its next piece.
+        pieces = [
+            {name: pa.concat_arrays([values]) for name, values in _outputs(piece, types, None).items()} for piece in raw
+        ]
         if not pieces and rows:
             raise OutputInvalid(f"output {next(iter(types))!r} is missing: the predictor yielded nothing")
         outputs = {

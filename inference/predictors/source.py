@@ -96,7 +96,11 @@ def _installed(key: str, module: str, folder: Path) -> Path:
             f"{key}: there is no module {module!r} in {folder} or among the installed packages" + nearest(module, known)
         )
     if spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations))).parent
+        # A namespace package lies in several folders, one of which may be the job's own.
+        roots = [Path(location).parent for location in spec.submodule_search_locations]
+        return next(
+            (root for root in roots if any(_is_module(p, root, module) for p in _files(root, module))), roots[0]
+        )
     return Path(spec.origin or "").parent
 
 

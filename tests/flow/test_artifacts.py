@@ -241,7 +241,7 @@ def test_a_failed_run_stops_where_it_failed(partial_page: Page) -> None:
 def test_the_page_of_a_failed_run_says_what_to_do(partial: Partial, partial_page: Page) -> None:
     """Why nothing was published, how far it came, and the command, which repeats it from anywhere."""
     text = str(partial_page.artifacts["partial-summary"].data)
-    assert f"# partial {DATE}: not published" in text
+    assert f"# partial {DATE}: failed" in text
     assert "1 of 8 shards have no result; the first is part-02.parquet" in text
     assert "so far: 7/8 shards" in text
     [repeat] = re.findall(r"`(nightjar run .*)`", text)

@@ -152,7 +152,7 @@ INCIDENT = {
 
 
 def test_a_list_of_shards_fits_a_small_terminal() -> None:
-    """80 columns: what gives way is the id and the name, not a figure; brackets are no markup."""
+    """80 columns: the name and the id take several lines, figures one, nothing is cut; brackets are no markup."""
     console = Console(width=80, file=io.StringIO())
     console.print(tables.shards([SHARD, {**SHARD, "status": "missing", "rows": "unknown"}], 1000))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
@@ -160,6 +160,7 @@ def test_a_list_of_shards_fits_a_small_terminal() -> None:
     assert re.search(r"committed +2 +1,000,000 +12 +7200\.25 +e9ad", shown)
     assert re.search(r"missing +2 +unknown +12 +7200\.25 +e9ad", shown)
     assert "[bold]" in shown
+    assert len(re.findall(r"e9ad4ee0feb *\n.* efa28cc86 *\n", shown)) == 2
 
 
 def test_a_list_of_shards_leaves_out_what_is_said_of_none() -> None:

@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from cryptography import x509
@@ -41,7 +42,8 @@ from prefect.settings import (
 
 from commands import DATE
 from nightjar.flows import nightly
-from nightjar.flows.api import ask_api, require_api
+from nightjar.flows.api import ask_api, is_away, require_api
+from nightjar.flows.ending import keeping_ending
 from nightjar.flows.server import server_env, start_api
 from nightjar.inference.errors import ClusterError, JobError, RunFailed
 from service import client, free_port, prefect_server
@@ -325,9 +327,34 @@ def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
         waiting.result(60).close()
 
 
+def test_a_fault_of_a_disk_is_no_fault_of_the_api(
+    lake: Lake, prefect_api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flow met it in its own code: the run failed, which is not "nothing was scored"."""
+    lake.ready()
+    (lake.folder / "model.py").unlink()
+    (lake.folder / "model.py").symlink_to("/proc/self/mem")  # a file that is there, and cannot be read
+    with (
+        temporary_settings({PREFECT_API_URL: prefect_api}),
+        keeping_ending() as ending,
+        pytest.raises(RunFailed, match=r"OSError: .*Input/output error"),
+    ):
+        nightly.nightly(job=str(lake.job_path))
+    assert isinstance(ending.of_code, RunFailed)
+
+
+@pytest.mark.parametrize(("status", "away"), [(500, True), (503, True), (429, True), (408, True), (404, False)])
+def test_what_may_pass_is_told_by_the_answer(status: int, away: bool) -> None:
+    """As Prefect's own client has it."""
+    answer = httpx.Response(status, request=httpx.Request("GET", NOWHERE))
+    with pytest.raises(httpx.HTTPStatusError) as told:
+        answer.raise_for_status()
+    assert is_away(told.value) == away
+
+
 def test_an_api_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nightly, "_LOOK_S", 0.01)
-    monkeypatch.setattr(nightly, "_ASKS", 3)
+    monkeypatch.setattr(nightly, "_AWAY_S", 0.1)
     nobody = {PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
     with (
         temporary_settings(nobody),

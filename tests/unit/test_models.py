@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import multiprocessing
 import sys
@@ -248,6 +249,19 @@ def test_an_installed_package_that_is_named_is_followed_within_itself(
     write(site, {"theirs/n.py": "# changed"})
     assert code_fingerprint(job) != before
     assert "theirs" not in sys.modules
+
+
+def test_an_installed_namespace_package_is_found_beside_a_folder_of_its_name(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a cluster's workers, where the job's folder stands first on the path."""
+    site = write(tmp_path / "site", {"company/models.py": ""})
+    job = make_job(files={"company/notes.txt": ""}, uses="company.models:P", preprocess=None)
+    monkeypatch.syspath_prepend(str(site))
+    before = code_fingerprint(job)
+    monkeypatch.syspath_prepend(str(job.folder))
+    importlib.invalidate_caches()
+    assert code_fingerprint(job) == before
 
 
 def test_a_standard_library_function_can_be_named(make_job: MakeJob) -> None:

@@ -138,6 +138,15 @@ def test_a_generators_yields_are_joined_in_order(make_job: MakeJob) -> None:
     assert scored(make_job(code, uses="mine:f"), TABLE) == {"score": [1.0, 2.0, 3.0]}
 
 
+def test_a_generator_may_fill_the_same_memory_for_each_piece(make_job: MakeJob) -> None:
+    """As runtimes do that bind their outputs once: what was yielded is kept as it was."""
+    code = (
+        "import numpy as np\nheld = np.zeros(1)\ndef f(batch):\n for i in range(len(batch['a'])):\n"
+        "  np.multiply(batch['a'][i : i + 1], 2, out=held)\n  yield {'score': held}"
+    )
+    assert scored(make_job(code, uses="mine:f", outputs={"score": "float64"}), TABLE) == {"score": [2.0, 4.0, 6.0]}
+
+
 def test_a_generator_that_yields_too_little_is_an_invalid_output(make_job: MakeJob) -> None:
     with pytest.raises(OutputInvalid, match="'score' has 1 values for 3 rows"):
         scored(make_job("def f(batch):\n yield {'score': [1.0]}", uses="mine:f"), TABLE)

@@ -337,6 +337,7 @@ FLOATS = pa.schema([(f"f{index}", pa.float32()) for index in range(20)])
         (pa.schema([("text", pa.string()), ("tokens", pa.list_(pa.int64()))]), False, 4096),
         (pa.schema([("tensor", pa.fixed_shape_tensor(pa.float32(), [32, 32]))]), False, 1024),
         (pa.schema([("colour", pa.dictionary(pa.int8(), pa.string()))]), False, 16384),
+        (pa.schema([(f"b{index}", pa.bool_()) for index in range(1000)]), False, 4096),
         (pa.schema([]), False, 16384),
     ],
 )

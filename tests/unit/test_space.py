@@ -51,6 +51,17 @@ def test_estimates_are_of_what_is_left(lake: Lake, small: Path) -> None:
     check_space(job, str(small), discover(LakeStorage(), job), 10)
 
 
+def test_what_the_input_takes_few_bytes_for_may_take_few_in_the_output(lake: Lake, small: Path) -> None:
+    """Half a gigabyte of constants is as good as nothing in Parquet, there and here."""
+    constants = {name: [7] * 1_000_000 for name in ("id", "day", "hour", "region")}
+    (lake.folder / "data").mkdir(exist_ok=True)
+    pq.write_table(pa.table({**constants, "x": [1.0] * 1_000_000}), lake.folder / "data" / "a.parquet")
+    lake.write_model()
+    lake.write_job(model__features=["x"], model__outputs={"score": "bool"}, carry=list(constants))
+    job = lake.request().job
+    check_space(job, str(small), discover(LakeStorage(), job), 1_000_000)
+
+
 def test_columns_that_are_not_carried_are_not_counted(lake: Lake, small: Path) -> None:
     """The estimate is what a part takes at least: a wide input, of which a number is carried, says nothing of it."""
     table = pa.table({"id": range(100), "x": [1.0] * 100, "image": [os.urandom(1 << 20)] * 100})

@@ -1,0 +1,63 @@
+"""What a person may do next: commands that ask for exactly this run, and how one that failed stands."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from nightjar.inference import publish
+from nightjar.inference import revisions as revs
+from nightjar.inference.errors import StorageError
+from nightjar.inference.request import RunRequest
+
+
+def typed(name: str) -> str:
+    """A command as this person may type it: with its path where its environment is not activated."""
+    return name if shutil.which(name) else near(str(Path(sys.executable).parent / name))
+
+
+def near(path: str) -> str:
+    """A path as the person may type it: relative where it lies below the current folder."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path
+
+
+def place(request: RunRequest) -> list[str]:
+    """The options that name the place of this run's publications, where each night has one of its own."""
+    return ["--date", request.date] if request.dated else []
+
+
+def repeating(request: RunRequest, ray: str | None, *, fresh: bool = False) -> str:
+    """The options with which `nightjar run` continues this run. ray: the cluster that was named."""
+    return shlex.join([*request.again, *(["--fresh"] if fresh else []), *(["--ray", ray] if ray else [])])
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """How things are after a run failed. seen: what readers see, a sentence.
+
+    fresh: repeating it must ask for `--fresh` again, as it never came to a revision of its own.
+    """
+
+    seen: str
+    fresh: bool
+
+
+def aftermath(request: RunRequest) -> Aftermath:
+    """Look: what fails last may fail after the publication."""
+    try:
+        newest = revs.newest_revision(request.storage, request.run_uri)
+        shown = publish.newest(request.storage, request.output).runs.get(request.run_id)
+    except StorageError:
+        # The storage may be why it failed: that was said.
+        said = "What was committed is kept; what readers see could not be looked up: the storage does not answer."
+        return Aftermath(said, request.fresh)
+    fresh = request.fresh and newest is not None and newest.success is not None
+    if newest is not None and shown is not None and shown.revision == newest.number:
+        return Aftermath(f"Readers see r{newest.number}, the newest of this run, complete.", fresh)
+    return Aftermath("What was committed is kept and nothing new was published.", fresh)
