@@ -38,7 +38,8 @@ class PatientRunner(Runner):
         if name == "_cancelling_observer" and value is not None:
             ask = value._check_for_cancelled_flow_runs
             if not isinstance(ask, _Patient):
-                value._check_for_cancelled_flow_runs = _Patient(ask, self._over)
+                # That there is no use in waiting is for the poller to say: this would end alone, and loudly.
+                value._check_for_cancelled_flow_runs = _Patient(ask)
         super().__setattr__(name, value)
 
     async def _cancel_run(self, flow_run: Any, state_msg: str | None = None) -> None:
@@ -50,7 +51,6 @@ class PatientRunner(Runner):
             except httpx.HTTPError as error:
                 if not is_away(error):
                     raise
-                self._over()
                 _log.warning("Prefect's API is away; cancelling the run when it is back: %s", error)
             await asyncio.sleep(_ASK_S)
 
@@ -62,7 +62,7 @@ class PatientRunner(Runner):
 class _Patient:
     """A question to Prefect's API that is asked again while it is away: it says so once, and once that it is back."""
 
-    def __init__(self, ask: Callable[[], Awaitable[None]], over: Callable[[], None]) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[None]], over: Callable[[], None] = lambda: None) -> None:
         self._ask, self._over, self._away = ask, over, False
 
     async def __call__(self) -> None:
