@@ -32,9 +32,14 @@ def place(request: RunRequest) -> list[str]:
     return ["--date", request.date] if request.dated else []
 
 
+def reaching(ray: str | None) -> list[str]:
+    """The options that name the cluster a run was given, if it was given one."""
+    return ["--ray", ray] if ray else []
+
+
 def repeating(request: RunRequest, ray: str | None, *, fresh: bool = False) -> str:
     """The options with which `nightjar run` continues this run. ray: the cluster that was named."""
-    return shlex.join([*request.again, *(["--fresh"] if fresh else []), *(["--ray", ray] if ray else [])])
+    return shlex.join([*request.again, *(["--fresh"] if fresh else []), *reaching(ray)])
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
-from nightjar.flows.advice import place
+from nightjar.flows.advice import place, reaching
 from nightjar.flows.api import api_url, worker_env
 from nightjar.flows.artifacts import deliver
 from nightjar.flows.cluster import ClusterRunner, check_reports, cluster
@@ -107,7 +107,7 @@ def backfill(job: str, first: dt.date, last: dt.date, parallel: int = 1, ray: st
             found = _each(job, dates, parallel, ray)
     except NightjarError as error:
         return Failed(message=str(error), data=error)
-    _show(request, found, [*(["--parallel", str(parallel)] if parallel > 1 else []), *(["--ray", ray] if ray else [])])
+    _show(request, found, [*(["--parallel", str(parallel)] if parallel > 1 else []), *reaching(ray)])
     bad = [night for night in found if not night.ok]
     said = f"{len(found) - len(bad)} of {len(found)} nights are published"
     if bad:
@@ -170,7 +170,7 @@ def _scored(job: str, date: dt.date, ray: str | None) -> Night:
         return Night(night, "failed", 0, str(error))
     if completed:
         back = shlex.join(["nightjar", "rollback", job, *place(request)])
-        anew = shlex.join(["nightjar", "run", job, "--date", night, "--fresh", *(["--ray", ray] if ray else [])])
+        anew = shlex.join(["nightjar", "run", job, "--date", night, "--fresh", *reaching(ray)])
         remedy = f"`{back} --to N` shows it again, `{anew}` scores it anew"
         return Night(night, "rolled back", 0, f"{said}: {remedy}")
     return Night(night, "failed", 0, said)

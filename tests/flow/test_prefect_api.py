@@ -327,9 +327,7 @@ def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
         waiting.result(60).close()
 
 
-def test_a_fault_of_a_disk_is_no_fault_of_the_api(
-    lake: Lake, prefect_api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_a_disk_is_no_fault_of_the_api(lake: Lake, prefect_api: str) -> None:
     """The flow met it in its own code: the run failed, which is not "nothing was scored"."""
     lake.ready()
     (lake.folder / "model.py").unlink()
