@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing
 from nightjar.inference.job import Job
-from nightjar.inference.sources import parquet
+from nightjar.inference.sources import forms, parquet
 from nightjar.inference.storage import Entry, Storage, is_local, join
 
 _READERS = 32
@@ -118,20 +118,50 @@ class _Usual:
     """The columns that most files have: one odd file, even the first, must not make all the others the odd ones."""
 
     def __init__(self) -> None:
-        self._seen: list[tuple[pa.Schema, int]] = []
+        self._seen: list[_Alike] = []
 
     def add(self, schema: pa.Schema) -> None:
         """Count one file."""
-        for index, (known, files) in enumerate(self._seen):
-            if known.equals(schema):
-                self._seen[index] = (known, files + 1)
-                return
+        if any(known.add_equal(schema) for known in self._seen):
+            return
+        columns = forms.columns(schema)
+        if any(known.add_alike(schema, columns) for known in self._seen):
+            return
         if len(self._seen) < _KINDS:
-            self._seen.append((schema, 1))
+            self._seen.append(_Alike(schema, columns))
 
     def schema(self) -> pa.Schema | None:
-        """That of most files, the first ones' of equals; None of no files."""
-        return max(self._seen, key=lambda each: each[1])[0] if self._seen else None
+        """That of most files, as the first of them stores it; a column without nulls only if each of them says so."""
+        return max(self._seen, key=lambda each: each.files).schema() if self._seen else None
+
+
+class _Alike:
+    """Files whose columns hold the same, however each writer stored and declared them."""
+
+    def __init__(self, schema: pa.Schema, columns: pa.Schema) -> None:
+        self.files = 1
+        self._columns = columns
+        self._ways = [schema]
+        self._required = forms.without_nulls(schema)
+
+    def add_equal(self, schema: pa.Schema) -> bool:
+        """Count a file that says what one of these said, if it does; quickly, as most of a million do."""
+        known = any(way.equals(schema) for way in self._ways)
+        self.files += known
+        return known
+
+    def add_alike(self, schema: pa.Schema, columns: pa.Schema) -> bool:
+        """Count a file with the same columns, if these are."""
+        if not self._columns.equals(columns):
+            return False
+        self.files += 1
+        self._required &= forms.without_nulls(schema)
+        if len(self._ways) < _KINDS:
+            self._ways.append(schema)
+        return True
+
+    def schema(self) -> pa.Schema:
+        return forms.admitting(self._ways[0], self._required)
 
 
 def usual_schema(storage: Storage, job: Job) -> pa.Schema | None:

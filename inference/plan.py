@@ -24,6 +24,9 @@ from nightjar.inference.shards import UNKNOWN, Piece, Shard, as_line, shard_of, 
 
 DECODED_BYTES = 128 * 1024 * 1024
 SHARDS_PER_ACTOR = 8
+PACKED_FILES = 1000
+"""More small files than that make no shard: each is a few requests, and the audit looks for each among all rows."""
+
 _BATCH = 8192
 
 _PIECE = pa.struct(
@@ -182,7 +185,7 @@ def _pack(lines: Iterable[dict[str, Any]], unit: str, target: int) -> Iterator[t
         if weight * 2 > target:
             yield from ((piece,) for piece in _cut(line, unit, target))
             continue
-        if packed and held + weight > target:
+        if packed and (held + weight > target or len(packed) == PACKED_FILES):
             yield tuple(packed)
             packed, held = [], 0
         packed.append(_piece(line, 0, len(line["rows"])))

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
 from nightjar.inference.localstore import storage_error
 from nightjar.inference.shards import UNKNOWN, Piece
+from nightjar.inference.sources import forms
 from nightjar.inference.storage import Storage, is_local
 from nightjar.inference.widths import value_bytes
 
@@ -22,7 +23,7 @@ _TEXT_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a file says of itself: schema, and per row group its rows and the bytes it takes once decoded, estimated."""
+    """What a file says of itself: its schema, settled; per row group its rows and its bytes once decoded, estimated."""
 
     schema: pa.Schema
     rows: tuple[int, ...]
@@ -46,7 +47,7 @@ def read_footer(storage: Storage, uri: str) -> Footer:
         kinds = (field.type for field in file.schema_arrow)
         width = sum(value_bytes(kind, text=_TEXT_BYTES, items=1, indices=True) for kind in kinds)
         sizes = tuple(max(size, int(count * width)) for size, count in zip(encoded, rows, strict=True))
-        return Footer(file.schema_arrow, rows, sizes)
+        return Footer(forms.settled(file.schema_arrow), rows, sizes)
 
 
 def read_piece(storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
@@ -55,7 +56,7 @@ def read_piece(storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
     Raises:
         InputChanged: the file is not the planned one, changed while it was read, or could not be read then.
         InputCorrupt: its bytes cannot be decoded, or hold another number of rows.
-        SchemaMismatch: a column is missing or has another type.
+        SchemaMismatch: a column is missing or holds values of another type.
         StorageError: the file may not be read, or the storage is at fault.
     """
     _check_unchanged(storage, piece)
@@ -93,20 +94,29 @@ def _read_group(file: pq.ParquetFile, group: int, columns: list[str]) -> pa.Tabl
 
 
 def _fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same columns as the schema has them: their types are equal, what they say of nulls may not be."""
+    """The same columns, stored and declared as the schema has them."""
     for field in schema:
         if not field.nullable and table[field.name].null_count:
             raise SchemaMismatch(f"{uri}: column {field.name!r} has nulls, in the other files it is declared without")
-    return table.cast(schema) if table.schema != schema else table
+    try:
+        return table.cast(schema) if table.schema != schema else table
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatch(f"{uri}: cannot be read as the other files are: {error}") from error
 
 
 @contextmanager
 def _opened(storage: Storage, uri: str) -> Iterator[pq.ParquetFile]:
-    # Fetching ahead pays across a network; on a local disk it is one more copy.
     try:
         with (
             storage.open(uri) as source,
-            pq.ParquetFile(source, pre_buffer=not is_local(uri), page_checksum_verification=True) as file,
+            pq.ParquetFile(
+                source,
+                # Fetching ahead pays across a network; on a local disk it is one more copy.
+                pre_buffer=not is_local(uri),
+                page_checksum_verification=True,
+                # Spark's old timestamps: as nanoseconds those after 2262, 9999-12-31 say, would wrap around silently.
+                coerce_int96_timestamp_unit="us",
+            ) as file,
         ):
             yield file
     except (pa.ArrowMemoryError, pa.ArrowCancelled):
@@ -136,7 +146,7 @@ def _check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
     for name, count in _counts(found.names, wanted.names).items():
         if count != 1:
             raise SchemaMismatch(f"{uri}: column {name!r} is {'missing' if not count else 'there twice'}")
-        if found.field(name).type != wanted.field(name).type:
+        if forms.values(found.field(name).type) != forms.values(wanted.field(name).type):
             raise SchemaMismatch(
                 f"{uri}: column {name!r} is {found.field(name).type}, "
                 f"in the other files it is {wanted.field(name).type}"
@@ -153,8 +163,9 @@ def read_sample(storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *,
         _check_columns(piece.uri, file.schema_arrow, schema)
         groups = list(range(*piece.row_groups))
         if last:
-            table = _read_groups(file, groups[-1:], schema.names).select(schema.names)
-            return table.slice(max(0, table.num_rows - rows))
-        batch = next(file.iter_batches(batch_size=rows, row_groups=groups, columns=schema.names), None)
-    table = pa.Table.from_batches([batch] if batch is not None else [], schema=batch.schema if batch else schema)
-    return table.select(schema.names).slice(0, rows)
+            table = _read_groups(file, groups[-1:], schema.names)
+            table = table.slice(max(0, table.num_rows - rows))
+        else:
+            batch = next(file.iter_batches(batch_size=rows, row_groups=groups, columns=schema.names), None)
+            table = schema.empty_table() if batch is None else pa.Table.from_batches([batch]).slice(0, rows)
+    return _fitted(piece.uri, table.select(schema.names), schema)

@@ -197,6 +197,12 @@ def test_the_plan_is_in_input_order(lines: Lines) -> None:
     assert firsts == sorted(firsts)
 
 
+def test_a_million_tiny_files_are_packed_a_thousand_at_a_time() -> None:
+    """A shard of tens of thousands would take an actor all night, and the audit for ever."""
+    plan = make_plan(lake([line(f"{i:04d}", [1], [1]) for i in range(2500)]), job(shard_rows=10**6), "model")
+    assert [len(shard.pieces) for shard in plan.shards()] == [1000, 1000, 500]
+
+
 def test_splitting_a_packed_shard_gives_one_per_file_and_loses_nothing() -> None:
     lines = [line(f"f{index}", [10]) for index in range(6)]
     plan = make_plan(lake(lines), job(30), "model")
