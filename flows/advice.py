@@ -16,7 +16,7 @@ from nightjar.inference.request import RunRequest
 
 def typed(name: str) -> str:
     """A command as this person may type it: with its path where its environment is not activated."""
-    return name if shutil.which(name) else near(str(Path(sys.executable).parent / name))
+    return name if shutil.which(name) else shlex.quote(near(str(Path(sys.executable).parent / name)))
 
 
 def near(path: str) -> str:
@@ -25,11 +25,6 @@ def near(path: str) -> str:
         return str(Path(path).relative_to(Path.cwd()))
     except ValueError:
         return path
-
-
-def place(request: RunRequest) -> list[str]:
-    """The options that name the place of this run's publications, where each night has one of its own."""
-    return ["--date", request.date] if request.dated else []
 
 
 def reaching(ray: str | None) -> list[str]:
@@ -62,7 +57,8 @@ def aftermath(request: RunRequest) -> Aftermath:
         # The storage may be why it failed: that was said.
         said = "What was committed is kept; what readers see could not be looked up: the storage does not answer."
         return Aftermath(said, request.fresh)
-    fresh = request.fresh and newest is not None and newest.success is not None
+    own = newest is not None and newest.state.planned is not None and newest.begun_by(request.invocation)
+    fresh = request.fresh and not own
     if newest is not None and shown is not None and shown.revision == newest.number:
         return Aftermath(f"Readers see r{newest.number}, the newest of this run, complete.", fresh)
     return Aftermath("What was committed is kept and nothing new was published.", fresh)

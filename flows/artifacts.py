@@ -26,7 +26,7 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from nightjar.flows.advice import aftermath, place, repeating
+from nightjar.flows.advice import aftermath, repeating
 from nightjar.flows.display import counted, describe
 from nightjar.flows.escaping import code, markdown
 from nightjar.flows.summary import unfinished
@@ -182,7 +182,7 @@ def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> 
         after.seen,
         "",
         *([f"- so far: {describe(progress)}"] if progress else []),
-        f"- look: {code(shlex.join(['nightjar', 'show', request.job_path, request.run_id, *place(request)]))}",
+        f"- look: {code(shlex.join(['nightjar', 'show', request.job_path, request.run_id, *request.place]))}",
         f"- repeat{'' if after.fresh else ', which scores only what is missing'}: {code(repeat)}",
     ]
     page = "\n".join(lines)

@@ -25,7 +25,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
-from nightjar.flows.advice import place, reaching
+from nightjar.flows.advice import reaching
 from nightjar.flows.api import api_url, worker_env
 from nightjar.flows.artifacts import deliver
 from nightjar.flows.cluster import ClusterRunner, check_reports, cluster
@@ -169,7 +169,7 @@ def _scored(job: str, date: dt.date, ray: str | None) -> Night:
     except NightjarError as error:
         return Night(night, "failed", 0, str(error))
     if completed:
-        back = shlex.join(["nightjar", "rollback", job, *place(request)])
+        back = shlex.join(["nightjar", "rollback", job, *request.place])
         anew = shlex.join(["nightjar", "run", job, "--date", night, "--fresh", *reaching(ray)])
         remedy = f"`{back} --to N` shows it again, `{anew}` scores it anew"
         return Night(night, "rolled back", 0, f"{said}: {remedy}")

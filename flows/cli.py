@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import os
 import signal
@@ -50,6 +52,7 @@ for command in (
 
 def main() -> None:
     """Entry point."""
+    _spell_out_the_unprintable()
     signal.signal(signal.SIGTERM, _interrupt)
     # Before Prefect is imported: its notice about telemetry is none of this command's output.
     os.environ.setdefault("DO_NOT_TRACK", "1")
@@ -73,6 +76,14 @@ def main() -> None:
             raise
         _misused(error, "--json" in sys.argv)
         sys.exit(EXIT_USAGE)
+
+
+def _spell_out_the_unprintable() -> None:
+    """On a terminal that is not UTF-8: an arrow that it does not have must not fail a night that is published."""
+    for stream in (sys.stdout, sys.stderr):
+        # UTF-8 has everything, and how it takes a file name that is no text is not changed.
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _interrupt(*_: object) -> None:

@@ -105,7 +105,8 @@ def as_deployment(
         JobError: the name is that of a job in another place.
     """
     other = Path(str(before.parameters.get("job", ""))) if before else Path(path)
-    if other != Path(path) and other.is_file():
+    # By prefect.yaml it may be deployed with a path from the checkout.
+    if other.is_file() and not other.samefile(path):
         raise JobError(f"{path}: name: {job.name} is deployed from {other} already; give this job another name")
     active = not (before and before.schedules) or any(schedule.active for schedule in before.schedules)
     schedule = CronSchedule(cron=job.schedule.cron, timezone=job.schedule.timezone) if job.schedule else None

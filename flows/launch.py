@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -14,6 +14,8 @@ from nightjar.flows.display import following
 from nightjar.flows.ending import keeping_ending
 from nightjar.flows.nightly import Outcome, nightly
 from nightjar.flows.server import reporting_to, start_api
+from nightjar.flows.summary import after_failure
+from nightjar.inference.errors import RunFailed
 from nightjar.inference.request import RunRequest
 
 
@@ -38,30 +40,37 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
     """Run the flow for `request` on the cluster at `address`, or on one of its own.
 
     Raises:
-        NightjarError: whatever the flow raised.
+        NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
     """
     began = time.monotonic()
+    flow_run = ""
     check_reports(address, api_url())
     api = start_api()
     # Prefect's server starts in its own process while Ray starts in this one.
-    with (
-        reporting_to(api, verbose) as reporting,
-        following(request, console, quiet=quiet) as flow_begins,
-        cluster(address, request.job, worker_env(), verbose),
-    ):
-        ray_s = time.monotonic() - began
-        reporting.wait()
-        prefect_s = time.monotonic() - began
-        flow_begins()
-        with keeping_ending() as ending:
-            nightly(
-                job=request.job_path,
-                date=dt.date.fromisoformat(request.date),
-                run_id=request.run_id,
-                limit=request.limit,
-                fresh=request.fresh,
-                publish=request.publish,
-                shards=list(request.shards) or None,
-                ray=address,
-            )
-    return Launched(ending.outcome(), prefect_s, ray_s, api.url, api.own, ending.unreported, address)
+    try:
+        with (
+            reporting_to(api, verbose) as reporting,
+            following(request, console, quiet=quiet) as flow_begins,
+            cluster(address, request.job, worker_env(), verbose),
+        ):
+            ray_s = time.monotonic() - began
+            reporting.wait()
+            prefect_s = time.monotonic() - began
+            flow_begins()
+            with keeping_ending() as ending:
+                nightly(
+                    job=request.job_path,
+                    date=dt.date.fromisoformat(request.date),
+                    run_id=request.run_id,
+                    limit=request.limit,
+                    fresh=request.fresh,
+                    publish=request.publish,
+                    shards=list(request.shards) or None,
+                    ray=address,
+                )
+        flow_run = ending.flow_run
+        outcome = ending.outcome()
+    except RunFailed as error:
+        error.add_note(after_failure(replace(request, invocation=flow_run), address))
+        raise
+    return Launched(outcome, prefect_s, ray_s, api.url, api.own, ending.unreported, address)

@@ -119,6 +119,7 @@ def start_api(*, complete: bool = False) -> PrefectApi:
         return PrefectApi(configured, own=False)
     port = _free_port(USUAL_PORT if complete else 0)
     url = f"http://127.0.0.1:{port}/api"
+    go_past_proxies()
     words = [str(port), str(os.getpid()), *(["complete"] if complete else [])]
     process = subprocess.Popen(
         [sys.executable, "-m", "nightjar.flows.server", *words],
@@ -133,6 +134,18 @@ def start_api(*, complete: bool = False) -> PrefectApi:
     # Read all the time: a full pipe would stop the server at its next warning.
     threading.Thread(target=api.listen, daemon=True, name="nightjar-server-log").start()
     return api
+
+
+def go_past_proxies() -> None:
+    """The own server is no site behind the company's proxy, for this process and for those it starts."""
+    # urllib and httpx read one spelling, others the other: each also gets what only the other one had.
+    for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
+        hosts = (os.environ.get(name) or os.environ.get(other, "")).strip()
+        if hosts == "*":  # means every host, but only if it stands alone
+            continue
+        known = [host.strip() for host in hosts.split(",")]
+        missing = [host for host in ("127.0.0.1", "localhost") if host not in known]
+        os.environ[name] = ",".join(filter(None, [hosts, *missing]))
 
 
 def server_env() -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.advice import aftermath, near, place, repeating, typed
+from nightjar.flows.advice import aftermath, near, repeating, typed
 from nightjar.flows.display import counted, describe, duration
 from nightjar.flows.escaping import line
 from nightjar.inference import publish
@@ -145,7 +145,7 @@ def _headline(launched: Launched, total_s: float) -> str:
 def _next_steps(launched: Launched) -> list[str]:
     outcome = launched.outcome
     job = shlex.quote(near(outcome.request.job_path))
-    rollback = shlex.join(["rollback", near(outcome.request.job_path), *place(outcome.request)])
+    rollback = shlex.join(["rollback", near(outcome.request.job_path), *outcome.request.place])
     steps = []
     if outcome.publication.number:
         steps.append(f"Read it:      {typed('nightjar')} files {job} {shlex.join(outcome.request.named)}")

@@ -58,7 +58,7 @@ class Assembly:
 
     def _replay(self, piece: Piece, row: int) -> str:
         which = ("--file", piece.uri) if len(self.shard.pieces) > 1 else ()
-        run = ("nightjar", "replay", self.spec.job_path, self.spec.run_id)
+        run = ("nightjar", "replay", self.spec.job_path, *self.spec.run)
         return shlex.join([*run, "--shard", self.shard.id, "--row", str(row), *which])
 
     def table(self) -> pa.Table:

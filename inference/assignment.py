@@ -27,13 +27,14 @@ from nightjar.inference.suspects import Attempt
 class WorkerSpec:
     """Everything a worker needs, sent once.
 
+    run: its name, and its place if that must be said, as `nightjar replay` takes them.
     schema: the columns to read, in order, as most files have them. code, folder_code: as in `RunRequest`. epoch,
     segment: the writer's tenure, and the newest ledger segment it knew. budget: rows the whole run may lose.
     """
 
     job: Job
     job_path: str
-    run_id: str
+    run: tuple[str, ...]
     revision: str
     storage: Storage
     schema: pa.Schema
@@ -63,7 +64,7 @@ def worker_spec(
     return WorkerSpec(
         job=request.job,
         job_path=request.job_path,
-        run_id=request.run_id,
+        run=(request.run_id, *request.place),
         revision=revision,
         storage=request.storage,
         schema=read_schema(request.job, schema),

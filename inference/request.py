@@ -29,6 +29,7 @@ from nightjar.inference.sentences import nearest
 from nightjar.inference.sink import output_schema
 from nightjar.inference.storage import LakeStorage, Storage, join
 
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")
 """What the name of a limited run has after its date."""
 
@@ -82,6 +83,11 @@ class RunRequest:
         return self.named if self.publish else [*self.named, "--no-publish"]
 
     @property
+    def place(self) -> list[str]:
+        """The options that name the place of this run's publications, where each night has one of its own."""
+        return ["--date", self.date] if self.dated else []
+
+    @property
     def run_uri(self) -> str:
         """Where this run's revisions lie."""
         return join(self.output, "runs", self.run_id)
@@ -118,7 +124,10 @@ def make_request(
         raise JobError(f"--run-id {run_id!r}: use letters, digits, dots, dashes and underscores")
     if limit is not None and limit < 1:
         raise JobError(f"--limit {limit}: must be at least 1 row")
-    day = _date(date) or _date(_LIMITED.sub("", run_id or ""), strict=False)
+    day, meant = _date(date), _date(_LIMITED.sub("", run_id or ""), strict=False)
+    if day and meant and day != meant:
+        raise JobError(f"--run-id {run_id}: that is the name of another night than --date {day}; leave one of them out")
+    day = day or meant
     record = _recorded(storage, job, run_id, day)
     # A limited run stays one, whoever continues it: it is never published.
     limit = limit or record.get("limit")
@@ -143,12 +152,13 @@ def make_request(
 
 
 def _date(text: str | None, strict: bool = True) -> dt.date | None:
-    try:
-        return dt.date.fromisoformat(text) if text else None
-    except ValueError:
-        if strict:
-            raise JobError(f"--date {text!r}: write a date as 2026-11-19") from None
-        return None
+    # Python would also read 2026-W47 and 20261119, which are good names of runs.
+    if text and _DATE.fullmatch(text):
+        with suppress(ValueError):
+            return dt.date.fromisoformat(text)
+    if text and strict:
+        raise JobError(f"--date {text!r}: write a date as 2026-11-19")
+    return None
 
 
 def _is_dated(job: Job) -> bool:

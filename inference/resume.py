@@ -39,8 +39,7 @@ def number_for(newest: revs.Revision | None, request: RunRequest) -> int:
         # A night that was published and then deleted goes on where readers were: no number stands for two things.
         shown = publish.newest(request.storage, request.output).runs.get(request.run_id)
         return shown.revision + 1 if shown else 1
-    begun = any(writer.flow_run == request.invocation for _, writer in newest.state.openers)
-    return newest.number + (newest.sealed or (request.fresh and not begun))
+    return newest.number + (newest.sealed or (request.fresh and not newest.begun_by(request.invocation)))
 
 
 def retire(request: RunRequest, newest: revs.Revision) -> None:

@@ -38,6 +38,10 @@ class Revision:
         """Whether its publication has begun: from then on nothing in it may change."""
         return self.state.intent is not None
 
+    def begun_by(self, invocation: str) -> bool:
+        """Whether a step of that invocation has opened it."""
+        return any(writer.flow_run == invocation for _, writer in self.state.openers)
+
 
 def revision_uri(run_uri: str, number: int) -> str:
     """Where a revision lies."""

@@ -190,7 +190,7 @@ class Lake:
         return WorkerSpec(
             job=request.job,
             job_path=request.job_path,
-            run_id=request.run_id,
+            run=(request.run_id,),
             revision=str(self.revision()),
             storage=request.storage,
             schema=read_schema(request.job, discover(LakeStorage(), request.job).schema),

@@ -37,6 +37,9 @@ def status(job: JobArgument, date: DateOption = None, run_id: RunOption = None, 
 
 def runs(
     job: JobArgument,
+    date: Annotated[
+        str | None, typer.Option("--date", help="Which night's place, where output.uri has {date}. Default: today's.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="So many, by name, the highest first.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
@@ -46,7 +49,7 @@ def runs(
     from nightjar.inference.request import make_request
 
     with as_json_too(as_json, {}):
-        request = make_request(job, scores=False)
+        request = make_request(job, date=date, scores=False)
         found = list_runs(request.storage, request.output, limit, request.lease_s)
     out.print_json(data=[asdict(line) for line in found]) if as_json else out.print(tables.runs(request, found))
 

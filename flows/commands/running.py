@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,7 @@ from nightjar.flows.commands import (
     out,
     tell,
 )
-from nightjar.inference.errors import JobError, RunFailed
+from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
     from nightjar.inference.request import RunRequest
@@ -63,6 +64,7 @@ def retry(
     verbose: VerboseOption = False,
 ) -> None:
     """Try again what a run has no result for; publish it."""
+    from nightjar.flows.advice import near
     from nightjar.inference.request import make_request
     from nightjar.inference.revisions import newest_revision
 
@@ -71,7 +73,8 @@ def retry(
         request = make_request(job, date=date, run_id=run_name, shards=tuple(shard or ()))
         about.update(job=request.job.name, run_id=request.run_id)
         if newest_revision(request.storage, request.run_uri) is None:
-            raise JobError(f"there is no run {run_name!r} of {request.job.name} yet; `nightjar runs` lists them")
+            listed = shlex.join(["nightjar", "runs", near(request.job_path), *request.place])
+            raise JobError(f"there is no run {run_name!r} of {request.job.name} yet; `{listed}` lists them")
         _launch(request, ray, as_json, verbose)
 
 
@@ -83,11 +86,7 @@ def _launch(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) 
     from nightjar.flows import summary
     from nightjar.flows.launch import launch
 
-    try:
-        launched = launch(request, ray, out, verbose=verbose, quiet=as_json)
-    except RunFailed as error:
-        error.add_note(summary.after_failure(request, ray))
-        raise
+    launched = launch(request, ray, out, verbose=verbose, quiet=as_json)
     total_s = time.monotonic() - began
     if as_json:
         print(json.dumps(summary.as_json(launched, total_s)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import JobError, QuarantineFull, ShardsFailed
@@ -72,6 +73,16 @@ def test_rows_that_raise_are_quarantined_and_only_those(lake: Lake) -> None:
     fine = command(*words[:-3], "51", *words[-2:])
     assert fine.returncode == 0, fine.stderr
     assert "16302.0" in fine.stdout
+
+
+def test_the_replay_command_finds_a_named_run_in_the_place_of_its_night(lake: Lake) -> None:
+    """Pasted on another day, it is not looked for among today's runs."""
+    lake.write_model(RAISES.format(bad={1500}))
+    lake.ready(output__uri="out/{date}/").run(run_id="rescue", date="2026-11-18")
+    (part,) = (lake.out / "2026-11-18" / "runs" / "rescue" / "r1" / "quarantine").iterdir()
+    _, *words = shlex.split(pq.read_table(part)["replay"][0].as_py())
+    replayed = command(*words)
+    assert "ValueError: no score for x = 1500" in replayed.stdout, replayed.stderr
 
 
 def test_more_bad_rows_than_the_job_allows_fail_the_run(lake: Lake) -> None:

@@ -7,13 +7,18 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 
 from commands import DATE, Flights, Partial
 from nightjar.flows import tables
+from nightjar.flows.server import go_past_proxies, start_api
+from service import client
 from support import Lake, command, nightjar
 
 pytestmark = pytest.mark.flow
@@ -37,6 +42,60 @@ def test_completion_completes(shell: str) -> None:
     asked = {"_NIGHTJAR_COMPLETE": "complete_bash", "COMP_WORDS": "nightjar r", "COMP_CWORD": "1"}
     words = subprocess.run([nightjar()], env={**os.environ, **asked}, capture_output=True, text=True).stdout.split()
     assert {"run", "runs", "retry", "replay", "rollback"} == set(words)
+
+
+@pytest.mark.parametrize(("encoding", "arrow"), [("latin-1", r"\u2192"), ("ascii", r"\u2192"), ("utf8", "→")])
+def test_a_terminal_that_lacks_a_character_gets_it_spelled_out(tmp_path: Path, encoding: str, arrow: str) -> None:
+    """A night that is published must not end in a traceback for the arrow of what to do next."""
+    lake = Lake(tmp_path / "a→b").ready()
+    done = command("runs", lake.job_path, env={"PYTHONIOENCODING": encoding})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert arrow in done.stdout
+
+
+PROXY = "http://127.0.0.1:9"
+LOOPBACK = "127.0.0.1,localhost"
+
+
+def test_the_own_server_is_not_asked_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By nobody: this process with httpx and Prefect's client, or one that it starts."""
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    for name, value in {"http_proxy": PROXY, "HTTP_PROXY": PROXY, "no_proxy": "", "NO_PROXY": ""}.items():
+        monkeypatch.setenv(name, value)
+    with temporary_settings({PREFECT_API_URL: None}):
+        api = start_api()
+    assert api.process is not None
+    try:
+        api.wait()
+        with client(api.url) as asked:
+            assert asked.hello().status_code == httpx.codes.OK
+        code = f"import httpx; print(httpx.get('{api.url}/health').status_code)"
+        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert (child.stdout, child.stderr) == ("200\n", "")
+    finally:
+        api.process.terminate()
+        api.process.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "then"),
+    [
+        ("", "", (LOOPBACK, LOOPBACK)),
+        ("", "corp", (f"corp,{LOOPBACK}", f"corp,{LOOPBACK}")),
+        ("corp", "", (f"corp,{LOOPBACK}", f"corp,{LOOPBACK}")),
+        ("localhost, corp", LOOPBACK, ("localhost, corp,127.0.0.1", LOOPBACK)),
+        ("*", "", ("*", "")),
+    ],
+)
+def test_what_needs_no_proxy_is_added_to_and_kept(
+    monkeypatch: pytest.MonkeyPatch, lower: str, upper: str, then: tuple[str, str]
+) -> None:
+    """Whichever spelling the user took, and once: a second server adds nothing."""
+    monkeypatch.setenv("no_proxy", lower)
+    monkeypatch.setenv("NO_PROXY", upper)
+    for _ in range(2):
+        go_past_proxies()
+        assert (os.environ["no_proxy"], os.environ["NO_PROXY"]) == then
 
 
 def test_runs_lists_them_and_what_readers_see(flights: Flights, partial: Partial) -> None:

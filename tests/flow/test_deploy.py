@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.client.schemas.actions import DeploymentUpdate
 
 from service import client, deployments
 from support import Lake, command
@@ -132,6 +133,20 @@ def test_a_name_that_is_taken_is_not_taken_over(jobs: Path, api_env: dict[str, s
     done = command("deploy", other, "--pool", "tests", env=api_env)
     assert done.returncode == 2
     assert f"deploy-a is deployed from {jobs}/deploy-a/job.yaml already; give this job another name" in done.stderr
+
+
+def test_a_job_deployed_with_a_relative_path_is_the_same_one(
+    jobs: Path, api_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by `prefect deploy` from the checkout; from another folder that path is nobody's."""
+    api, job = api_env["PREFECT_API_URL"], str(jobs / "deploy-a" / "job.yaml")
+    deploy(jobs, api_env)
+    relative = DeploymentUpdate(parameters={"job": "deploy-a/job.yaml"})
+    with client(api) as asked:
+        asked.update_deployment(deployments(api, "deploy-a")["deploy-a"].id, relative)
+    monkeypatch.chdir(jobs)
+    assert [d["what"] for d in deploy(jobs, api_env)] == ["updated", "updated"]
+    assert deployments(api, "deploy-a")["deploy-a"].parameters == {"job": job}
 
 
 def test_a_wrong_job_file_deploys_nothing(jobs: Path, api_env: dict[str, str]) -> None:

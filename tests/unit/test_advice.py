@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from nightjar.flows.advice import aftermath, place, repeating
+from nightjar.flows.advice import aftermath, repeating, typed
 from nightjar.inference import publish, run
 from nightjar.inference.errors import StorageError
 from nightjar.inference.faults import FaultyStorage, fail
+from nightjar.inference.ledger import open_epoch
 from nightjar.inference.request import RunRequest
 from nightjar.inference.storage import LakeStorage
+from nightjar.inference.writers import this_writer
 from support import Lake
 
 NIGHT = "2026-11-18"
@@ -33,11 +38,28 @@ def test_a_night_is_named_by_its_date(lake: Lake) -> None:
     assert repeating(lake.request(date=NIGHT, run_id="mine"), None) == f"--run-id mine --date {NIGHT}"
 
 
+def test_a_command_can_be_pasted_from_an_environment_with_a_space_in_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the environment is not activated; where it is, its name is enough."""
+    folder = tmp_path / "my env" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "nightjar").write_text("#!/bin/sh\necho here\n")
+    (folder / "nightjar").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for place in (Path("/"), tmp_path):
+        monkeypatch.chdir(place)
+        assert subprocess.run(typed("nightjar"), shell=True, capture_output=True).stdout == b"here\n"
+    monkeypatch.setenv("PATH", str(folder))
+    assert typed("nightjar") == "nightjar"
+
+
 def test_a_rollback_is_of_the_nights_own_place(lake: Lake) -> None:
     """Where each night has publications of its own, today's are not meant."""
-    assert place(lake.ready().request(date=NIGHT)) == []
+    assert lake.ready().request(date=NIGHT).place == []
     lake.write_job(output__uri="out/{date}/")
-    assert place(lake.request(date=NIGHT)) == ["--date", NIGHT]
+    assert lake.request(date=NIGHT).place == ["--date", NIGHT]
 
 
 def test_what_was_published_is_not_called_unpublished(published: RunRequest) -> None:
@@ -63,5 +85,21 @@ def test_a_fresh_run_that_did_not_begin_is_asked_for_as_fresh_again(published: R
     assert aftermath(fresh).fresh
     assert repeating(fresh, None, fresh=True) == f"--run-id {NIGHT} --fresh"
     assert publish.newest(fresh.storage, fresh.output).runs[NIGHT].revision == 1
-    run.score(fresh, run.discover(fresh), lambda _: None)  # now it has a revision of its own
+    scored = run.score(fresh, run.discover(fresh), lambda _: None)  # now it has a revision of its own
+    assert not aftermath(fresh).fresh
+    verdict = run.validate(fresh, scored, run.discover(fresh), lambda _: None)
+    run.publish_run(fresh, scored, verdict)  # whose answer may be lost
+    assert not aftermath(fresh).fresh
+    assert aftermath(replace(fresh, invocation="another")).fresh
+
+
+def test_a_fresh_run_that_did_not_begin_does_not_continue_what_it_was_to_replace(lake: Lake, ray_local: None) -> None:
+    """Neither the unfinished results of before, nor, where it has no plan yet, the published ones."""
+    before = lake.ready().request(date=NIGHT)
+    run.score(before, run.discover(before), lambda _: None)
+    fresh = replace(before, fresh=True, invocation="fresh")
+    assert aftermath(fresh).fresh
+    open_epoch(fresh.storage, f"{fresh.run_uri}/r2", this_writer("score", "fresh")).stop(release=True)
+    assert aftermath(fresh).fresh
+    run.score(fresh, run.discover(fresh), lambda _: None)
     assert not aftermath(fresh).fresh

@@ -32,7 +32,7 @@ def score_first_shard(lake: Lake, replace_before: str) -> list[Event]:
     spec = WorkerSpec(
         job=request.job,
         job_path=request.job_path,
-        run_id=request.run_id,
+        run=(request.run_id,),
         revision=revision,
         storage=storage,
         schema=read_schema(request.job, found.schema),

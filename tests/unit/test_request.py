@@ -80,3 +80,22 @@ def test_a_run_can_be_asked_for_again_before_anything_is_recorded_of_it(
         publish="--no-publish" not in options,
     )
     assert replace(again, invocation=first.invocation) == first
+
+
+@pytest.mark.parametrize("name", ["2026-W47", "20261117", "2026-W47-2", "10101010"])
+def test_a_name_that_only_resembles_a_date_is_a_name(lake: Lake, name: str) -> None:
+    """Weeks and numbers of tickets: the run is tonight's, and `--date` takes days alone."""
+    lake.ready()
+    assert lake.request(run_id=name).date == "2026-11-19"
+    with pytest.raises(JobError, match=f"^--date '{name}': write a date as 2026-11-19$"):
+        lake.request(date=name)
+
+
+def test_a_run_named_after_one_night_is_not_of_another(lake: Lake) -> None:
+    """It would make that night look done, which nobody scored."""
+    lake.ready()
+    for name in ("2026-11-18", "2026-11-18-limit-5"):
+        with pytest.raises(JobError, match=rf"^--run-id {name}: that is the name of another night than --date 2026"):
+            lake.request(run_id=name, date="2026-11-19")
+    assert lake.request(run_id="2026-11-18", date="2026-11-18").date == "2026-11-18"
+    assert lake.request(run_id="2026-11-18", date=None).date == "2026-11-18"
