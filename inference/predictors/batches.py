@@ -11,9 +11,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.sentences import nearest
@@ -66,6 +66,8 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
     if isinstance(array, pa.ChunkedArray):  # pyarrow before 22 kept the chunks of some types
         array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
     if isinstance(array.type, pa.FixedShapeTensorType):
+        if array.storage.flatten().null_count:  # Arrow would give any number for it
+            raise ValueError(f"a row of {array.type} has a null inside")
         shaped: Array = array.to_numpy_ndarray()
         return shaped
     if isinstance(array.type, pa.BaseExtensionType):
@@ -83,8 +85,8 @@ def _stacked(array: pa.Array) -> Array | None:
         return None
     if pa.types.is_fixed_size_list(array.type):
         width = array.type.list_size
-    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        lengths = np.diff(array.offsets.to_numpy())
+    elif is_list(array.type):
+        lengths = pc.list_value_length(array).to_numpy()
         if not len(lengths) or (lengths != lengths[0]).any():
             return None
         width = int(lengths[0])
@@ -92,6 +94,13 @@ def _stacked(array: pa.Array) -> Array | None:
         return None
     values = to_numpy(array.flatten())
     return values.reshape(len(array), width, *values.shape[1:]) if values.dtype.kind in NUMERIC else None
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Is this any of Arrow's types of lists?"""
+    types = pa.types
+    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    return any(is_kind(type_) for is_kind in kinds)
 
 
 def is_tensor(value: Any) -> bool:

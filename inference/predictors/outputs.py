@@ -1,7 +1,7 @@
 """Whatever a predictor returns, as exactly the declared outputs: right names, right types, one value a row.
 
 Floats narrow freely; integers must fit; a float becomes an integer only when it is one; text is never made
-from numbers, nor numbers from text. None is null; NaN stays NaN in a float output.
+from numbers, nor numbers from text. None and what numpy masks are null; NaN stays NaN in a float output.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
         return _from_numpy(_from_tensor(value), declared, rows)
     if isinstance(value, list | tuple):
         return _from_list(list(value), declared, rows)
-    return _from_numpy(np.asarray(value), declared, rows)
+    return _from_numpy(value if isinstance(value, np.ma.MaskedArray) else np.asarray(value), declared, rows)
 
 
 def _joined(values: pa.ChunkedArray) -> pa.Array:
@@ -117,7 +117,9 @@ def _from_tensor(value: Any) -> Array:
 
 
 def _from_list(values: list[Any], declared: pa.DataType, rows: int | None) -> pa.Array:
-    values = [_from_tensor(item) if is_tensor(item) else item for item in values]
+    values = [_from_tensor(item) if is_tensor(item) else None if item is np.ma.masked else item for item in values]
+    if any(isinstance(item, np.ma.MaskedArray) and np.ma.is_masked(item) for item in values):
+        return _from_numpy(np.ma.stack(values), declared, rows)  # np.stack and Arrow forget the masks
     if values and all(isinstance(item, np.ndarray) for item in values) and not _nested(declared):
         return _from_numpy(np.stack(values), declared, rows)
     return pa.array(values, from_pandas=_nan_is_null(declared))
@@ -133,6 +135,8 @@ def _from_numpy(values: Array, declared: pa.DataType, rows: int | None) -> pa.Ar
         if values.size != len(values):
             raise ValueError(f"it has shape {values.shape}, and {declared} holds one value a row")
         values = values.reshape(len(values))
+    if values.ndim > 1 and np.ma.is_masked(values):
+        raise ValueError("it masks some of the numbers of a row; return lists with None in their place")
     return _flat_or_lists(values, declared)
 
 

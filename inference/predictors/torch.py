@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch.export.passes import move_to_device_pass
-from torch.utils._pytree import tree_unflatten
+from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tree_unflatten
 
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job import Job
 from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
-from nightjar.inference.predictors.batches import NUMERIC, Array, columns, is_tensor, to_numpy
+from nightjar.inference.predictors.batches import NUMERIC, Array, columns, is_list, is_tensor, to_numpy
 
 __all__ = ["Program", "describe_devices", "inspect_program", "load_program", "to_tensor"]
 
@@ -98,7 +99,7 @@ class Program:
     """An exported program as a predictor: a table or batch of features in, outputs by name out.
 
     A program of one input gets all features stacked to (n, F); one with an input per feature gets each as a
-    tensor. Safe to call from several threads.
+    tensor, by name where the names are the same. Safe to call from several threads.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Program:
         self._place = device
         self._module = module
         self._spec = exported.call_spec.in_spec
+        self._names = _names(self._inputs, self._spec)
         self.device = str(device)
 
     def __call__(self, batch: Any) -> dict[str, Any]:
@@ -134,8 +136,8 @@ class Program:
         if len(self._inputs) == 1 and (len(values) > 1 or len(self._inputs[0].rest) == 1):
             return [self._stacked(self._inputs[0], values)]
         if len(self._inputs) == len(values):
-            pairs = zip(self._inputs, values.items(), strict=True)
-            return [self._single(each, name, column) for each, (name, column) in pairs]
+            pairs = zip(self._inputs, _in_order(self._names, list(values)), strict=True)
+            return [self._single(each, name, values[name]) for each, name in pairs]
         takes = ", ".join(each.name for each in self._inputs)
         raise JobError(
             f"model.features: the program takes {len(self._inputs)} inputs ({takes}) for {len(values)} columns "
@@ -145,16 +147,18 @@ class Program:
     def _stacked(self, each: _Input, values: dict[str, Array]) -> torch.Tensor:
         """All features as one (n, F) tensor. A column that is itself (n, k) takes k places."""
         if len(each.rest) != 1 or any(column.ndim > 2 for column in values.values()):
-            raise JobError(
+            raise _misfit(
+                values.values(),
                 f"model.features: {len(values)} columns cannot be stacked for input {each.name!r} of shape "
-                f"{_shape(each)}; list the one column that has this shape"
+                f"{_shape(each)}; list the one column that has this shape",
             )
         rows = len(next(iter(values.values())))
         width = sum(1 if column.ndim == 1 else column.shape[1] for column in values.values())
         if each.rest[0] not in {None, width}:
-            raise JobError(
+            raise _misfit(
+                values.values(),
                 f"model.features: {', '.join(values)} make {width} columns, and input {each.name!r} of the "
-                f"program takes {each.rest[0]}"
+                f"program takes {each.rest[0]}",
             )
         return self._fill(each, values, rows, width)
 
@@ -175,9 +179,9 @@ class Program:
 
     def _single(self, each: _Input, name: str, column: Array) -> torch.Tensor:
         """One column as one input of its own shape."""
-        column = _reshaped(each, name, column)
-        buffer = torch.empty(column.shape, dtype=each.filled, pin_memory=self._place.type == "cuda")
-        _put(buffer.numpy(), column, name)
+        shape = _folded(each, name, column)
+        buffer = torch.empty(shape, dtype=each.filled, pin_memory=self._place.type == "cuda")
+        _put(buffer.numpy().reshape(column.shape), column, name)
         return buffer.to(each.dtype)
 
     def _named(self, raw: Any) -> dict[str, Any]:
@@ -193,18 +197,54 @@ class Program:
         return dict(zip(self._outputs, raw, strict=True))
 
 
-def _reshaped(each: _Input, name: str, column: Array) -> Array:
-    """The column in the input's shape: as it is, or its rows folded when they hold as many numbers."""
+def _names(inputs: Sequence[_Input], spec: TreeSpec) -> list[str]:
+    """What the model's author called each input: the key of a dict, a keyword, or the argument itself.
+
+    Placeholders only keep the last; torch changes the case of their names and puts the argument's before a key.
+    """
+    paths, _ = tree_flatten_with_path(tree_unflatten(range(len(inputs)), spec))
+    lasts = [path[-1] for path, _ in paths]
+    return [
+        str(last.key) if isinstance(last, MappingKey) else each.name for last, each in zip(lasts, inputs, strict=True)
+    ]
+
+
+def _in_order(inputs: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """The columns for the inputs: by name where both have the same names, else as they come."""
+    exact: Callable[[str], str] = str
+    for form in (exact, _canonical):
+        held = {form(name): name for name in columns}
+        wanted = [form(name) for name in inputs]
+        # As many names as columns on both sides: none of them is ambiguous.
+        if held.keys() == set(wanted) and len(held) == len(columns) == len(inputs):
+            return [held[name] for name in wanted]
+    return list(columns)
+
+
+def _canonical(name: str) -> str:
+    """A name as torch writes it in the graph."""
+    return re.sub(r"[^a-z0-9]+", "_", str(name).lower())
+
+
+def _misfit(given: Iterable[Array], message: str) -> JobError | ValueError:
+    """What numbers that do not fit the program raise: rows that hold several may differ, so it is theirs."""
+    return ValueError(message) if any(column.ndim > 1 for column in given) else JobError(message)
+
+
+def _folded(each: _Input, name: str, column: Array) -> tuple[int, ...]:
+    """The shape in which the input takes the column: its own, or its rows folded when they hold as many numbers."""
     given = column.shape[1:]
     if len(given) == len(each.rest) and all(size in {None, held} for size, held in zip(each.rest, given, strict=True)):
-        return column
+        return column.shape
     wanted = [size for size in each.rest if size is not None]
     if len(wanted) < len(each.rest) or math.prod(wanted) != math.prod(given):
         shape = ", ".join(map(str, ("n", *given)))
-        raise JobError(
-            f"model.features: {name!r} has shape ({shape}), and input {each.name!r} of the program takes {_shape(each)}"
+        raise _misfit(
+            [column],
+            f"model.features: {name!r} has shape ({shape}), and input {each.name!r} of the program takes "
+            f"{_shape(each)}",
         )
-    return column.reshape(len(column), *wanted)
+    return len(column), *wanted
 
 
 def _shape(each: _Input) -> str:
@@ -217,11 +257,15 @@ def _numbers(name: str, column: Any) -> Array:
         if column.null_count and not pa.types.is_floating(column.type):
             raise ValueError(f"feature {name!r} has a null, and {column.type} has no NaN to stand for it")
         values = to_numpy(column)
+    elif isinstance(column, np.ma.MaskedArray):
+        if np.ma.is_masked(column) and column.dtype.kind != "f":
+            raise ValueError(f"feature {name!r} has a masked value, and {column.dtype} has no NaN to stand for it")
+        values = column.filled(np.nan) if np.ma.is_masked(column) else column.data
     else:
         values = column.detach().cpu().numpy() if is_tensor(column) else np.asarray(column)
     if values.dtype.kind in NUMERIC:
         return values
-    if isinstance(column, pa.Array | pa.ChunkedArray) and not pa.types.is_list(column.type):
+    if isinstance(column, pa.Array | pa.ChunkedArray) and not is_list(column.type):
         raise JobError(f"model.features: {name!r} is {column.type}, and the torch adapter takes numbers only")
     raise ValueError(f"feature {name!r} holds {values.dtype}, not numbers in rows of one length")
 
@@ -229,7 +273,7 @@ def _numbers(name: str, column: Any) -> Array:
 def _put(target: Array, values: Array, name: str) -> None:
     """Write a column's numbers, refusing what would change them for integers."""
     if not np.can_cast(values.dtype, target.dtype, "same_kind"):
-        raise JobError(f"model.features: {name!r} is {values.dtype}, and the program takes {target.dtype}")
+        raise _misfit([values], f"model.features: {name!r} is {values.dtype}, and the program takes {target.dtype}")
     if target.dtype.kind in "iu" and not np.can_cast(values.dtype, target.dtype) and values.size:
         limits = np.iinfo(target.dtype)
         if values.min() < limits.min or values.max() > limits.max:
