@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -18,6 +19,10 @@ from support import Lake, leaves_nothing, wait_until
 
 # A shell's background job ignores it, and so would the commands that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes tells nothing on a machine that does other work, too.
+settings.register_profile("untimed", settings.default, deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

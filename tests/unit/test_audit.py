@@ -102,7 +102,7 @@ def test_a_damaged_shard_does_not_hide_the_others(scored: Scored) -> None:
     assert list(audited.damaged) == [second["shard"]]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(index=st.integers(0, 199), which=st.sampled_from([0, 1, 2]))
 def test_a_missing_row_is_found(scored: Scored, index: int, which: int) -> None:
     """Even when every counter was lowered with it, or another row stands in its place."""
@@ -116,7 +116,7 @@ def test_a_missing_row_is_found(scored: Scored, index: int, which: int) -> None:
     assert "row" in finding(scored.audit(scored.rewritten(line, doubled)))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(order=st.permutations(range(6)), which=st.sampled_from([0, 1, 2]))
 def test_rows_out_of_order_are_found(scored: Scored, order: list[int], which: int) -> None:
     line = scored.lines[which]

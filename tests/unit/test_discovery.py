@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference import faults
@@ -140,7 +140,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@settings(deadline=None)
 @given(st.lists(SEGMENTS, min_size=1, max_size=3), st.sampled_from(["*.parquet", "a.parquet", "?b.parquet"]))
 def test_globs_agree_with_the_standard_library(tree: Path, folders: list[str], last: str) -> None:
     pattern = "/".join([*folders, last])

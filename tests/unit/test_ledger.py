@@ -271,7 +271,7 @@ ACTIONS = st.lists(st.tuples(st.integers(0, 1), st.sampled_from(KINDS)), max_siz
 TAKEOVERS = [(0, "open"), (0, "commit"), (1, "open"), (0, "commit"), (1, "commit"), (0, "open"), (1, "close")]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ACTIONS, st.tuples(st.booleans(), st.booleans()))
 @example(TAKEOVERS, (True, False))
 def test_whatever_two_writers_do_nothing_is_lost_or_doubled(

@@ -137,7 +137,7 @@ def calls_of_a_run(output: str) -> int:
     return driver.calls
 
 
-@settings(max_examples=200, deadline=None, print_blob=True)
+@settings(max_examples=200, print_blob=True)
 @given(st.tuples(KINDS, KINDS, KINDS), BURSTS, st.booleans())
 def test_whatever_drivers_suffer_each_shard_is_committed_once_and_the_run_published_once(
     kinds: tuple[Kind, ...], bursts: list[tuple[int, int, Fate]], sleepers_wake_last: bool
@@ -164,7 +164,7 @@ def test_whatever_drivers_suffer_each_shard_is_committed_once_and_the_run_publis
             event(f"a driver ended with {type(driver.error).__name__}, published {bool(driver.number)}")
 
 
-@settings(max_examples=50, deadline=None, print_blob=True)
+@settings(max_examples=50, print_blob=True)
 @given(st.text(st.characters()))
 @example("no number: 1\u20282")
 @example("no number: 1\x852")

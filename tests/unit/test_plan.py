@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference.discovery import FILES, Discovery
@@ -93,14 +93,12 @@ SHARD_ROWS = st.none() | st.integers(1, 5_000_000)
 ACTORS = st.integers(1, 64)
 
 
-@settings(deadline=None)
 @given(lakes(), SHARD_ROWS, ACTORS)
 def test_every_row_group_is_in_exactly_one_shard(lines: Lines, shard_rows: int | None, actors: int) -> None:
     """Promise 1 begins here: nothing of the lake is left out or planned twice."""
     check_cover(make_plan(lake(lines), job(shard_rows, actors), "model"), lines)
 
 
-@settings(deadline=None)
 @given(lakes(), st.integers(1, 5_000_000))
 def test_a_shard_is_no_larger_than_asked_but_for_one_row_group(lines: Lines, shard_rows: int) -> None:
     plan = make_plan(lake(lines), job(shard_rows), "model")
@@ -109,7 +107,6 @@ def test_a_shard_is_no_larger_than_asked_but_for_one_row_group(lines: Lines, sha
         assert shard.rows <= shard_rows or (len(shard.pieces) == 1 and high - low == 1)
 
 
-@settings(deadline=None)
 @given(lakes(), SHARD_ROWS, SHARD_ROWS, ACTORS, ACTORS)
 def test_continuing_with_other_actors_or_shard_sizes_keeps_every_shard(
     lines: Lines, before_rows: int | None, after_rows: int | None, before_actors: int, after_actors: int
@@ -121,7 +118,6 @@ def test_continuing_with_other_actors_or_shard_sizes_keeps_every_shard(
     assert after.ids() == before.ids()
 
 
-@settings(deadline=None)
 @given(lakes(), SHARD_ROWS, st.data())
 def test_changed_new_and_deleted_files_cost_only_the_shards_they_are_in(
     lines: Lines, shard_rows: int | None, data: st.DataObject
@@ -147,7 +143,6 @@ def test_changed_new_and_deleted_files_cost_only_the_shards_they_are_in(
     assert not stale & set(after.ids()), "no result of a changed or deleted file is used again"
 
 
-@settings(deadline=None)
 @given(lakes(), SHARD_ROWS)
 def test_another_model_makes_every_shard_another(lines: Lines, shard_rows: int | None) -> None:
     """Promise 4: the same boundaries, but no id in common."""
@@ -157,7 +152,6 @@ def test_another_model_makes_every_shard_another(lines: Lines, shard_rows: int |
     assert not set(after.ids()) & set(before.ids())
 
 
-@settings(deadline=None)
 @given(lakes(), SHARD_ROWS, st.integers(1, 30_000_000))
 def test_a_limited_plan_is_the_first_shards_that_hold_the_rows(
     lines: Lines, shard_rows: int | None, limit: int
@@ -173,7 +167,6 @@ def test_a_limited_plan_is_the_first_shards_that_hold_the_rows(
         assert len(limited) == len(plan)
 
 
-@settings(deadline=None)
 @given(lakes(), SHARD_ROWS, st.integers(1, 30_000_000))
 def test_continuing_a_limited_plan_covers_the_whole_lake(lines: Lines, shard_rows: int | None, limit: int) -> None:
     """A file of which only the beginning was planned is planned anew, not taken for whole."""
@@ -181,7 +174,6 @@ def test_continuing_a_limited_plan_covers_the_whole_lake(lines: Lines, shard_row
     check_cover(make_plan(lake(lines), job(shard_rows), "model", limited), lines)
 
 
-@settings(deadline=None)
 @given(lakes(), SHARD_ROWS)
 def test_a_plan_survives_being_stored(lines: Lines, shard_rows: int | None) -> None:
     plan = make_plan(lake(lines), job(shard_rows), "model")
@@ -189,7 +181,6 @@ def test_a_plan_survives_being_stored(lines: Lines, shard_rows: int | None) -> N
     assert all(plan.shard(shard.id) == shard for shard in plan.shards())
 
 
-@settings(deadline=None)
 @given(lakes())
 def test_the_plan_is_in_input_order(lines: Lines) -> None:
     """By file and row: the order of parts in reports and of rows for readers."""

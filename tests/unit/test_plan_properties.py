@@ -170,7 +170,7 @@ GONE_FOR_A_NIGHT = [
 ]
 
 
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=150, print_blob=True)
 @given(FIRST, st.lists(NIGHTS, min_size=2, max_size=8))
 @example(THREE, GONE_FOR_A_NIGHT)
 def test_night_after_night_each_row_is_in_one_shard_and_what_stands_keeps_its_results(
