@@ -100,16 +100,16 @@ def failures(lake: Lake) -> list[dict[str, object]]:
 def test_a_row_that_hangs_the_model_is_found_and_quarantined(lake: Lake) -> None:
     """Two processes are ended: the first says in which micro-batch, the second at which row; no other row is lost."""
     lake.write_model(HANGS_AT_A_ROW)
-    lake.ready(retry__stall_s=2).run()
+    lake.ready(retry__stall_s=5).run()
     assert lake.published()["id"].tolist() == [i for i in range(8000) if i != 5300]
     lost = lake.quarantined()
     assert [row["id"] for row in lost["input"]] == [5300]
-    assert "Stalled: no progress for retry.stall_s = 2 s, in wait" in lost["message"].iloc[0]
+    assert "Stalled: no progress for retry.stall_s = 5 s, in wait" in lost["message"].iloc[0]
     assert [f["rows"] for f in failures(lake) if f["cause"] == "Stalled"] == [256, 1]
 
     replayed = command(*shlex.split(lost["replay"].iloc[0])[1:])
     assert replayed.returncode == 1
-    assert "row 1300: Stalled: no progress for retry.stall_s = 2 s, in wait" in replayed.stdout
+    assert "row 1300: Stalled: no progress for retry.stall_s = 5 s, in wait" in replayed.stdout
 
 
 ONE_ROW_GROUP = [("all.parquet", 0, 2000)]
@@ -122,7 +122,7 @@ def lake_of(lake: Lake, files: list[tuple[str, int, int]], model: str) -> Lake:
     for name, first, rows in files:
         lake.write_file(name, first, rows, row_group=rows)
     lake.write_model(model)
-    lake.write_job(retry__stall_s=2, retry__max_quarantined=0.01)
+    lake.write_job(retry__stall_s=5, retry__max_quarantined=0.01)
     return lake
 
 
@@ -144,7 +144,7 @@ def test_a_row_that_hangs_the_model_may_come_after_a_bad_file(lake: Lake) -> Non
 def test_a_model_that_hangs_everywhere_is_refused(lake: Lake, files: list[tuple[str, int, int]]) -> None:
     """At two places of the input it is the model, and nothing is scored for it."""
     hangs = HANGS_AT_A_ROW.replace('if 5300 in batch["x"]:', 'if len(batch["x"]):')
-    with pytest.raises(JobError, match=r"scoring the first rows took longer than retry\.stall_s = 2 s and was ended"):
+    with pytest.raises(JobError, match=r"scoring the first rows took longer than retry\.stall_s = 5 s and was ended"):
         lake_of(lake, files, hangs).run()
     assert not failures(lake)
 
@@ -152,7 +152,7 @@ def test_a_model_that_hangs_everywhere_is_refused(lake: Lake, files: list[tuple[
 def test_a_deadlock_in_a_library_costs_a_process_and_no_row(lake: Lake) -> None:
     """It cannot be interrupted, so it is ended by force: a death like any other."""
     lake.write_model(HANGS_ONCE)
-    ran = lake.ready(retry__stall_s=2).run()
+    ran = lake.ready(retry__stall_s=5).run()
     assert lake.published()["id"].tolist() == list(range(8000))
     assert ran.scored.progress.rows_quarantined == 0
     assert {f["cause"] for f in failures(lake)} == {"ProcessDied"}
