@@ -176,7 +176,7 @@ def test_retry_of_a_run_that_never_was(tmp_path: Path) -> None:
     told = command("retry", lake.job_path, "2020-01-01")
     assert (told.returncode, told.stderr) == (
         2,
-        "nightjar: there is no run '2020-01-01' of lake yet; `nightjar runs` lists them\n",
+        f"nightjar: there is no run '2020-01-01' of lake yet; `nightjar runs {lake.job_path}` lists them\n",
     )
 
 
