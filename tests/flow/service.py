@@ -26,6 +26,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from nightjar.flows.server import start_api
 from support import wait_until
 
 FREED_S = 10.0
@@ -36,6 +37,20 @@ def client(api: str) -> Iterator[SyncPrefectClient]:
     """A client of the API at this URL."""
     with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as made:
         yield made
+
+
+@contextmanager
+def own_server() -> Iterator[str]:
+    """The URL of the server that a command starts where no API is configured, once it answers."""
+    with temporary_settings({PREFECT_API_URL: None}):
+        api = start_api()
+    assert api.process is not None
+    try:
+        api.wait()
+        yield api.url
+    finally:
+        api.process.terminate()
+        api.process.wait(30)
 
 
 def deployments(api: str, *names: str) -> dict[str, DeploymentResponse]:

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 
 from commands import DATE, Flights, Partial
 from nightjar.flows import tables
-from nightjar.flows.server import go_past_proxies, start_api
-from service import client
+from nightjar.flows.server import go_past_proxies
+from service import client, own_server
 from support import Lake, command, nightjar
 
 pytestmark = pytest.mark.flow
@@ -62,19 +61,12 @@ def test_the_own_server_is_not_asked_through_a_proxy(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     for name, value in {"http_proxy": PROXY, "HTTP_PROXY": PROXY, "no_proxy": "", "NO_PROXY": ""}.items():
         monkeypatch.setenv(name, value)
-    with temporary_settings({PREFECT_API_URL: None}):
-        api = start_api()
-    assert api.process is not None
-    try:
-        api.wait()
-        with client(api.url) as asked:
+    with own_server() as url:
+        with client(url) as asked:
             assert asked.hello().status_code == httpx.codes.OK
-        code = f"import httpx; print(httpx.get('{api.url}/health').status_code)"
+        code = f"import httpx; print(httpx.get('{url}/health').status_code)"
         child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
         assert (child.stdout, child.stderr) == ("200\n", "")
-    finally:
-        api.process.terminate()
-        api.process.wait(30)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ from nightjar.flows.api import ask_api, is_away, require_api
 from nightjar.flows.ending import keeping_ending
 from nightjar.flows.server import server_env, start_api
 from nightjar.inference.errors import ClusterError, JobError, RunFailed
-from service import client, free_port, prefect_server
+from service import client, free_port, own_server, prefect_server
 from support import Lake, command, wait_until
 
 pytestmark = pytest.mark.flow
@@ -254,18 +254,10 @@ def test_the_own_server_has_the_limits_of_the_machine_s_database(
     """What the note says: a limit that was made once is there for the server of the next run."""
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     for turn in range(2):
-        with temporary_settings({PREFECT_API_URL: None}):
-            api = start_api()
-        assert api.process is not None
-        try:
-            api.wait()
-            with client(api.url) as asked:
-                if turn == 0:
-                    asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="gpus", limit=1))
-                assert asked.read_global_concurrency_limit_by_name("gpus").limit == 1
-        finally:
-            api.process.terminate()
-            api.process.wait(30)
+        with own_server() as url, client(url) as asked:
+            if turn == 0:
+                asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="gpus", limit=1))
+            assert asked.read_global_concurrency_limit_by_name("gpus").limit == 1
 
 
 # ---- the own server -----------------------------------------------------------------------------------------
