@@ -6,8 +6,6 @@ with as few bits as one file needs, and declare a column without nulls wherever 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pyarrow as pa
 
 _LARGE = {
@@ -58,10 +56,9 @@ def without_nulls(schema: pa.Schema) -> set[str]:
     return {field.name for field in schema if not field.nullable}
 
 
-def admitting(schema: pa.Schema, required: Iterable[str]) -> pa.Schema:
+def admitting(schema: pa.Schema, required: set[str]) -> pa.Schema:
     """The schema in which no columns but these are declared to hold no null."""
-    kept = set(required)
     for index, field in enumerate(schema):
-        if not field.nullable and field.name not in kept:
+        if not field.nullable and field.name not in required:
             schema = schema.set(index, field.with_nullable(True))
     return schema
