@@ -228,6 +228,8 @@ def main() -> None:
     seed = random.SystemRandom().randrange(1_000_000) if given.seed == "random" else int(given.seed)
     print(f"seed {seed}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A shell's background job ignores it, and so would the `nightjar serve` that is ended by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     soaked = soak(given.minutes, seed)
     print(soaked.table(seed))
     sys.exit(0 if soaked.good else 1)
