@@ -29,6 +29,7 @@ from ray._private.authentication.authentication_token_setup import maybe_enable_
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.flows.shipping import shipped
+from nightjar.inference import memory
 from nightjar.inference.engine.capacity import alive
 from nightjar.inference.errors import ClusterError, NightjarError, RunFailed
 from nightjar.inference.job import Job
@@ -127,16 +128,30 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
         if address is None:
             # Ray's processes inherit it; what stands in a runtime_env is written to logs.
             os.environ.update(env)
-            _start(address="local", include_dashboard=False, **options)
+            with _inherited(memory.environment(job)):
+                _start(address="local", include_dashboard=False, **options)
         else:
             _reach(address)
-            _start(address=address, runtime_env=shipped(job, env, Path(staging)), **options)
+            taken = shipped(job, {**memory.environment(job), **env}, Path(staging))
+            _start(address=address, runtime_env=taken, **options)
         _joined.set()
         try:
             yield
         finally:
             _joined.clear()
             ray.shutdown()
+
+
+@contextmanager
+def _inherited(settings: dict[str, str]) -> Iterator[None]:
+    """So is the environment of processes started meanwhile; this process's next run may have other settings."""
+    added = {name: value for name, value in settings.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def driving() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from nightjar.inference import sink
+from nightjar.inference import memory, sink
 from nightjar.inference.assembly import Assembly
 from nightjar.inference.assignment import Assignment, WorkerSpec, batch_rows, load
 from nightjar.inference.errors import Fenced, ProcessSpoilt, ShardError, ShardTooSlow
@@ -36,9 +36,7 @@ class ShardWorker:
 
     def __init__(self, spec: WorkerSpec, scorer: Scorer | None = None) -> None:
         pa.set_cpu_count(max(1, int(spec.job.resources.cpus)))
-        # A shard's columns are freed and allocated again all the time. Arrow's own allocators give the pages back in
-        # between, and a tenth of the time goes into having them zeroed anew; the system's keeps them.
-        pa.set_memory_pool(pa.system_memory_pool())
+        memory.use_system()
         self.spec = spec
         self.scorer = scorer or load(spec)
         self.size = BatchSize(batch_rows(spec))

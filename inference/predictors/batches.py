@@ -62,9 +62,10 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
     Integers with nulls become floats with NaN; text and other objects object arrays with None; lists of
     numbers (n, k) arrays where all lengths agree, else an object array of arrays; timestamps datetime64.
     """
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):  # pyarrow before 22 kept the chunks of some types
-        array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+    array = joined(column) if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_primitive(array.type):  # most columns: none of the questions below is asked of them
+        numbers: Array = array.to_numpy(zero_copy_only=False)
+        return numbers
     if isinstance(array.type, pa.FixedShapeTensorType):
         if array.storage.flatten().null_count:  # Arrow would give any number for it
             raise ValueError(f"a row of {array.type} has a null inside")
@@ -77,6 +78,16 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
     stacked = _stacked(array)
     plain: Array = array.to_numpy(zero_copy_only=False) if stacked is None else stacked
     return plain
+
+
+def joined(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece; one that is so already is not copied."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # pyarrow before 22 kept the chunks of some types
+        array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+    return array
 
 
 def _stacked(array: pa.Array) -> Array | None:

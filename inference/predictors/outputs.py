@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import OutputInvalid
-from nightjar.inference.predictors.batches import Array, columns, is_series, is_tensor
+from nightjar.inference.predictors.batches import Array, columns, is_series, is_tensor, joined
 
 
 def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str, pa.Array]:
@@ -32,7 +32,7 @@ def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str
         if not pieces and rows:
             raise OutputInvalid(f"output {next(iter(types))!r} is missing: the predictor yielded nothing")
         outputs = {
-            name: _joined(pa.chunked_array([piece[name] for piece in pieces], type=declared))
+            name: joined(pa.chunked_array([piece[name] for piece in pieces], type=declared))
             for name, declared in types.items()
         }
     else:
@@ -87,7 +87,7 @@ def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = No
 def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
     """The values as an Arrow array of whatever type they have."""
     if isinstance(value, pa.ChunkedArray):
-        return _joined(value)
+        return joined(value)
     if isinstance(value, pa.Array):
         return value.storage if isinstance(value, pa.ExtensionArray) else value
     if is_series(value):
@@ -99,13 +99,6 @@ def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
     if isinstance(value, list | tuple):
         return _from_list(list(value), declared, rows)
     return _from_numpy(value if isinstance(value, np.ma.MaskedArray) else np.asarray(value), declared, rows)
-
-
-def _joined(values: pa.ChunkedArray) -> pa.Array:
-    joined = values.combine_chunks()
-    if isinstance(joined, pa.ChunkedArray):  # pyarrow before 22 kept the chunks of some types
-        joined = joined.chunk(0) if joined.num_chunks else pa.array([], values.type)
-    return joined
 
 
 def _from_tensor(value: Any) -> Array:

@@ -1,4 +1,7 @@
-"""Ray ends a worker when the machine runs out of memory: a death like any other, and the row to blame is found."""
+"""Memory: actors keep the pages they need again, and running out of it is a death like any other.
+
+Ray ends a worker when the machine runs out of memory; the row to blame is found.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import json
 import psutil
 import pytest
 
+from nightjar.inference import memory
+from nightjar.inference.jobfile import load_job
 from support import Lake, command
 
 pytestmark = [pytest.mark.cluster]
@@ -24,6 +29,42 @@ def score(batch):
 '''
 LEFT = 5 << 30
 """Bytes above what is in use now, at which Ray begins to end workers. One row takes 12 GiB."""
+
+ARENAS = '''
+import os
+import numpy as np
+import pyarrow as pa
+
+def score(batch):
+    """What this process's allocator was started with, and where Arrow takes its memory from."""
+    rows = len(batch["x"])
+    assert pa.default_memory_pool().backend_name == "system"
+    return {"score": np.full(rows, float(os.environ["MALLOC_ARENA_MAX"]))}
+'''
+
+
+@pytest.mark.parametrize(("own", "arenas"), [({}, 1), ({"MALLOC_ARENA_MAX": "3"}, 3)])
+def test_actors_keep_pages_unless_the_environment_says_otherwise(
+    lake: Lake, prefect_api: str, own: dict[str, str], arenas: int
+) -> None:
+    lake.write_model(ARENAS)
+    lake.ready()
+    ended = command("run", lake.job_path, "--date", "2026-11-19", env={"PREFECT_API_URL": prefect_api, **own})
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert set(lake.published()["score"]) == {arenas}
+
+
+def test_the_allocator_has_an_arena_for_each_core_of_an_actor(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    settings = memory.environment(load_job(lake.ready(resources__cpus=4).job_path))
+    assert settings["MALLOC_ARENA_MAX"] == "4"
+    assert memory.environment(load_job(lake.ready(resources__cpus=0.5).job_path)) == {
+        **settings,
+        "MALLOC_ARENA_MAX": "1",
+    }
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=2")
+    assert memory.environment(load_job(lake.job_path)) == {}
 
 
 @pytest.mark.skipif(psutil.virtual_memory().available < 15 << 30, reason="needs 15 GiB of free memory")

@@ -67,6 +67,7 @@ class Gated:
             "score": batch["x"] * FACTOR + PLUS,
             "gpu": np.full(rows, self.gpu),
             "visible": np.full(rows, int(os.environ["CUDA_VISIBLE_DEVICES"])),
+            "arenas": np.full(rows, int(os.environ.get("MALLOC_ARENA_MAX", 0))),
             "pid": np.full(rows, os.getpid()),
         }
 '''
@@ -258,7 +259,7 @@ def remote(
     permits = folder.with_suffix(".permits")
     permits.mkdir()
     (folder / "table.json").write_text('{"plus": 0.5}')
-    outputs = {"score": "float32", "gpu": "int64", "visible": "int64", "pid": "int64"}
+    outputs = {"score": "float32", "gpu": "int64", "visible": "int64", "arenas": "int64", "pid": "int64"}
     made = on_s3(
         folder,
         server,
@@ -367,6 +368,7 @@ def test_the_actors_hold_the_gpus(remote: Remote, finished: dict[str, object]) -
     rows = remote.rows()
     assert set(rows["gpu"]) <= {0, 1}
     assert (rows["gpu"] == rows["visible"]).all()
+    assert set(rows["arenas"]) == {1}, "how memory is held is for this cluster's actors, too"
     assert (rows.groupby("pid")["gpu"].nunique() == 1).all()
 
 
