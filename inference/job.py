@@ -110,6 +110,11 @@ class Resources(_Model):
     concurrency_limit: str | None = Field(default=None, min_length=1)
 
     @property
+    def cores(self) -> int:
+        """Whole CPUs of an actor, at least one: so many threads compute in it."""
+        return max(1, int(self.cpus))
+
+    @property
     def min_actors(self) -> int:
         """Actors that must be placed for the pool to start."""
         return self.actors.min if isinstance(self.actors, ActorRange) else self.actors

@@ -32,7 +32,7 @@ def environment(job: Job) -> dict[str, str]:
         return {}
     settings = {
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-        "MALLOC_ARENA_MAX": max(1, int(job.resources.cpus)),
+        "MALLOC_ARENA_MAX": job.resources.cores,
         "MALLOC_MMAP_THRESHOLD_": _OWN_PAGES,
         "MALLOC_TRIM_THRESHOLD_": _KEPT,
     }

@@ -35,7 +35,7 @@ class ShardWorker:
     """Scores shards with a model loaded once."""
 
     def __init__(self, spec: WorkerSpec, scorer: Scorer | None = None) -> None:
-        pa.set_cpu_count(max(1, int(spec.job.resources.cpus)))
+        pa.set_cpu_count(spec.job.resources.cores)
         memory.use_system()
         self.spec = spec
         self.scorer = scorer or load(spec)

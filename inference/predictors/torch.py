@@ -34,7 +34,7 @@ def load_program(job: Job, model_path: str | None) -> Program:
     if unknown := sorted(set(job.model.options) - {"batch_format"}):
         raise JobError(f"model.options.{unknown[0]}: the torch adapter knows no option but batch_format")
     inspect_program(model_path, job.model.allow_pickle)
-    torch.set_num_threads(max(1, int(job.resources.cpus)))
+    torch.set_num_threads(job.resources.cores)
     # Ray may count GPUs that are not there (tests do); `device` then tells the truth.
     on_gpu = job.resources.gpus > 0 and torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
