@@ -9,7 +9,7 @@ SECONDS ?= 300
 SEED   ?= random
 MINUTES ?= 20
 
-.PHONY: run test check bench chaos soak audit clean
+.PHONY: run test test-long check bench chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -21,6 +21,11 @@ test: $(VENV)/.installed-dev $(VENV)/.installed-system check  ## Lint, types and
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/python $(FLIGHTS)/train.py
 	$(BIN)/python -m pytest
+
+test-long: $(VENV)/.installed-dev $(VENV)/.installed-system  ## What takes hundreds of rounds, and is not part of `test`
+	$(BIN)/python $(FLIGHTS)/prepare.py
+	$(BIN)/python $(FLIGHTS)/train.py
+	$(BIN)/python -m pytest -m long
 
 check: $(VENV)/.installed-dev  ## ruff and mypy, strict
 	$(BIN)/ruff check .
