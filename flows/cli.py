@@ -8,7 +8,8 @@ import json
 import os
 import signal
 import sys
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 
@@ -26,11 +27,26 @@ EXAMPLES = """Examples:
 
 app = typer.Typer(
     name="nightjar",
-    help="Score a data lake by morning: every row once, published all or nothing.",
     epilog=EXAMPLES,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"nightjar {version('nightjar-batch')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and exit.")] = False,
+) -> None:
+    """Score a data lake by morning: every row once, published all or nothing."""
+
+
 for command in (
     running.run,
     running.plan,
