@@ -27,6 +27,24 @@ _PLAIN: dict[str, str] = {
     "greater_than_equal": "must be at least {ge:g}",
     "less_than_equal": "must be at most {le:g}",
 }
+_OTHER_NAMES: dict[str, str] = {
+    "batch_format": "model.options.batch_format",
+    "compute": "resources.actors",
+    "concurrency": "resources.actors",
+    "fn_constructor_kwargs": "model.options",
+    "input.path": "input.uri",
+    "kwargs": "model.options",
+    "num_actors": "resources.actors",
+    "num_cpus": "resources.cpus",
+    "num_gpus": "resources.gpus",
+    "num_workers": "resources.actors",
+    "output.path": "output.uri",
+    "parallelism": "resources.actors",
+    "retries": "retry.attempts",
+    "workers": "resources.actors",
+}
+"""What Ray Data and others call a key of ours; spelling alone would lead from `concurrency` to `concurrency_limit`."""
+
 _WITHOUT_VALUE = {"missing", "string_too_short", "too_short"}
 _SHOWN_CHARS = 60
 
@@ -85,13 +103,22 @@ def _sentence(where: str, fault: Any, sections: Mapping[str, type[BaseModel]], c
     if kind == "value_error":
         return f"{where}: {fault['ctx']['error']}" if where else str(fault["ctx"]["error"])
     if kind == "extra_forbidden":
-        section, _, key = where.rpartition(".")
-        known = _keys(section, sections)
-        close = nearest(key, known, prefix=f"{section}." if section else "")
-        return f"unknown key {where!r}" + (close or f"; known: {', '.join(known)}")
+        return f"unknown key {where!r}{_meant(where, sections)}"
     if fault["input"] is None:
         return f"{where}: is empty; give it a value or remove it"
     return f"{where}: {_must(where, kind, fault, sections, choices)}{_given(kind, fault['input'])}"
+
+
+def _meant(where: str, sections: Mapping[str, type[BaseModel]]) -> str:
+    """Which key is meant: what others call so, one spelt like it, or the same of another section; else all known."""
+    section, _, key = where.rpartition(".")
+    known = _keys(section, sections)
+    if other := _OTHER_NAMES.get(where) or _OTHER_NAMES.get(key):
+        return f"; write {other}"
+    if close := nearest(key, known, prefix=f"{section}." if section else ""):
+        return close
+    elsewhere = [f"{other}.{key}" for other in sections if other and key in _keys(other, sections)]
+    return f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else f"; known: {', '.join(known)}"
 
 
 def _must(
