@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing
 from nightjar.inference.job import Job
-from nightjar.inference.sources import forms, parquet
+from nightjar.inference.sources import forms, parquet, unsupported
 from nightjar.inference.storage import Entry, Storage, is_local, join
 
 _READERS = 32
@@ -216,7 +217,7 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
     if exact is not None:
         yield _named(exact)
         return
-    found, others = 0, 0
+    found, others = 0, Counter[str]()
     for entry in _listed(storage, uri, base):
         name = entry.uri[len(base.rstrip("/")) + 1 :]
         if any(part.startswith((".", "_")) for part in name.split("/")):
@@ -227,7 +228,7 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
             found += 1
             yield _named(entry)
         else:
-            others += 1
+            others[unsupported.suffix(name)] += 1
     if not found:
         raise JobError(f"input.uri: no Parquet files at {uri}{_instead(uri, others)}")
 
@@ -282,10 +283,10 @@ def _named(entry: Entry) -> Entry:
     return entry
 
 
-def _instead(uri: str, others: int) -> str:
-    """What may be meant when nothing matches."""
+def _instead(uri: str, others: Counter[str]) -> str:
+    """What may be meant when nothing matches. others: the files there that are not named as Parquet is, by suffix."""
     if others:
-        return ", only files of other names; name one by its path, or set input.format: parquet"
+        return unsupported.found_instead(others)
     return "; in a pattern, write [[] for the bracket [" if "[" in uri else ""
 
 
@@ -372,7 +373,8 @@ class _AllUnread:
         if self.denied == self.files:
             # Rather a wrong sign-in than so many files to blame.
             return Denied(self.first)
-        return JobError(f"input.uri: no file can be read; the first: {self.first}")
+        advice = unsupported.advice(self.job.input.uri)
+        return JobError(f"input.uri: no file can be read; the first: {self.first}" + (f". {advice}" if advice else ""))
 
 
 def _footers(

@@ -75,6 +75,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "missing label": ({"label": "late"}, r"label: 'late' is not a column of the input; it has id, x, name"),
     "label of another type": ({"label": "name"}, r"label: 'name' is string; a label is bool, or 0 and 1"),
+    "label without a score": (
+        {"label": "x", "model__outputs": {"score": "string"}},
+        r"label: 'x' needs a score to be compared with, but no output of the model is a float; declare one in .*",
+    ),
+    "check of numbers on text": (
+        {"checks": [{"column": "name", "min": 0}]},
+        r"checks\[0\]\.min: compares numbers, but 'name' is string; remove it, or check another column",
+    ),
     "output clashes with a carried column": (
         {"model__outputs": {"id": "float32"}},
         r"{job}: model\.outputs: 'id' is also a carried column; rename the output or drop it from carry",
@@ -139,7 +147,7 @@ def empty(lake: Lake) -> str:
 
 def without_parquet(lake: Lake) -> str:
     (lake.folder / "data" / "a.parquet").rename(lake.folder / "data" / "a.csv")
-    return r"input\.uri: no Parquet files at .*/data/, only files of other names; name one by its path, or set .*"
+    return r"input\.uri: no Parquet files at .*/data/, only 1 \.csv file\. CSV is not supported yet: Nightjar reads .*"
 
 
 def unreadable(lake: Lake) -> str:

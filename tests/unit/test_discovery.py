@@ -99,7 +99,7 @@ def test_a_file_that_is_named_is_taken_whatever_its_name(tmp_path: Path, found: 
 
 def test_files_without_the_suffix_are_taken_when_the_job_says_they_are_parquet(tmp_path: Path, found: Found) -> None:
     write(tmp_path / "in" / "part-0")
-    with pytest.raises(JobError, match=r"only files of other names; name one by its path, or set input\.format"):
+    with pytest.raises(JobError, match=r"only 1 file of other names; if they hold Parquet, set input\.format: p"):
         found("in/")
     assert found("in/", format="parquet") == ["in/part-0"]
 
@@ -432,7 +432,12 @@ def test_the_columns_are_those_of_the_first_file_with_rows(tmp_path: Path) -> No
     ("files", "sentence"),
     [
         ({}, r"^input\.uri: no Parquet files at .*/in/$"),
-        ({"a.csv": b"x"}, r"^input\.uri: no Parquet files at .*/in/, only files of other names; name one"),
+        (
+            {"a.csv": b"x", "b.CSV.gz": b"x", "LICENSE": b"x"},
+            r"^input\.uri: no Parquet files at .*/in/, only 2 \.csv files, 1 file of other names\. CSV is not "
+            r"supported yet: Nightjar reads Parquet, so convert the files first$",
+        ),
+        ({"a.bin": b"x"}, r"^input\.uri: no Parquet files at .*/in/, only 1 \.bin file; if they hold Parquet, set"),
         ({"a.parquet": None}, r"^input\.uri: the file .*/in/ holds no rows$"),
         ({"a.parquet": None, "b.parquet": None}, r"^input\.uri: the 2 files at .*/in/ hold no rows$"),
         ({"a.parquet": b"junk"}, r"^input\.uri: .* can be read; the first: .*/in/a\.parquet: not a readable Parquet"),
@@ -451,6 +456,12 @@ def test_nothing_to_score_is_said_before_anything_starts(
     for look in (discover, first_schema):
         with pytest.raises(JobError, match=sentence):
             look(STORAGE, job(tmp_path, "in/"))
+
+
+def test_a_file_of_another_format_that_is_named_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}")
+    with pytest.raises(JobError, match=r"not a readable Parquet file: .*\. JSON is not supported yet: "):
+        first_schema(STORAGE, job(tmp_path, "a.jsonl"))
 
 
 def test_a_linked_folder_is_followed_once(tmp_path: Path, found: Found) -> None:
