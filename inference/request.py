@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference import publish
+from nightjar.inference.contradictions import check_label_and_gates
 from nightjar.inference.discovery import first_schema, input_folder, takes_in, usual_schema
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.job import Job, fill
@@ -229,7 +230,7 @@ def check_request(request: RunRequest) -> pa.Schema:
 
 
 def check_columns(job: Job, schema: pa.Schema) -> None:
-    """Whether the input has every column the job names."""
+    """Whether the input has every column the job names, of a type that serves what it is named for."""
     features = input_columns(job, schema)
     for key, names in (("carry", job.carry), ("label", (job.label,) if job.label else ())):
         for name in names:
@@ -249,6 +250,7 @@ def check_columns(job: Job, schema: pa.Schema) -> None:
         if schema.names.count(name) > 1:
             raise JobError(f"input.uri: the column {name!r} is there twice; which one is meant nobody can tell")
     output_schema(job, schema)
+    check_label_and_gates(job, schema)
 
 
 def _is_numeric(kind: pa.DataType) -> bool:

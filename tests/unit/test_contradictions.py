@@ -1,0 +1,92 @@
+"""A gate that could only fail, and a label that nothing can be compared with, are refused before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from nightjar.inference.columns import ColumnState
+from nightjar.inference.contradictions import check_label_and_gates
+from nightjar.inference.errors import JobError
+from nightjar.inference.gates import evaluate
+from nightjar.inference.job import Job
+
+SCHEMA = pa.schema(
+    [
+        ("number", pa.int32()),
+        ("decimal", pa.decimal128(9, 2)),
+        ("text", pa.string()),
+        ("category", pa.dictionary(pa.int32(), pa.string())),
+        ("day", pa.date32()),
+        ("moment", pa.timestamp("us", "UTC")),
+        ("vector", pa.list_(pa.float32())),
+        ("counts", pa.list_(pa.int64())),
+        ("empty", pa.null()),
+    ]
+)
+VALUES: dict[str, list[Any]] = {
+    "number": [1],
+    "decimal": [1],
+    "text": ["a"],
+    "category": ["a"],
+    "day": [1],
+    "moment": [1],
+    "vector": [[1.0]],
+    "counts": [[1]],
+    "score": [1.0],
+}
+
+
+def job(check: dict[str, Any], **changes: Any) -> Job:
+    return Job.model_validate(
+        {
+            "name": "j",
+            "input": {"uri": "in/"},
+            "model": {"uses": "model:score", "outputs": {"score": "float32"}},
+            "carry": SCHEMA.names,
+            "output": {"uri": "out/"},
+            "checks": [check],
+            **changes,
+        }
+    )
+
+
+@pytest.mark.parametrize("asked", [{"min": 0}, {"max": 1e9}, {"nulls": 1}, {"finite": True}], ids=str)
+@pytest.mark.parametrize("column", VALUES)
+def test_refused_is_exactly_what_the_gate_could_only_refuse(column: str, asked: dict[str, Any]) -> None:
+    """Whatever the gates can judge passes here, too: these values satisfy every check."""
+    its = job({"column": column, **asked})
+    state = ColumnState()
+    kind = pa.float32() if column == "score" else SCHEMA.field(column).type
+    state.update(pa.chunked_array([pa.array(VALUES[column], kind)]))
+    metrics = {"columns": {column: state.results()}}
+    judged = evaluate(its, shards=1, missing=0, rows_in=1, rows_quarantined=0, metrics=metrics)
+    try:
+        check_label_and_gates(its, SCHEMA)
+    except JobError as error:
+        assert str(error).startswith(f"checks[0].{next(iter(asked))}: ")
+        assert f"but {column!r} is {kind}" in str(error)
+        assert not all(gate.passed for gate in judged)
+    else:
+        assert all(gate.passed for gate in judged)
+
+
+def test_a_column_of_nulls_and_a_check_that_is_off_are_not_refused() -> None:
+    """What the nulls of tonight would be, nobody knows."""
+    check_label_and_gates(job({"column": "empty", "min": 0, "finite": True}), SCHEMA)
+    check_label_and_gates(job({"column": "text", "finite": False, "nulls": 0}), SCHEMA)
+
+
+def test_a_label_needs_an_output_that_is_a_float() -> None:
+    with pytest.raises(JobError, match=r"^label: 'number' needs a score to be compared with, but no output of the mo"):
+        check_label_and_gates(
+            job(
+                {"column": "klass", "nulls": 0},
+                label="number",
+                carry=[],
+                model={"uses": "model:score", "outputs": {"klass": "int64", "odds": "list<float32>"}},
+            ),
+            SCHEMA,
+        )
