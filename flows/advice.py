@@ -34,7 +34,11 @@ def reaching(ray: str | None) -> list[str]:
 
 def repeating(request: RunRequest, ray: str | None, *, fresh: bool = False) -> str:
     """The options with which `nightjar run` continues this run. ray: the cluster that was named."""
-    return shlex.join([*request.again, *(["--fresh"] if fresh else []), *reaching(ray)])
+    return shlex.join(_again(request, ray, fresh=fresh))
+
+
+def _again(request: RunRequest, ray: str | None, *, fresh: bool = False) -> list[str]:
+    return [*request.again, *(["--fresh"] if fresh else []), *reaching(ray)]
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,12 @@ class Aftermath:
     """How things are after a run failed. seen: what readers see, a sentence.
 
     fresh: repeating it must ask for `--fresh` again, as it never came to a revision of its own.
+    taken_back: it was published before, and a person took it back: repeating it changes nothing.
     """
 
     seen: str
     fresh: bool
+    taken_back: bool = False
 
 
 def aftermath(request: RunRequest) -> Aftermath:
@@ -61,4 +67,16 @@ def aftermath(request: RunRequest) -> Aftermath:
     fresh = request.fresh and not own
     if newest is not None and shown is not None and shown.revision == newest.number:
         return Aftermath(f"Readers see r{newest.number}, the newest of this run, complete.", fresh)
-    return Aftermath("What was committed is kept and nothing new was published.", fresh)
+    taken_back = newest is not None and newest.success is not None
+    return Aftermath("What was committed is kept and nothing new was published.", fresh, taken_back and not fresh)
+
+
+def remedies(request: RunRequest, ray: str | None, after: Aftermath, job: str) -> dict[str, str]:
+    """What a person may do about a run that readers do not see: commands without `nightjar`, each under a word for it.
+
+    ray: the cluster that was named. job: the job file, as the person may type it.
+    """
+    again = shlex.join(["run", job, *_again(request, ray, fresh=after.fresh or after.taken_back)])
+    if after.taken_back:
+        return {"show it": shlex.join(["republish", job, *request.named]), "anew": again}
+    return {"look": shlex.join(["show", job, request.run_id, *request.place]), "repeat": again}

@@ -26,7 +26,7 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from nightjar.flows.advice import aftermath, repeating
+from nightjar.flows.advice import aftermath, remedies
 from nightjar.flows.display import counted, describe
 from nightjar.flows.escaping import code, markdown
 from nightjar.flows.summary import unfinished
@@ -173,7 +173,6 @@ def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> 
     except StorageError:
         progress = None  # that it is away may be why the run failed
     after = aftermath(request)
-    repeat = f"nightjar run {shlex.quote(request.job_path)} {repeating(request, ray, fresh=after.fresh)}"
     lines = [
         f"# {request.job.name} {markdown(request.run_id)}: failed",
         "",
@@ -182,8 +181,11 @@ def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> 
         after.seen,
         "",
         *([f"- so far: {describe(progress)}"] if progress else []),
-        f"- look: {code(shlex.join(['nightjar', 'show', request.job_path, request.run_id, *request.place]))}",
-        f"- repeat{'' if after.fresh else ', which scores only what is missing'}: {code(repeat)}",
+        *[
+            f"- {word}{', which scores only what is missing' if word == 'repeat' and not after.fresh else ''}: "
+            f"{code(f'nightjar {command}')}"
+            for word, command in remedies(request, ray, after, request.job_path).items()
+        ],
     ]
     page = "\n".join(lines)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description="failed")})

@@ -34,7 +34,7 @@ from nightjar.flows.nightly import nightly
 from nightjar.flows.server import reporting_to, start_api
 from nightjar.inference import publish
 from nightjar.inference.engine.capacity import check_cluster
-from nightjar.inference.errors import JobError, NightjarError, RunFailed
+from nightjar.inference.errors import JobError, NightjarError, RunFailed, TakenBack
 from nightjar.inference.job import Job
 from nightjar.inference.request import RunRequest, make_request
 
@@ -161,17 +161,17 @@ def _scored(job: str, date: dt.date, ray: str | None) -> Night:
         request = make_request(job, date=night, scores=False)
         if (before := _seen(request)) is not None:
             return Night(night, "skipped", 0, f"published before, as r{before.revision}")
-        completed, said = _run(job, date, ray)
+        unseen, said = _run(job, date, ray)
         # What readers see decides: an API that is away when the run ends must not deny a publication.
         if (seen := _seen(request)) is not None:
             totals = publish.read_manifest(request.storage, request.output, seen)["totals"]
             return Night(night, "published", totals["rows_out"], said)
     except NightjarError as error:
         return Night(night, "failed", 0, str(error))
-    if completed:
-        back = shlex.join(["nightjar", "rollback", job, *request.place])
+    if unseen:
+        again = shlex.join(["nightjar", "republish", job, *request.named])
         anew = shlex.join(["nightjar", "run", job, "--date", night, "--fresh", *reaching(ray)])
-        remedy = f"`{back} --to N` shows it again, `{anew}` scores it anew"
+        remedy = f"`{again}` shows it again, `{anew}` scores it anew"
         return Night(night, "rolled back", 0, f"{said}: {remedy}")
     return Night(night, "failed", 0, said)
 
@@ -181,12 +181,13 @@ def _seen(request: RunRequest) -> publish.Published | None:
 
 
 def _run(job: str, date: dt.date, ray: str | None) -> tuple[bool, str]:
-    """Whether the night's run completed, as far as Prefect knows, and what is said of it."""
+    """Whether the night is done, be it seen or not, as far as Prefect knows; and what is said of it."""
     try:
         state: State[Any] = nightly(job=job, date=date, ray=ray, return_state=True)
     except _API_AWAY as error:
         return False, f"Prefect's API was away: {str(error) or type(error).__name__}"
-    return state.is_completed(), state.message or state.name or ""
+    done = state.is_completed() or isinstance(state.result(raise_on_failure=False), TakenBack)
+    return done, state.message or state.name or ""
 
 
 def _show(request: RunRequest, found: list[Night], options: list[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nightjar.flows.commands import EXIT_INTERRUPTED, EXIT_USAGE, err, looking, running, say, scheduling
+from nightjar.flows.commands import EXIT_INTERRUPTED, EXIT_USAGE, err, looking, publishing, running, say, scheduling
 from nightjar.inference.errors import NightjarError
 
 EXAMPLES = """Examples:
@@ -57,7 +57,10 @@ for command in (
     running.retry,
     running.replay,
     looking.files,
-    looking.rollback,
+    publishing.publications,
+    publishing.rollback,
+    publishing.unpublish,
+    publishing.republish,
     scheduling.serve,
     scheduling.deploy,
     scheduling.backfill,

@@ -65,9 +65,7 @@ class Outcome:
         progress, number = self.scored.progress, self.publication.number
         done = f"published as #{number}" if number else "validated, not published"
         if self.scored.finished:
-            done = (
-                f"nothing to score: published before, as #{number}" if number else "rolled back since it was published"
-            )
+            done = f"nothing to score: published before, as #{number}"
         lost = f", {progress.rows_quarantined:,} quarantined" if progress.rows_quarantined else ""
         return f"{done}: {progress.rows_out:,} of {progress.rows:,} rows{lost}, {counted(progress.shards, 'shard')}"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.advice import aftermath, near, repeating, typed
+from nightjar.flows.advice import Aftermath, aftermath, near, remedies, repeating, typed
 from nightjar.flows.display import counted, describe, duration
 from nightjar.flows.escaping import line
 from nightjar.inference import publish
@@ -70,10 +70,7 @@ def as_json(launched: Launched, total_s: float) -> dict[str, Any]:
 
 
 def _state(launched: Launched) -> str:
-    outcome = launched.outcome
-    if outcome.publication.number:
-        return "published"
-    return "rolled back" if outcome.scored.finished else "validated"
+    return "published" if launched.outcome.publication.number else "validated"
 
 
 def as_text(launched: Launched, total_s: float) -> str:
@@ -134,9 +131,7 @@ def _headline(launched: Launched, total_s: float) -> str:
     name = f"{outcome.request.job.name} {outcome.request.run_id} r{outcome.scored.revision}"
     took = f"in {duration(total_s)}"
     if outcome.scored.finished:
-        if outcome.publication.number:
-            return f"{name}: everything is committed and published already, nothing was scored ({took})"
-        return f"{name}: scored before, and rolled back since: readers do not see it ({took})"
+        return f"{name}: everything is committed and published already, nothing was scored ({took})"
     if outcome.publication.number:
         return f"{name}: published as #{outcome.publication.number} {took}"
     return f"{name}: scored and validated, not published {took}"
@@ -152,11 +147,6 @@ def _next_steps(launched: Launched) -> list[str]:
         # A rollback takes back what was published last, whatever night that is.
         if not outcome.scored.finished:
             steps.append(f"Take it back: {typed('nightjar')} {rollback}")
-    elif outcome.scored.finished:
-        steps.append(
-            f"Show it again: {typed('nightjar')} {rollback} --to NUMBER (see {outcome.request.output}/publications); "
-            "what was published later is hidden then"
-        )
     elif not outcome.request.limit:
         publishing = replace(outcome.request, publish=True)
         steps.append(f"Publish it:   {typed('nightjar')} run {job} {repeating(publishing, launched.ray)}")
@@ -169,7 +159,6 @@ def _next_steps(launched: Launched) -> list[str]:
 
 def after_failure(request: RunRequest, ray: str | None = None) -> str:
     """What to do next, once a run failed. ray: the cluster that was named."""
-    job = shlex.quote(near(request.job_path))
     after = aftermath(request)
     lines = [after.seen]
     # The storage may be why it failed: that was said.
@@ -177,12 +166,13 @@ def after_failure(request: RunRequest, ray: str | None = None) -> str:
         found = status(request)
         if found["state"] != "unknown":
             lines.append(f"  so far     {found['summary']}")
-    lines += [
-        f"  look       {typed('nightjar')} status {job} {shlex.join(request.named)}",
-        f"  repeat     {typed('nightjar')} run {job} {repeating(request, ray, fresh=after.fresh)}"
-        f"{'' if after.fresh else '   (scores only what is missing)'}",
-    ]
+    commands = remedies(request, ray, after, near(request.job_path))
+    lines += [f"  {word:<10} {typed('nightjar')} {command}{_scores(word, after)}" for word, command in commands.items()]
     return "\n".join(lines)
+
+
+def _scores(word: str, after: Aftermath) -> str:
+    return "   (scores only what is missing)" if word == "repeat" and not after.fresh else ""
 
 
 def status(request: RunRequest) -> dict[str, Any]:

@@ -9,12 +9,16 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from nightjar.flows.display import counted
 from nightjar.flows.escaping import line, visible
 from nightjar.inference.report import RunLine
 from nightjar.inference.request import RunRequest
+from nightjar.inference.visibility import Change, Listed
 
 if TYPE_CHECKING:
     from nightjar.flows.backfill import Night
+
+_RUNS = 5
 
 _SHARDS = ("input", "status", "failed attempts", "rows", "quarantined", "seconds", "shard")
 """Of what a report says of a shard. Why it failed is among the incidents."""
@@ -62,6 +66,38 @@ def _incident(said: dict[str, Any]) -> str:
     told = {"where": ", ".join(filter(None, places)), "then": said["what was done"], "again": said["replay"]}
     lines += [f"    {name:<8} {line(text)}" for name, text in told.items() if text]
     return "\n".join(lines)
+
+
+def publications(request: RunRequest, found: Sequence[Listed]) -> Table:
+    """An output's snapshots; the first is what readers see."""
+    table = _table(f"{request.job.name}: {request.output}", ["#", "time", "made by", "readers saw", "changed"])
+    for number, each in enumerate(found):
+        at, latest = each.snapshot, each.snapshot.latest()
+        seen = f"{counted(len(at.runs), 'run')}, latest {latest} r{at.runs[latest].revision}" if latest else "nothing"
+        table.add_row(
+            f"{at.number}{' (now)' if not number else ''}",
+            at.at[:19],
+            Text(visible(at.note)),
+            Text(visible(seen)),
+            Text(visible(changed_runs(each.changes))),
+        )
+    return table
+
+
+def changed_runs(changed: Sequence[Change]) -> str:
+    """What a new snapshot changes for readers, in one line; at most `_RUNS` runs by name, the latest."""
+    kinds = {
+        "Lost": [f"{each.run_id} r{each.before}" for each in changed if not each.after],
+        "Gained": [f"{each.run_id} r{each.after}" for each in changed if not each.before],
+        "Other": [f"{each.run_id} r{each.before} → r{each.after}" for each in changed if each.before and each.after],
+    }
+    told = [f"{kind}: {_some(runs)}." for kind, runs in kinds.items() if runs]
+    return " ".join(told) or "Nothing changed."
+
+
+def _some(runs: list[str]) -> str:
+    more = f" and {len(runs) - _RUNS:,} earlier" if len(runs) > _RUNS else ""
+    return ", ".join(runs[-_RUNS:]) + more
 
 
 def nights(found: Iterable[Night]) -> Table:

@@ -7,7 +7,8 @@ NightjarError
 │   ├── ShardsFailed      some shards have no result
 │   ├── QuarantineFull    more rows cannot be scored than the job allows
 │   ├── GateFailed        a check said no: nothing was published
-│   └── AuditFailed       the files written do not prove the cover
+│   ├── AuditFailed       the files written do not prove the cover
+│   └── TakenBack         nothing was left to score, and readers do not see it: a person took it back
 ├── Held                  another writer holds the revision                                             (exit 3)
 │   └── Fenced            another writer replaced this one
 ├── ClusterError          the Ray cluster cannot do what the job asks                                   (exit 2)
@@ -100,6 +101,10 @@ class AuditFailed(RunFailed):
 
     def __str__(self) -> str:
         return self.message
+
+
+class TakenBack(RunFailed):
+    """The run was published before, and rolled back or unpublished since: repeating it does not show it again."""
 
 
 class Held(NightjarError):

@@ -1,4 +1,4 @@
-"""Snapshots: the one atomic act that makes a revision visible, and taking it back.
+"""Snapshots: the one atomic act that makes a revision visible. `visibility` takes it back.
 
 `publications/00000042.json` is created if absent and never rewritten. It maps every run to the manifest
 readers use; the newest one counts. A writer says in the ledger which number it will try, and with which
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -34,13 +35,32 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What made a snapshot. act: `publish`, `rollback`, `unpublish` or `republish`; `other` if nobody can say.
+
+    run, revision: what was published, taken back or shown again. to: the publication a rollback went back to.
+    """
+
+    act: str
+    run: str = ""
+    revision: int = 0
+    to: int = 0
+
+    def __str__(self) -> str:
+        if self.act == "rollback":
+            return f"rollback to publication {self.to}"
+        return f"{'run' if self.act == 'publish' else self.act} {self.run} revision {self.revision}"
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What readers see: run id → published revision. `note` says why it was made."""
+    """What readers see: run id → published revision. `note` says for people why it was made."""
 
     number: int
     runs: dict[str, Published] = field(default_factory=dict)
     at: str = ""
     note: str = ""
+    origin: Origin = Origin("other")
 
     def latest(self) -> str | None:
         """The run of the highest logical date; a run named by its date before others of that date."""
@@ -55,7 +75,7 @@ def claim_output(storage: Storage, output: str, name: str) -> None:
     """
     uri = join(output, "job.json")
     try:
-        storage.create(uri, json.dumps({"job": name, "since": _now()}).encode())
+        storage.create(uri, json.dumps({"job": name, "since": now_utc()}).encode())
     except AlreadyExists:
         check_owner(storage, output, name)
 
@@ -79,8 +99,8 @@ def check_owner(storage: Storage, output: str, name: str) -> None:
 
 def newest(storage: Storage, output: str) -> Snapshot:
     """What readers see now; number 0 before anything was published."""
-    numbers = _numbers(storage, output)
-    return snapshot(storage, output, numbers[-1]) if numbers else Snapshot(0)
+    there = numbers(storage, output)
+    return snapshot(storage, output, there[-1]) if there else Snapshot(0)
 
 
 def snapshot(storage: Storage, output: str, number: int) -> Snapshot:
@@ -94,7 +114,30 @@ def snapshot(storage: Storage, output: str, number: int) -> Snapshot:
     except Missing:
         raise JobError(f"there is no publication {number} in {output}") from None
     runs = {run: known(Published, published) for run, published in content["runs"].items()}
-    return Snapshot(content["number"], runs, content["at"], content["note"])
+    origin = known(Origin, content["origin"]) if "origin" in content else _told(content["note"])
+    return Snapshot(content["number"], runs, content["at"], content["note"], origin)
+
+
+def _told(note: str) -> Origin:
+    """What made a snapshot of an older release, which kept only the sentence."""
+    if found := re.fullmatch(r"rollback to publication (\d+)", note):
+        return Origin("rollback", to=int(found[1]))
+    if found := re.fullmatch(r"run (\S+) revision (\d+)", note):
+        return Origin("publish", found[1], int(found[2]))
+    return Origin("other")
+
+
+def add(storage: Storage, output: str, number: int, runs: dict[str, Published], origin: Origin) -> Snapshot:
+    """Create snapshot `number`, unless it is there; returns what is there. Every snapshot is made here.
+
+    By its origin and runs the caller sees whether it is what was wanted.
+    """
+    new = Snapshot(number, runs, now_utc(), str(origin), origin)
+    try:
+        storage.create(_uri(output, number), _encode(new))
+    except AlreadyExists:
+        return snapshot(storage, output, number)
+    return new
 
 
 def publish(writer: LedgerWriter, output: str, run_id: str, published: Published) -> int:
@@ -144,65 +187,25 @@ def data_files(storage: Storage, output: str, run_id: str | None) -> Iterator[st
     return (join(uri, name) for name in outcomes.part_names(outcomes.read(raw), "data"))
 
 
-def rollback(storage: Storage, output: str, to: int | None) -> Snapshot:
-    """Let readers see an earlier publication again, as a new snapshot.
-
-    to: its number; default: the one before the newest that was no rollback itself.
-
-    Raises:
-        JobError: there is nothing to go back to.
-    """
-    now = newest(storage, output)
-    target = to if to is not None else _before(storage, output, now)
-    if target is None:
-        raise JobError(f"{output} has no earlier publication to go back to")
-    earlier = snapshot(storage, output, target) if target else Snapshot(0)
-    back = Snapshot(now.number + 1, earlier.runs, _now(), f"rollback to publication {target}")
-    try:
-        storage.create(_uri(output, back.number), _encode(back))
-    except AlreadyExists:
-        there = snapshot(storage, output, back.number)
-        if there != back:
-            # What the person wanted undone is no longer the newest: going on would undo something else.
-            raise JobError(
-                f"publication {there.number} ({there.note}) appeared meanwhile and nothing was rolled back; "
-                f"look again, then repeat with --to {target} if that is still what readers should see"
-            ) from None
-    return back
-
-
-def _before(storage: Storage, output: str, now: Snapshot) -> int | None:
-    """The publication before the one readers effectively see; repeated rollbacks go further back."""
-    effective = now.number
-    while (found := snapshot(storage, output, effective) if effective else now).note.startswith("rollback to "):
-        effective = int(found.note.rsplit(" ", 1)[-1])
-        if not effective:
-            return None
-    return effective - 1 if effective > 1 else None
-
-
 def _try(storage: Storage, output: str, number: int, run_id: str, published: Published) -> bool:
     """Create snapshot `number`, or find that we did; False when another run took it."""
     before = newest_below(storage, output, number)
     shown = before.runs.get(run_id)
     if shown is not None and shown.revision > published.revision:
         raise Held(f"revision {shown.revision} of the run {run_id!r} was published meanwhile; this one stays unseen")
-    after = Snapshot(number, {**before.runs, run_id: published}, _now(), f"run {run_id} revision {published.revision}")
-    try:
-        storage.create(_uri(output, number), _encode(after))
-    except AlreadyExists:
-        there = snapshot(storage, output, number)
-        return there.note == after.note and there.runs.get(run_id) == published
-    return True
+    origin = Origin("publish", run_id, published.revision)
+    there = add(storage, output, number, {**before.runs, run_id: published}, origin)
+    return there.origin == origin and there.runs.get(run_id) == published
 
 
 def newest_below(storage: Storage, output: str, number: int) -> Snapshot:
     """The snapshot that `number` builds on."""
-    below = [n for n in _numbers(storage, output) if n < number]
+    below = [n for n in numbers(storage, output) if n < number]
     return snapshot(storage, output, below[-1]) if below else Snapshot(0)
 
 
-def _numbers(storage: Storage, output: str) -> list[int]:
+def numbers(storage: Storage, output: str) -> list[int]:
+    """The numbers of all snapshots, ascending."""
     names = (entry.uri.rsplit("/", 1)[-1] for entry in storage.list(join(output, "publications")))
     return sorted(int(name.removesuffix(".json")) for name in names if name.endswith(".json"))
 
@@ -215,7 +218,8 @@ def _encode(content: Snapshot) -> bytes:
     return json.dumps(asdict(content), indent=1).encode()
 
 
-def _now() -> str:
+def now_utc() -> str:
+    """This moment, as records keep it."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
 
 

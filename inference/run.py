@@ -23,7 +23,16 @@ from nightjar.inference.discovery import Discovery
 from nightjar.inference.discovery import discover as discover_input
 from nightjar.inference.engine import tasks
 from nightjar.inference.engine.capacity import check_cluster
-from nightjar.inference.errors import AuditFailed, GateFailed, Held, JobError, RunFailed, ShardsFailed, StorageError
+from nightjar.inference.errors import (
+    AuditFailed,
+    GateFailed,
+    Held,
+    JobError,
+    RunFailed,
+    ShardsFailed,
+    StorageError,
+    TakenBack,
+)
 from nightjar.inference.gates import GateResult
 from nightjar.inference.ledger import LedgerWriter, Record, State
 from nightjar.inference.manifest import write_manifest
@@ -236,6 +245,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
 
     Raises:
         Held: another writer has taken the run over since it was validated.
+        TakenBack: there was nothing to score, and a person took back what was published of it.
     """
     began = time.time()
     if scored.finished:
@@ -388,10 +398,13 @@ def _finished_revision(request: RunRequest, scored: Scored) -> revs.Revision:
 
 
 def _visible(request: RunRequest, scored: Scored, verdict: Verdict) -> int:
-    """The number this revision was published as; 0 if readers were rolled back from it."""
+    """The number this revision was published as."""
     shown = publish.newest(request.storage, request.output).runs.get(request.run_id)
     if shown is None or shown.checksum != verdict.checksum:
-        return 0
+        raise TakenBack(
+            f"r{scored.revision} of the run {request.run_id!r} was published before and rolled back or unpublished "
+            "since: nothing was scored, and readers do not see it"
+        )
     finished = _finished_revision(request, scored)
     assert finished.success is not None
     return int(finished.success["publication"])

@@ -1,4 +1,5 @@
-"""The command line's commands, by what they are for: `running` a job, `looking` at its runs, `scheduling` them.
+"""The command line's commands, by what they are for: `running` a job, `looking` at its runs,
+`publishing` (what readers see), `scheduling`.
 
 Here is what they share. Ray, Prefect and torch are imported inside a command: help, completion and a wrong job
 file must not wait for them.
@@ -16,7 +17,7 @@ import typer
 from rich.console import Console
 
 from nightjar.flows.escaping import visible
-from nightjar.inference.errors import NightjarError
+from nightjar.inference.errors import JobError, NightjarError
 
 EXIT_USAGE = 2
 EXIT_HELD = 3
@@ -27,6 +28,9 @@ _WIDE = 240
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job file (YAML).")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run: its date, or the name it was given.")]
+OptionalRunArgument = Annotated[
+    str | None, typer.Argument(metavar="[RUN]", help="The run: its date, or the name it was given.")
+]
 FolderArgument = Annotated[str, typer.Argument(metavar="DIR", help="A folder of job files, or one job file.")]
 DateOption = Annotated[
     str | None, typer.Option("--date", help="Logical date, as 2026-11-19. Default: today in the job's time zone.")
@@ -35,6 +39,8 @@ DateOfRunOption = Annotated[
     str | None, typer.Option("--date", help="The run's date, where output.uri has {date} and its name is no date.")
 ]
 RunOption = Annotated[str | None, typer.Option("--run-id", help="Name of the run. Default: its date.")]
+RunIdOption = Annotated[str | None, typer.Option("--run-id", help="The run, instead of RUN.")]
+LinesOption = Annotated[int, typer.Option("--lines", min=1, help="At most so many lines of a table.")]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", help="Only the first shards that hold so many rows; never published.")
 ]
@@ -47,6 +53,21 @@ RayOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show what Ray and Prefect say.")]
+
+
+def named_run(run: str | None, run_id: str | None, date: str | None = "") -> str | None:
+    """The run that is meant: given by place or by `--run-id`; None if it is named by its date alone.
+
+    date: None where a command needs one of the three and none was given.
+
+    Raises:
+        JobError: two names, or none where one is needed.
+    """
+    if run and run_id and run != run_id:
+        raise JobError(f"--run-id {run_id}: the command names the run {run!r} already; leave one of them out")
+    if date is None and not (run or run_id):
+        raise JobError("which run? Name it: RUN (its date, or the name it was given) or --run-id RUN")
+    return run or run_id
 
 
 class Terminal(Console):

@@ -1,4 +1,4 @@
-"""Commands that look at runs and what readers see of them: status, runs, show, files, rollback, doctor."""
+"""Commands that look at runs and what readers see of them: status, runs, show, files, doctor."""
 
 from __future__ import annotations
 
@@ -100,26 +100,6 @@ def files(
     wanted = request.run_id if run_id or date else None
     for uri in publish.data_files(request.storage, request.output, wanted):
         print(uri)
-
-
-def rollback(
-    job: JobArgument,
-    to: Annotated[int | None, typer.Option("--to", help="Number of the publication to go back to.")] = None,
-    date: Annotated[
-        str | None, typer.Option("--date", help="Where output.uri has {date}: whose place is meant. Default: today's.")
-    ] = None,
-) -> None:
-    """Show readers the publication before this one again.
-
-    All nights as they stood then; one of them alone is mended by running it again with --fresh.
-    """
-    from nightjar.inference import publish
-    from nightjar.inference.request import make_request
-
-    request = make_request(job, date=date, scores=False)
-    back = publish.rollback(request.storage, request.output, to)
-    shown = ", ".join(f"{run} r{entry.revision}" for run, entry in sorted(back.runs.items())) or "nothing"
-    tell(f"publication {back.number}: {back.note}. Readers now see {shown}.")
 
 
 def doctor(

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import ray
 
-from nightjar.inference import publish
-from nightjar.inference.errors import GateFailed, JobError, StorageError
+from nightjar.inference import visibility
+from nightjar.inference.errors import GateFailed, JobError, StorageError, TakenBack
 from nightjar.inference.faults import fail, pause
 from nightjar.inference.storage import LakeStorage
 from support import Lake
@@ -194,10 +194,11 @@ def test_publishing_again_leaves_earlier_publications_readable(lake: Lake) -> No
     assert (second.scored.revision, second.scored.progress.reused_shards) == (2, 6)
     assert 100_000 in lake.published()["id"].tolist()
     assert _content(lake.revision(1)) == files
-    publish.rollback(LakeStorage(), str(lake.out), None)
+    visibility.rollback(LakeStorage(), str(lake.out), None)
     pd.testing.assert_frame_equal(lake.published(), before)
     assert published_parts(lake, "2026-11-19") == parts
-    assert lake.run().publication.number == 0  # done, and rolled back from: running again does not undo that
+    with pytest.raises(TakenBack, match=r"r2 .* rolled back or unpublished since"):
+        lake.run()  # done, and rolled back from: running again does not undo that
     pd.testing.assert_frame_equal(lake.published(), before)
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference import publish, run
+from nightjar.inference import publish, run, visibility
 from nightjar.inference.errors import GateFailed, JobError, ShardsFailed
 from nightjar.inference.run import Scored
 from support import Lake, Ran
@@ -168,7 +168,7 @@ def test_a_change_that_can_alter_outputs_scores_everything_again(cooked: Kitchen
 
 def check_rollback(lake: Lake, number: int, files: dict[str, str], recipe: Recipe) -> None:
     request = lake.request(scores=False)
-    publish.rollback(request.storage, request.output, number)
+    visibility.rollback(request.storage, request.output, number)
     assert published_files(lake) == files
     assert scores(lake) == recipe.expected(IDS)
 
@@ -228,7 +228,7 @@ def test_changed_new_and_deleted_files_cost_only_their_own_shards(lake: Lake) ->
 
     for number, files in history:
         request = lake.request(scores=False)
-        publish.rollback(request.storage, request.output, number)
+        visibility.rollback(request.storage, request.output, number)
         assert published_files(lake) == files, f"publication {number} is as it was"
 
 
@@ -328,7 +328,7 @@ def test_fresh_scores_everything_again_as_a_new_revision(lake: Lake) -> None:
     after = published_files(lake)
     assert not after.keys() & before.keys()
     request = lake.request(scores=False)
-    publish.rollback(request.storage, request.output, 1)
+    visibility.rollback(request.storage, request.output, 1)
     assert published_files(lake) == before
 
 

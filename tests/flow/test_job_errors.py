@@ -393,5 +393,5 @@ def test_what_is_published_stays_readable_while_the_users_code_is_broken(lake: L
     )
     back = command("rollback", lake.job_path)
     assert (back.returncode, back.stderr) == (0, "")
-    assert back.stdout == "publication 3: rollback to publication 1. Readers now see nothing.\n"
+    assert back.stdout == "publication 3: rollback to publication 1. Readers now see nothing. Nothing changed.\n"
     assert command("status", lake.job_path).returncode == 0

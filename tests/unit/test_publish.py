@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.inference import faults, publish
+from nightjar.inference import faults, publish, visibility
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import AlreadyExists, Fenced, Held, JobError, StorageError, Transient
 from nightjar.inference.faults import FaultyStorage
@@ -140,7 +140,7 @@ def test_a_publication_the_ledger_does_not_know_of_is_not_made_again(output: str
         publish.publish(dying, output, "2026-11-17", entry("2026-11-17"))
     dying.stop(release=False)
     published(output, "2026-11-18")
-    publish.rollback(LakeStorage(), output, 0)
+    visibility.rollback(LakeStorage(), output, 0)
     heir = writer_of(output, "2026-11-17")
     assert publish.publish(heir, output, "2026-11-17", entry("2026-11-17")) == 1
     assert heir.state.published == {"t": "published", "number": 1}
@@ -191,16 +191,16 @@ def test_an_earlier_revision_is_never_published_over_a_later_one(output: str) ->
 def test_rollback_shows_the_publication_before_and_each_repetition_goes_further_back(output: str) -> None:
     """Rolling back is a new publication: nothing is taken away, and it can be taken back."""
     published(output, "2026-11-17", "2026-11-18", "2026-11-19")
-    first = publish.rollback(LakeStorage(), output, None)
+    first = visibility.rollback(LakeStorage(), output, None)
     assert (first.number, first.note) == (4, "rollback to publication 2")
     assert set(now(output).runs) == {"2026-11-17", "2026-11-18"}
-    second = publish.rollback(LakeStorage(), output, None)
+    second = visibility.rollback(LakeStorage(), output, None)
     assert (second.number, second.note) == (5, "rollback to publication 1")
     assert set(now(output).runs) == {"2026-11-17"}
     with pytest.raises(JobError, match="no earlier publication to go back to"):
-        publish.rollback(LakeStorage(), output, None)
+        visibility.rollback(LakeStorage(), output, None)
     assert now(output) == second
-    publish.rollback(LakeStorage(), output, 3)
+    visibility.rollback(LakeStorage(), output, 3)
     assert now(output).runs == publish.snapshot(LakeStorage(), output, 3).runs
     assert len(notes(output)) == 6
 
@@ -208,23 +208,23 @@ def test_rollback_shows_the_publication_before_and_each_repetition_goes_further_
 def test_rollback_to_a_number_shows_exactly_that_one(output: str) -> None:
     """Any number that exists, and 0 for nothing at all."""
     published(output, "2026-11-17", "2026-11-18")
-    assert publish.rollback(LakeStorage(), output, 1).runs == {"2026-11-17": entry("2026-11-17")}
-    assert publish.rollback(LakeStorage(), output, 0).runs == {}
+    assert visibility.rollback(LakeStorage(), output, 1).runs == {"2026-11-17": entry("2026-11-17")}
+    assert visibility.rollback(LakeStorage(), output, 0).runs == {}
     with pytest.raises(JobError, match="no earlier publication"):
-        publish.rollback(LakeStorage(), output, None)
+        visibility.rollback(LakeStorage(), output, None)
     for unknown in (99, -1):
         with pytest.raises(JobError, match=f"there is no publication {unknown}"):
-            publish.rollback(LakeStorage(), output, unknown)
+            visibility.rollback(LakeStorage(), output, unknown)
     assert now(output).number == 4
 
 
 def test_what_is_published_after_a_rollback_builds_on_it(output: str) -> None:
     """The night rolled back stays away; rolling back again undoes the newest one alone."""
     published(output, "2026-11-17", "2026-11-18")
-    publish.rollback(LakeStorage(), output, None)
+    visibility.rollback(LakeStorage(), output, None)
     published(output, "2026-11-19")
     assert set(now(output).runs) == {"2026-11-17", "2026-11-19"}
-    publish.rollback(LakeStorage(), output, None)
+    visibility.rollback(LakeStorage(), output, None)
     assert set(now(output).runs) == {"2026-11-17"}
 
 
@@ -233,7 +233,7 @@ def test_a_rollback_never_undoes_what_appeared_while_it_was_made(output: str) ->
     published(output, "2026-11-17", "2026-11-18")
     overtake = faults.pause("create", "*/publications/*", before=lambda _: published(output, "2026-11-19"))
     with pytest.raises(JobError, match=r"publication 3 \(run 2026-11-19 revision 1\) appeared .* repeat with --to 1"):
-        publish.rollback(FaultyStorage(LakeStorage(), [overtake]), output, None)
+        visibility.rollback(FaultyStorage(LakeStorage(), [overtake]), output, None)
     assert now(output).number == 3
     assert set(now(output).runs) == {"2026-11-17", "2026-11-18", "2026-11-19"}
 
@@ -241,7 +241,7 @@ def test_a_rollback_never_undoes_what_appeared_while_it_was_made(output: str) ->
 def test_a_rollback_whose_answer_came_as_exists_is_found_done(output: str) -> None:
     published(output, "2026-11-17", "2026-11-18")
     exists = faults.Fault("create", "*/publications/*", error=AlreadyExists("sent twice"))
-    back = publish.rollback(FaultyStorage(LakeStorage(), [exists]), output, None)
+    back = visibility.rollback(FaultyStorage(LakeStorage(), [exists]), output, None)
     assert (back.number, now(output)) == (3, back)
 
 

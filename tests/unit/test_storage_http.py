@@ -30,7 +30,7 @@ from proxy import (
     status,
 )
 
-from nightjar.inference import publish
+from nightjar.inference import publish, visibility
 from nightjar.inference.errors import AlreadyExists, Denied, InputChanged, Missing, StorageError, Transient
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.models import fetch_model, model_fingerprint
@@ -351,7 +351,7 @@ class TestUsers:
             entry = publish.Published(1, "manifest.json", "sum", night)
             publish.publish(writer, folder, night, entry)
             writer.stop(release=True)
-        publish.rollback(lossy, folder, None)
+        visibility.rollback(lossy, folder, None)
         names = [name for name in listed(direct, folder) if name.startswith("publications/")]
         assert names == [f"publications/{number:08d}.json" for number in range(1, 5)]
         newest = json.loads(direct.read(join(folder, names[-1])))

@@ -1,0 +1,152 @@
+"""Commands for what readers see: publications lists it; rollback, unpublish and republish change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nightjar.flows.commands import (
+    JobArgument,
+    JsonOption,
+    LinesOption,
+    OptionalRunArgument,
+    RunIdOption,
+    as_json_too,
+    named_run,
+    out,
+    tell,
+)
+
+if TYPE_CHECKING:
+    from nightjar.inference.publish import Snapshot
+    from nightjar.inference.visibility import Change
+
+PlaceOption = Annotated[
+    str | None, typer.Option("--date", help="Where output.uri has {date}: whose place is meant. Default: today's.")
+]
+
+NightOption = Annotated[
+    str | None, typer.Option("--date", help="The night's logical date, instead of RUN, or where output.uri has {date}.")
+]
+
+
+def publications(
+    job: JobArgument, date: PlaceOption = None, lines: LinesOption = 20, as_json: JsonOption = False
+) -> None:
+    """List the publications: when, what made it, what it changed.
+
+    The newest first: that is what readers see.
+    """
+    from nightjar.flows import tables
+    from nightjar.inference.request import make_request
+    from nightjar.inference.visibility import publications as listed
+
+    with as_json_too(as_json, {}):
+        request = make_request(job, date=date, scores=False)
+        found = listed(request.storage, request.output, lines)
+    if as_json:
+        out.print_json(data=[{**as_data(each.snapshot), "changes": said(each.changes)} for each in found])
+    else:
+        out.print(tables.publications(request, found))
+
+
+def rollback(
+    job: JobArgument,
+    to: Annotated[int | None, typer.Option("--to", help="Number of the publication to go back to.")] = None,
+    date: PlaceOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what readers would lose and gain.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show readers the publication before this one again.
+
+    All nights as they stood then. One of them alone: unpublish, or run it again with --fresh.
+    """
+    from nightjar.inference import visibility
+    from nightjar.inference.request import make_request
+
+    with as_json_too(as_json, {}):
+        request = make_request(job, date=date, scores=False)
+        now, then = visibility.back(request.storage, request.output, to)
+        if not dry_run:
+            then = visibility.rollback(request.storage, request.output, then.number)
+    changed = visibility.changes(now, then)
+    if as_json:
+        out.print_json(data={**as_data(then), "dry_run": dry_run, "changes": said(changed)})
+    elif dry_run:
+        tell(f"publication {then.number} would be shown again. {told(changed, then, would=True)}")
+    else:
+        tell(f"publication {then.number}: {then.note}. {told(changed, then)}")
+
+
+def unpublish(
+    job: JobArgument,
+    run_name: OptionalRunArgument = None,
+    date: NightOption = None,
+    run_id: RunIdOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let readers see no more of one night; others stay.
+
+    `nightjar republish` shows it again.
+    """
+    _change("unpublish", job, named_run(run_name, run_id, date), date, as_json)
+
+
+def republish(
+    job: JobArgument,
+    run_name: OptionalRunArgument = None,
+    date: NightOption = None,
+    run_id: RunIdOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show readers a night again that was taken back.
+
+    Its newest published revision, by rollback or unpublish; nothing is scored.
+    """
+    _change("republish", job, named_run(run_name, run_id, date), date, as_json)
+
+
+def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: bool) -> None:
+    from nightjar.inference import publish, visibility
+    from nightjar.inference.request import make_request
+
+    with as_json_too(as_json, {}):
+        request = make_request(job, date=date, run_id=run_id, scores=False)
+        before = publish.newest(request.storage, request.output)
+        change = visibility.unpublish if act == "unpublish" else visibility.republish
+        after = change(request.storage, request.output, request.run_id)
+    changed = visibility.changes(before, after)
+    if as_json:
+        out.print_json(data={**as_data(after), "changes": said(changed)})
+    else:
+        tell(f"publication {after.number}: {after.note}. {told(changed, after)}")
+
+
+def as_data(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot for machines."""
+    return {
+        "publication": snapshot.number,
+        "at": snapshot.at,
+        "made_by": asdict(snapshot.origin),
+        "note": snapshot.note,
+        "latest": snapshot.latest(),
+        "runs": {run: entry.revision for run, entry in sorted(snapshot.runs.items())},
+    }
+
+
+def said(changed: Iterable[Change]) -> list[dict[str, Any]]:
+    """Changes for machines."""
+    return [asdict(each) for each in changed]
+
+
+def told(changed: tuple[Change, ...], after: Snapshot, *, would: bool = False) -> str:
+    """Changes for people: what readers lose, gain, and see in another revision."""
+    from nightjar.flows.tables import changed_runs
+
+    verb = "would see" if would else "now see"
+    latest = after.latest()
+    seen = f"{len(after.runs):,} runs, the latest {latest} r{after.runs[latest].revision}" if latest else "nothing"
+    return f"Readers {verb} {seen}. {changed_runs(changed)}"

@@ -1,0 +1,161 @@
+"""What readers see, changed by a person: rolled back, one night taken away, one night shown again.
+
+Each is a new snapshot, made by `publish.add`: nothing is deleted, and each can itself be undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+
+from nightjar.inference import publish
+from nightjar.inference import revisions as revs
+from nightjar.inference.errors import JobError
+from nightjar.inference.publish import Origin, Published, Snapshot
+from nightjar.inference.shards import known
+from nightjar.inference.storage import Storage, join
+
+_MAX_TRIES = 100
+_READERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a new snapshot makes of one run: the revision readers saw, and the one they see. 0: none of it."""
+
+    run_id: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One snapshot, and what it changed for readers."""
+
+    snapshot: Snapshot
+    changes: tuple[Change, ...]
+
+
+def changes(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
+    """What readers lose, gain and see in another revision, by run."""
+    old, new = ({run: each.revision for run, each in snapshot.runs.items()} for snapshot in (before, after))
+    return tuple(
+        Change(run, old.get(run, 0), new.get(run, 0))
+        for run in sorted(old.keys() | new.keys())
+        if before.runs.get(run) != after.runs.get(run)
+    )
+
+
+def publications(storage: Storage, output: str, limit: int) -> list[Listed]:
+    """The snapshots of an output, the newest first; at most `limit`."""
+    numbers = publish.numbers(storage, output)[-limit - 1 :]
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = list(pool.map(lambda number: publish.snapshot(storage, output, number), numbers))
+    # The oldest of all is compared with nothing, the oldest that is listed with the one below it.
+    below = found if len(found) > limit else [Snapshot(0), *found]
+    return [Listed(after, changes(before, after)) for before, after in reversed(list(pairwise(below)))]
+
+
+def back(storage: Storage, output: str, to: int | None) -> tuple[Snapshot, Snapshot]:
+    """What readers see, and the earlier snapshot that a rollback would show them again. Changes nothing.
+
+    to: its number; default: the one before the newest that was no rollback itself.
+
+    Raises:
+        JobError: there is nothing to go back to.
+    """
+    now = publish.newest(storage, output)
+    target = to if to is not None else _before(storage, output, now)
+    if target is None:
+        raise JobError(f"{output} has no earlier publication to go back to")
+    return now, publish.snapshot(storage, output, target) if target else Snapshot(0)
+
+
+def rollback(storage: Storage, output: str, to: int | None) -> Snapshot:
+    """Let readers see an earlier publication again, as a new snapshot. to: as in `back`.
+
+    Raises:
+        JobError: there is nothing to go back to, or something was published meanwhile.
+    """
+    now, earlier = back(storage, output, to)
+    origin = Origin("rollback", to=earlier.number)
+    there = publish.add(storage, output, now.number + 1, earlier.runs, origin)
+    if (there.origin, there.runs) != (origin, earlier.runs):
+        # What the person wanted undone is no longer the newest: going on would undo something else.
+        raise JobError(
+            f"publication {there.number} ({there.note}) appeared meanwhile and nothing was rolled back; "
+            f"look again, then repeat with --to {earlier.number} if that is still what readers should see"
+        )
+    return there
+
+
+def unpublish(storage: Storage, output: str, run_id: str) -> Snapshot:
+    """Let readers see no more of one run; the others stay as they are.
+
+    Raises:
+        JobError: it is not published, or was published again meanwhile.
+    """
+    _, entry = publish.published_run(storage, output, run_id)
+
+    def without(now: Snapshot) -> dict[str, Published]:
+        if now.runs.get(run_id, entry) != entry:
+            raise JobError(
+                f"revision {now.runs[run_id].revision} of the run {run_id!r} was published meanwhile, and nothing was "
+                "taken away; look again, then repeat the command if readers should not see that one either"
+            )
+        return {run: published for run, published in now.runs.items() if run != run_id}
+
+    return _change(storage, output, Origin("unpublish", run_id, entry.revision), without)
+
+
+def republish(storage: Storage, output: str, run_id: str) -> Snapshot:
+    """Let readers see a run again that was rolled back or unpublished: its newest published revision.
+
+    Raises:
+        JobError: it was never published, readers see it already, or its manifest is gone.
+    """
+    entry = _published_before(storage, join(output, "runs", run_id))
+    if entry is None:
+        raise JobError(f"no revision of the run {run_id!r} was published in {output}; `nightjar run` publishes")
+    if publish.newest(storage, output).runs.get(run_id) == entry:
+        raise JobError(f"readers see r{entry.revision} of the run {run_id!r} already")
+    publish.read_manifest(storage, output, entry)
+    origin = Origin("republish", run_id, entry.revision)
+    return _change(storage, output, origin, lambda now: {**now.runs, run_id: entry})
+
+
+def _change(
+    storage: Storage, output: str, origin: Origin, runs_after: Callable[[Snapshot], dict[str, Published]]
+) -> Snapshot:
+    """A snapshot that changes one run of the newest one. What other runs publish meanwhile is built on."""
+    for _ in range(_MAX_TRIES):
+        now = publish.newest(storage, output)
+        runs = runs_after(now)
+        if runs == now.runs:
+            return now  # somebody else did the same meanwhile
+        there = publish.add(storage, output, now.number + 1, runs, origin)
+        if (there.origin, there.runs) == (origin, runs):
+            return there
+    raise JobError(f"publications in {output} are created faster than this change can be; try again")
+
+
+def _before(storage: Storage, output: str, now: Snapshot) -> int | None:
+    """The publication before the one readers effectively see; repeated rollbacks go further back."""
+    effective = now
+    while effective.origin.act == "rollback":
+        if not effective.origin.to:
+            return None
+        effective = publish.snapshot(storage, output, effective.origin.to)
+    return effective.number - 1 if effective.number > 1 else None
+
+
+def _published_before(storage: Storage, run_uri: str) -> Published | None:
+    """The newest revision of a run that was published and finished, whether or not readers see it."""
+    newest = revs.newest_revision(storage, run_uri)
+    for number in range(newest.number if newest else 0, 0, -1):
+        found = revs.read_revision(storage, run_uri, number)
+        if found.success is not None and found.state.intent is not None:
+            return known(Published, found.state.intent["published"])
+    return None

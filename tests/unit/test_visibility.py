@@ -1,0 +1,186 @@
+"""What readers see is listed, and changed by a person: each change is a publication, and can be undone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nightjar.flows.cli import app
+from nightjar.inference import faults, publish, visibility
+from nightjar.inference.errors import AlreadyExists, JobError
+from nightjar.inference.faults import FaultyStorage
+from nightjar.inference.ledger import open_epoch
+from nightjar.inference.publish import Origin, Published
+from nightjar.inference.sink import checksum
+from nightjar.inference.storage import LakeStorage, Storage, join
+from nightjar.inference.visibility import Change
+from nightjar.inference.writers import this_writer
+from support import Lake
+
+NIGHTS = ("2026-11-17", "2026-11-18", "2026-11-19")
+
+
+def finished(output: str, run: str, revision: int = 1) -> Published:
+    """Publish a revision as a run does, with a manifest and `_SUCCESS`."""
+    storage, manifest = LakeStorage(), f"runs/{run}/r{revision}/manifest-000001.json"
+    raw = json.dumps({"run_id": run, "revision": revision}).encode()
+    storage.write(join(output, manifest), raw)
+    entry = Published(revision, manifest, checksum(raw), run)
+    uri = join(output, "runs", run, f"r{revision}")
+    writer = open_epoch(storage, uri, this_writer("publish"))
+    number = publish.publish(writer, output, run, entry)
+    writer.stop(release=True)
+    storage.create(join(uri, "_SUCCESS"), json.dumps({"publication": number, "manifest": manifest}).encode())
+    return entry
+
+
+@pytest.fixture
+def output(lake: Lake) -> str:
+    """Three nights, published one after the other."""
+    lake.write_model()
+    lake.write_job()
+    for night in NIGHTS:
+        finished(str(lake.out), night)
+    return str(lake.out)
+
+
+def seen(output: str) -> dict[str, int]:
+    return {run: entry.revision for run, entry in publish.newest(LakeStorage(), output).runs.items()}
+
+
+def overtaken(output: str, run: str, revision: int = 1) -> Storage:
+    """A storage on which that run is published just before the next snapshot is created."""
+    return FaultyStorage(
+        LakeStorage(), [faults.pause("create", "*/publications/*", before=lambda _: finished(output, run, revision))]
+    )
+
+
+def test_one_night_is_taken_away_and_shown_again_and_the_others_stay(output: str) -> None:
+    """What was published after it, too: a rollback would hide that."""
+    taken = visibility.unpublish(LakeStorage(), output, "2026-11-17")
+    assert (taken.number, taken.origin) == (4, Origin("unpublish", "2026-11-17", 1))
+    assert seen(output) == {"2026-11-18": 1, "2026-11-19": 1}
+    with pytest.raises(JobError, match="the run '2026-11-17' is not published in"):
+        visibility.unpublish(LakeStorage(), output, "2026-11-17")
+    again = visibility.republish(LakeStorage(), output, "2026-11-17")
+    assert (again.number, again.origin) == (5, Origin("republish", "2026-11-17", 1))
+    assert seen(output) == dict.fromkeys(NIGHTS, 1)
+    with pytest.raises(JobError, match="readers see r1 of the run '2026-11-17' already"):
+        visibility.republish(LakeStorage(), output, "2026-11-17")
+
+
+def test_what_is_shown_again_is_the_newest_revision_that_was_published(output: str) -> None:
+    """After a rollback readers may see an earlier one; a later one that was never published is nobody's to show."""
+    finished(output, "2026-11-18", 2)
+    visibility.rollback(LakeStorage(), output, 3)
+    open_epoch(LakeStorage(), join(output, "runs", "2026-11-18", "r3"), this_writer("score")).stop(release=True)
+    assert seen(output)["2026-11-18"] == 1
+    assert visibility.republish(LakeStorage(), output, "2026-11-18").runs["2026-11-18"].revision == 2
+    with pytest.raises(JobError, match="no revision of the run '2026-11-16' was published"):
+        visibility.republish(LakeStorage(), output, "2026-11-16")
+
+
+def test_a_night_whose_manifest_was_damaged_is_not_shown_again(output: str) -> None:
+    entry = publish.newest(LakeStorage(), output).runs["2026-11-18"]
+    visibility.unpublish(LakeStorage(), output, "2026-11-18")
+    Path(output, entry.manifest).write_text("{}")
+    with pytest.raises(JobError, match="not the manifest that was published; restore it"):
+        visibility.republish(LakeStorage(), output, "2026-11-18")
+    assert "2026-11-18" not in seen(output)
+
+
+def test_a_night_is_taken_away_from_whatever_was_published_meanwhile(output: str) -> None:
+    after = visibility.unpublish(overtaken(output, "2026-11-20"), output, "2026-11-18")
+    assert after.number == 5
+    assert seen(output) == {"2026-11-17": 1, "2026-11-19": 1, "2026-11-20": 1}
+
+
+def test_a_new_revision_that_appeared_meanwhile_is_not_taken_away(output: str) -> None:
+    """The person has not seen it."""
+    with pytest.raises(JobError, match="revision 2 of the run '2026-11-18' was published meanwhile, and nothing was"):
+        visibility.unpublish(overtaken(output, "2026-11-18", 2), output, "2026-11-18")
+    assert seen(output)["2026-11-18"] == 2
+
+
+def test_a_change_whose_answer_came_as_exists_is_found_done(output: str) -> None:
+    exists = faults.Fault("create", "*/publications/*", error=AlreadyExists("sent twice"))
+    after = visibility.unpublish(FaultyStorage(LakeStorage(), [exists]), output, "2026-11-18")
+    assert (after.number, publish.newest(LakeStorage(), output)) == (4, after)
+
+
+def test_a_rollback_undoes_the_taking_away_of_a_night_too(output: str) -> None:
+    visibility.unpublish(LakeStorage(), output, "2026-11-18")
+    assert visibility.rollback(LakeStorage(), output, None).origin == Origin("rollback", to=3)
+    assert seen(output) == dict.fromkeys(NIGHTS, 1)
+
+
+def test_snapshots_of_older_releases_say_in_their_note_alone_what_made_them(output: str) -> None:
+    """A rollback goes back from them as before: to what was before the publication that was rolled back to."""
+    visibility.rollback(LakeStorage(), output, 2)
+    for path in Path(output, "publications").iterdir():
+        content = json.loads(path.read_text())
+        del content["origin"]
+        path.write_text(json.dumps(content))
+    made = [publish.snapshot(LakeStorage(), output, number).origin for number in range(1, 5)]
+    assert made == [*(Origin("publish", night, 1) for night in NIGHTS), Origin("rollback", to=2)]
+    assert visibility.rollback(LakeStorage(), output, None).origin == Origin("rollback", to=1)
+
+
+def test_publications_are_listed_with_what_each_changed(output: str) -> None:
+    finished(output, "2026-11-18", 2)
+    visibility.rollback(LakeStorage(), output, 2)
+    found = visibility.publications(LakeStorage(), output, 3)
+    assert [(each.snapshot.number, each.changes) for each in found] == [
+        (5, (Change("2026-11-18", 2, 1), Change("2026-11-19", 1, 0))),
+        (4, (Change("2026-11-18", 1, 2),)),
+        (3, (Change("2026-11-19", 0, 1),)),
+    ]
+    everything = visibility.publications(LakeStorage(), output, 100)
+    assert [each.snapshot.number for each in everything] == [5, 4, 3, 2, 1]
+    assert everything[-1].changes == (Change("2026-11-17", 0, 1),)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    """What `nightjar …` prints, in this process."""
+    app([str(word) for word in words], standalone_mode=False)
+    return capsys.readouterr().out
+
+
+def test_a_rollback_says_what_readers_would_lose_before_it_does_so(
+    lake: Lake, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --dry-run nothing changes; without, the same is said of what was done."""
+    would = said(capsys, "rollback", lake.job_path, "--dry-run")
+    assert would == (
+        "publication 2 would be shown again. Readers would see 2 runs, the latest 2026-11-18 r1. Lost: 2026-11-19 r1.\n"
+    )
+    dry = json.loads(said(capsys, "rollback", lake.job_path, "--dry-run", "--to", "1", "--json"))
+    assert (dry["dry_run"], dry["publication"], dry["runs"]) == (True, 1, {"2026-11-17": 1})
+    assert [each["run_id"] for each in dry["changes"]] == ["2026-11-18", "2026-11-19"]
+    assert publish.newest(LakeStorage(), output).number == 3, "nothing was changed"
+    did = said(capsys, "rollback", lake.job_path)
+    assert did == (
+        "publication 4: rollback to publication 2. Readers now see 2 runs, the latest 2026-11-18 r1. "
+        "Lost: 2026-11-19 r1.\n"
+    )
+
+
+def test_commands_list_take_away_and_show_again(lake: Lake, output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run by place or by option; what readers see now is marked."""
+    gone = said(capsys, "unpublish", lake.job_path, "2026-11-18")
+    assert gone == (
+        "publication 4: unpublish 2026-11-18 revision 1. Readers now see 2 runs, the latest 2026-11-19 r1. "
+        "Lost: 2026-11-18 r1.\n"
+    )
+    listed = json.loads(said(capsys, "publications", lake.job_path, "--lines", "2", "--json"))
+    assert [(each["publication"], each["made_by"]["act"]) for each in listed] == [(4, "unpublish"), (3, "publish")]
+    assert "4 (now)" in said(capsys, "publications", lake.job_path)
+    back = json.loads(said(capsys, "republish", lake.job_path, "--run-id", "2026-11-18", "--json"))
+    assert (back["publication"], back["runs"]) == (5, dict.fromkeys(NIGHTS, 1))
+    assert back["changes"] == [{"run_id": "2026-11-18", "before": 0, "after": 1}]
+    with pytest.raises(JobError, match="which run"):
+        said(capsys, "unpublish", lake.job_path)
+    with pytest.raises(JobError, match="the command names the run '2026-11-18' already"):
+        said(capsys, "unpublish", lake.job_path, "2026-11-18", "--run-id", "2026-11-19")
