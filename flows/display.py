@@ -14,6 +14,7 @@ from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElap
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from nightjar.inference.cuts import FEW
 from nightjar.inference.errors import StorageError
 from nightjar.inference.progress import Progress
 from nightjar.inference.report import follow
@@ -44,6 +45,8 @@ def _details(progress: Progress, running: bool) -> list[str]:
         parts.append(counted(progress.failed_attempts, "failed attempt"))
     if progress.retries:
         parts.append(f"{counted(progress.retries, 'fault')} overcome in place")
+    if progress.cuts > FEW:
+        parts.append(f"{progress.cuts:,} batches cut")
     if progress.rows_quarantined:
         parts.append(f"{progress.rows_quarantined:,} quarantined")
     if running and progress.last_end and progress.done_shards < progress.shards:

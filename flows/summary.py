@@ -46,6 +46,7 @@ def as_json(launched: Launched, total_s: float) -> dict[str, Any]:
         "reused_shards": progress.reused_shards,
         "failed_attempts": progress.failed_attempts,
         "retries": progress.retries,
+        "batches_cut": progress.cuts,
         "deaths": progress.deaths,
         "device": scored.device,
         "unreported": launched.unreported,

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from nightjar.inference import sink
 from nightjar.inference.assignment import WorkerSpec
+from nightjar.inference.cuts import Cuts
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.scoring import RowFailure, Scored
 from nightjar.inference.shards import Part, Piece, Shard
+from nightjar.inference.sources.forms import PLAIN
 from nightjar.inference.storage import Storage
-
-_PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
 class Assembly:
@@ -26,6 +26,7 @@ class Assembly:
         self.shard = shard
         self.rows_in = 0
         self.failed = 0
+        self.cuts = Cuts()
         self._tables: list[pa.Table] = []
         self._labels: list[pa.ChunkedArray] = []
         self._bad: list[tuple[str, int, RowFailure, str]] = []
@@ -96,6 +97,6 @@ def _only(table: pa.Table, rows: np.ndarray) -> pa.Table:
     mask[rows] = True
     wanted, columns = pa.array(mask), []
     for column in table.columns:
-        plain = _PLAIN.get(column.type)
+        plain = PLAIN.get(column.type)
         columns.append(column.filter(wanted) if plain is None else column.cast(plain).filter(wanted).cast(column.type))
     return pa.Table.from_arrays(columns, schema=table.schema)

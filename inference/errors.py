@@ -23,6 +23,7 @@ NightjarError
     ├── SchemaMismatch    the file's columns are not the job's
     ├── LabelInvalid      a label is neither 0 nor 1
     ├── OverBudget        more rows of this shard were quarantined than the whole run may lose
+    ├── BatchesBroken     batches fail again and again of which every row can be scored
     ├── ShardTooSlow      an attempt took longer than the job gives a shard
     └── OutputInvalid     the predictor's outputs are not what the job declares
 
@@ -169,6 +170,12 @@ class LabelInvalid(ShardError):
 
 class OverBudget(ShardError):
     """This shard alone quarantined more rows than the run may lose."""
+
+    terminal = True
+
+
+class BatchesBroken(ShardError):
+    """Batches fail again and again of which every row can be scored: row by row it would take a night."""
 
     terminal = True
 

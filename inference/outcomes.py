@@ -34,6 +34,7 @@ _RECEIPT = pa.schema(
         ("retries", pa.int32()),
         ("batch_rows", pa.int32()),
         ("adopted_from", pa.string()),
+        ("cuts", pa.int32()),
     ]
 )
 OUTCOMES = pa.schema([*SHARDS, pa.field("status", pa.string()), *list(_RECEIPT)[1:]])

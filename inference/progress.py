@@ -11,7 +11,7 @@ from typing import Any
 class Progress:
     """Totals of a run. Rows of shards whose footer could not be read are not in `rows`.
 
-    step: which step writes the ledger now.
+    cuts: batches that raised and were scored in parts. step: which step writes the ledger now.
     """
 
     shards: int = 0
@@ -22,6 +22,7 @@ class Progress:
     reused_shards: int = 0
     reused_rows: int = 0
     retries: int = 0
+    cuts: int = 0
     failed_attempts: int = 0
     deaths: int = 0
     first_start: float = 0.0
@@ -65,6 +66,7 @@ class Progress:
             self.reused_rows += record["rows_in"]
             return
         self.retries += record["retries"]
+        self.cuts += record.get("cuts", 0)  # receipts of before have none
         started = record["started_at"]
         self.first_start = min(self.first_start or started, started)
         self.last_end = max(self.last_end, started + record["seconds"])

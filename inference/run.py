@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import gates, outcomes, publish
+from nightjar.inference import cuts, gates, outcomes, publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import WorkerSpec, worker_spec
 from nightjar.inference.audit import MAX_FINDINGS, Audited, check_plan_covers
@@ -46,7 +46,7 @@ from nightjar.inference.resume import claim, limited, number_for, plan_in, probe
 from nightjar.inference.shards import Failed, encode, known
 from nightjar.inference.space import check_space
 from nightjar.inference.tenure import tenure
-from nightjar.inference.trial import SAMPLE_ROWS, samples
+from nightjar.inference.trial import SAMPLE_ROWS, Loaded, samples
 
 
 @dataclass(frozen=True)
@@ -134,16 +134,17 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     check_cluster(request.job, descriptors=made.table.nbytes)
     spec = worker_spec(request, discovery.schema, check_model(request), rows=discovery.rows)
     loaded = tasks.preflight(spec, samples(made))
-    warnings = [*_device_warning(request, loaded.device), *([loaded.sample_error] if loaded.sample_error else [])]
+    warnings = [*_told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
     if discovery.unreadable:
         warnings.append(f"{discovery.unreadable} files cannot be read: their shards will fail")
     return Checked(loaded.device, SAMPLE_ROWS, tuple(warnings))
 
 
-def _device_warning(request: RunRequest, device: str) -> list[str]:
-    if request.job.resources.gpus > 0 and device == "cpu":
-        return ["resources.gpus reserves GPUs, but the model runs on the CPU: torch finds no CUDA device there"]
-    return []
+def _told(request: RunRequest, loaded: Loaded) -> list[str]:
+    """What preflight saw that a person should know, whatever comes of it."""
+    on_cpu = request.job.resources.gpus > 0 and loaded.device == "cpu"
+    lost = "resources.gpus reserves GPUs, but the model runs on the CPU: torch finds no CUDA device there"
+    return [*([lost] if on_cpu else []), *loaded.notes]
 
 
 def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scored:
@@ -185,7 +186,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         campaign = Campaign(made, spec, writer, fingerprint, progress, listener, _only(request, made))
         listener(progress)
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
-        device = _preflight(spec, made, writer)
+        loaded = _preflight(spec, made, writer)
         campaign.run()
         started = (campaign.first_event_at or time.time()) - began
         return Scored(
@@ -194,10 +195,10 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
             fingerprint,
             finished=False,
             progress=progress,
-            device=device,
+            device=loaded.device,
             startup_s=started,
             seconds=time.time() - began,
-            warnings=tuple(_device_warning(request, device)),
+            warnings=(*_told(request, loaded), *cuts.note(progress.cuts)),
         )
 
 
@@ -306,13 +307,13 @@ def _only(request: RunRequest, made: Plan) -> frozenset[str]:
     return frozenset(request.shards)
 
 
-def _preflight(spec: WorkerSpec, made: Plan, writer: LedgerWriter) -> str:
+def _preflight(spec: WorkerSpec, made: Plan, writer: LedgerWriter) -> Loaded:
     """Try the model, unless nothing is left to score."""
     left = next((shard for shard in made.shards() if shard.id not in writer.state.committed), None)
     if left is None:
-        return ""
+        return Loaded("")
     check_cluster(spec.job, descriptors=made.table.nbytes)
-    return tasks.preflight(spec, samples(made)).device
+    return tasks.preflight(spec, samples(made))
 
 
 def _audit(

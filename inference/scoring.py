@@ -2,7 +2,8 @@
 
 Pure: no Ray, no storage, no torch. Rows go to the scorer in micro-batches. One that raises is cut in two,
 again and again, down to the rows that fail alone; one that runs out of memory is cut in two and its size
-remembered. Every row ends exactly once, in `Scored.outputs` or in `Scored.failures`.
+remembered. Every row ends exactly once, in `Scored.outputs` or in `Scored.failures`. A predictor that only fails
+for rows together is not scored row by row for a night: `BatchesBroken`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from nightjar.inference.cuts import Cuts
 from nightjar.inference.errors import NightjarError, OutputInvalid, OverBudget, ProcessSpoilt
 from nightjar.inference.shards import clip
 from nightjar.inference.widths import value_bytes
@@ -104,20 +106,22 @@ def score_table(
     singly: range = _NO_ROWS,
     budget: int | None = None,
     origin: int = 0,
+    cuts: Cuts | None = None,
 ) -> Generator[Ahead, None, Scored]:
     """Score a table, yielding `Ahead` before each call of the scorer and returning `Scored`.
 
     Micro-batches start at multiples of their size from the table's first row, so that results do not depend
     on how the table was read. Rows in `skip` are never given to the scorer and become the failures given,
     their key being their row; rows in `singly` are each scored alone. `origin` is the number of the table's
-    first row, for messages.
+    first row, for messages. `cuts` counts the batches that raise, over all tables of an attempt.
 
     Raises:
         OverBudget: more than `budget` rows failed, as soon as they did.
+        BatchesBroken: too many batches raise of which every row can be scored.
         NightjarError: the scorer raised one other than `OutputInvalid`; it is not about a row.
         ProcessSpoilt: the device is lost to this process; `Ahead` told at which rows.
     """
-    tally = _Tally(types, budget, origin)
+    tally = _Tally(types, budget, origin, cuts or Cuts())
     for row in sorted(skip):
         if not 0 <= row < table.num_rows:
             raise ValueError(f"skip names row {row} of a table of {table.num_rows} rows")
@@ -160,8 +164,19 @@ class _Tally:
     types: dict[str, pa.DataType]
     budget: int | None
     origin: int
+    cuts: Cuts
     chunks: list[list[pa.Array]] = field(default_factory=list)
     failures: dict[int, RowFailure] = field(default_factory=dict)
+
+    def cut(self, piece: _Piece, raised: _Raised) -> None:
+        """It raised, and its halves are tried next."""
+        first, last = self.origin + piece.rows[0], self.origin + piece.rows[-1]
+        self.cuts.cut(first, last, len(self.failures), f"{raised.error}: {raised.message}")
+
+    def done(self, piece: _Piece) -> None:
+        """Its rows have outputs or have failed."""
+        last, whole = self.origin + piece.rows[-1], len(piece.rows) > 1
+        self.cuts.done(last, len(self.failures), whole=whole)
 
     def fail(self, row: int, failure: RowFailure) -> None:
         self.failures[row] = failure
@@ -226,10 +241,13 @@ def _score_piece(piece: _Piece, scorer: Scorer, size: BatchSize, tally: _Tally) 
         outcome = _attempt(scorer, now.table, tally.types)
         if not isinstance(outcome, _Raised):
             tally.chunks.append(outcome)
+            tally.done(now)
         elif len(now.rows) > 1:
             half = (len(now.rows) + 1) // 2
             if outcome.memory:
                 size.force(half)
+            else:
+                tally.cut(now, outcome)
             todo += now.part(half, len(now.rows)), now.part(0, half)
         else:
             if outcome.memory:
@@ -237,6 +255,7 @@ def _score_piece(piece: _Piece, scorer: Scorer, size: BatchSize, tally: _Tally) 
                 size.rows, size.forced = before
             row = now.rows[0]
             tally.fail(row, RowFailure(row, outcome.error, outcome.message, outcome.traceback))
+            tally.done(now)
 
 
 def _attempt(scorer: Scorer, table: pa.Table, types: dict[str, pa.DataType]) -> list[pa.Array] | _Raised:

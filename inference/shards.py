@@ -113,7 +113,7 @@ class Receipt:
     """An attempt's output is durable. rows_in = rows_out + rows_quarantined.
 
     seconds: wall time of the attempt. retries: faults overcome in place. batch_rows: micro-batch size
-    used when memory forced it below the job's, else 0.
+    used when memory forced it below the job's, else 0. cuts: micro-batches that raised and were scored in parts.
     """
 
     shard: str
@@ -130,6 +130,7 @@ class Receipt:
     retries: int = 0
     batch_rows: int = 0
     adopted_from: str = ""
+    cuts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

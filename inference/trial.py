@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.assignment import WorkerSpec, load
-from nightjar.inference.errors import NightjarError, ProcessSpoilt, ShardError, StorageError
+from nightjar.inference.cuts import Cuts
+from nightjar.inference.errors import BatchesBroken, NightjarError, ProcessSpoilt, ShardError, StorageError
 from nightjar.inference.plan import Plan, shard_of_line
-from nightjar.inference.scoring import BatchSize, score_table
+from nightjar.inference.scoring import BatchSize, RowFailure, Scored, score_table
 from nightjar.inference.shards import Piece, clip
 from nightjar.inference.sources import parquet
 from nightjar.inference.worker import ShardWorker
@@ -26,13 +28,15 @@ PLACES = 8
 class Loaded:
     """What preflight learnt: the device the model is on, and why the samples could not be scored, if so.
 
-    place: which of the places was tried last. hung: nothing came of it for as long as the job allows.
+    place: which of the places was tried last. hung: nothing came of it for as long as the job allows. notes: what
+    else a person should know of the model's code.
     """
 
     device: str
     sample_error: str = ""
     place: int = 0
     hung: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def samples(plan: Plan) -> list[Piece]:
@@ -45,8 +49,9 @@ def samples(plan: Plan) -> list[Piece]:
 def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
     """Runs in a worker. Yields `Loaded` once the model is there and again once it scored, or what is wrong.
 
-    The next place is tried only if nothing at all can be scored at those before: a bad file is no bad model.
-    last: try the last rows there, not the first.
+    The next place is tried only if nothing at all can be scored at those before: a bad file is no bad model; and
+    once more where rows fail together that can be scored, which may have been an accident. last: try the last rows
+    there, not the first.
     """
     try:
         worker = ShardWorker(spec, load(spec))
@@ -54,7 +59,7 @@ def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> 
         yield clip(str(error).removeprefix("model.uses: ").removeprefix("model.path: "))
         return
     device = worker.scorer.device
-    unread, refused = "", []
+    unread, broken, refused = "", "", []
     for place, piece in enumerate(places):
         yield Loaded(device, place=place)
         try:
@@ -63,23 +68,40 @@ def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> 
             # A file that cannot be read is the passes' business: it costs its own shards.
             unread = unread or clip(str(error))
             continue
-        steps = score_table(table, worker.scorer, BatchSize(SAMPLE_ROWS), spec.job.model.output_types())
+        first = piece.first_row + (piece.rows - table.num_rows if last else 0)
         try:
-            while True:
-                next(steps)
-        except StopIteration as stop:
-            failures = stop.value.failures
+            failures = _score(worker, table, first)
+        except BatchesBroken as error:
+            if broken:
+                break
+            broken = clip(str(error))
+            continue
         except ProcessSpoilt as spoilt:
             # As with a row that kills its process: the passes find it.
             yield Loaded(device, str(spoilt))
             return
         if len(failures) < max(1, table.num_rows):
-            yield Loaded(device)
+            yield Loaded(device, notes=(broken,) if broken else ())
             return
         said = f"{failures[0].error}: {failures[0].message}" if failures else "it has none"
         refused.append(f"{table.num_rows} rows of {piece.uri} can be scored: {said}")
+    if broken:
+        yield broken
+        return
     if not refused:
         yield Loaded(device, unread)
         return
     more = f"; nor any at {len(refused) - 1} other places of the input" if refused[1:] else ""
     yield f"none of the first {refused[0]}{more}"
+
+
+def _score(worker: ShardWorker, table: pa.Table, first: int) -> tuple[RowFailure, ...]:
+    """The rows that fail alone. A batch of which every row can be scored must not fail: `BatchesBroken`."""
+    size, types = BatchSize(min(SAMPLE_ROWS, worker.size.rows)), worker.spec.job.model.output_types()
+    steps = score_table(table, worker.scorer, size, types, origin=first, cuts=Cuts(allowed=0, share=0.0))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            scored: Scored = stop.value
+            return scored.failures

@@ -148,7 +148,7 @@ class ShardWorker:
                 table = reading.result()
                 if following and not running.alone:
                     reading = self._read(running.storage, following)
-                scored = yield from self._score_piece(running, piece, table, assembly.failed, deadline)
+                scored = yield from self._score_piece(running, piece, table, assembly, deadline)
                 self._at = _At(running.started, piece.uri)
                 if running.alone:
                     yield Crumb(shard.id, piece.uri, piece.first_row, 0)
@@ -161,7 +161,7 @@ class ShardWorker:
         return self._writer.submit(self._write, running, assembly, self.size.forced)
 
     def _score_piece(
-        self, running: _Running, piece: Piece, table: pa.Table, failed: int, deadline: float
+        self, running: _Running, piece: Piece, table: pa.Table, assembly: Assembly, deadline: float
     ) -> Generator[Crumb, None, Scored]:
         attempt = running.assignment.attempt
         steps = score_table(
@@ -171,8 +171,9 @@ class ShardWorker:
             self.spec.job.model.output_types(),
             skip={rows.row - piece.first_row: _killer(rows) for rows in attempt.skip if _within(rows, piece)},
             singly=_singly(attempt, piece),
-            budget=self.spec.budget - failed,
+            budget=self.spec.budget - assembly.failed,
             origin=piece.first_row,
+            cuts=assembly.cuts,
         )
         while True:
             try:
@@ -224,6 +225,7 @@ class ShardWorker:
             started_at=round(running.at, 3),
             retries=storage.retries,
             batch_rows=forced,
+            cuts=output.cuts.batches,
         )
 
     def _check_epoch(self, storage: Storage, *written: Part | None) -> None:

@@ -15,6 +15,9 @@ _LARGE = {
     pa.binary_view(): pa.binary(),
 }
 
+PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+"""The plain type that holds whatever a view type does."""
+
 
 def settled(schema: pa.Schema) -> pa.Schema:
     """The schema with every dictionary numbered by 32 bits: the next file, or row group, may have more values."""

@@ -1,0 +1,214 @@
+"""Bisection is for rows that fail alone: a predictor that cannot take batches ends the attempt, not the night."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nightjar.flows.display import describe
+from nightjar.inference.assignment import Assignment, load
+from nightjar.inference.cuts import ALLOWED, FEW, Cuts, note
+from nightjar.inference.errors import BatchesBroken
+from nightjar.inference.progress import Progress
+from nightjar.inference.scoring import BatchSize, Scored, score_table
+from nightjar.inference.shards import Failed, Receipt, encode
+from nightjar.inference.trial import Loaded, samples, try_model
+from nightjar.inference.worker import ShardWorker
+from support import Lake
+
+Raises = Callable[[list[int]], bool]
+
+
+class Counting:
+    """Twice x; raises where it is told to, and counts its calls."""
+
+    def __init__(self, raises: Raises, error: type[Exception] = ValueError) -> None:
+        self.raises, self.error = raises, error
+        self.calls = 0
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        self.calls += 1
+        seen = table["x"].to_pylist()
+        if self.raises(seen):
+            raise self.error(f"not {len(seen)} at once")
+        return {"score": pa.array(np.asarray(table["x"]) * 2)}
+
+
+def score(scorer: Counting, rows: int, batch: int, cuts: Cuts) -> Scored:
+    table = pa.table({"x": pa.array(range(rows), pa.int64())})
+    steps = score_table(table, scorer, BatchSize(batch), {"score": pa.int64()}, origin=1000, cuts=cuts)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            scored: Scored = stop.value
+            return scored
+
+
+def test_a_predictor_that_takes_single_rows_only_ends_the_attempt_within_a_few_calls() -> None:
+    """27,000 rows of it used to be 27,000 failing calls and as many single ones."""
+    scorer = Counting(lambda seen: len(seen) > 1)
+    with pytest.raises(BatchesBroken, match="batches of more than one row.*ValueError: not 2 at once; each row alone"):
+        score(scorer, 27_000, 4096, Cuts())
+    assert scorer.calls < 5 * ALLOWED
+
+
+def test_bad_rows_here_and_there_do_not_hide_it() -> None:
+    """Few rows that fail alone do not explain that nearly every batch fails."""
+    scorer = Counting(lambda seen: len(seen) > 1 or seen[0] % 10 == 0)
+    with pytest.raises(BatchesBroken):
+        score(scorer, 1000, 1000, Cuts())
+    assert scorer.calls < 10 * ALLOWED
+
+
+def test_a_predictor_that_takes_far_fewer_rows_than_it_is_given_ends_the_attempt() -> None:
+    scorer = Counting(lambda seen: len(seen) > 100)
+    with pytest.raises(BatchesBroken, match="or give it smaller ones: model.batch_size"):
+        score(scorer, 27_000, 1000, Cuts())
+
+
+@given(
+    st.sets(st.integers(0, 299), max_size=300),
+    st.sampled_from([1, 7, 32, 100, 300]),
+)
+def test_rows_that_fail_alone_explain_every_cut(bad: set[int], batch: int) -> None:
+    """However many they are: they are quarantined, and the batches that held one are counted."""
+    cuts = Cuts(allowed=0, share=0.0)
+    scored = score(Counting(lambda seen: bool(bad & set(seen))), 300, batch, cuts)
+    assert [failure.row for failure in scored.failures] == sorted(bad)
+    assert cuts.broken == 0
+    assert cuts.batches == len({row // batch for row in bad if min(batch, 300 - row // batch * batch) > 1})
+
+
+def test_an_accident_now_and_then_is_no_broken_batch_path() -> None:
+    """Each third batch fails at first, and would be scored whole if it were tried again."""
+    failed: set[int] = set()
+
+    def third(seen: list[int]) -> bool:
+        if seen[0] % 96 or seen[0] in failed:
+            return False
+        failed.add(seen[0])
+        return True
+
+    cuts = Cuts()
+    assert not score(Counting(third), 96 * 100, 32, cuts).failures
+    assert (cuts.batches, cuts.broken) == (100, 100)
+
+
+def test_batches_whose_halves_are_scored_go_on_and_are_counted() -> None:
+    """Three calls in place of one are said, and cost no night."""
+    cuts = Cuts()
+    assert not score(Counting(lambda seen: len(seen) > 16), 32 * 100, 32, cuts).failures
+    assert cuts.batches == 100
+
+
+def test_memory_is_no_cut() -> None:
+    cuts = Cuts(allowed=0, share=0.0)
+    assert not score(Counting(lambda seen: len(seen) > 3, MemoryError), 300, 100, cuts).failures
+    assert (cuts.batches, cuts.broken) == (0, 0)
+
+
+# ---- in preflight -------------------------------------------------------------------------------------------
+
+TRUTH = '''
+def score(batch):
+    """Right for one row, and an error for two."""
+    return {"score": batch["x"] if batch["x"] >= 0 else 0}
+'''
+
+ONCE = '''
+CALLS = []
+
+
+def score(batch):
+    """The first call fails."""
+    CALLS.append(len(batch["x"]))
+    if len(CALLS) == 1:
+        raise RuntimeError("not yet")
+    return {"score": batch["x"] * 2}
+'''
+
+
+def tried(lake: Lake) -> list[Loaded | str]:
+    return list(try_model(lake.worker_spec(), samples(lake.planned())))
+
+
+def test_preflight_refuses_a_predictor_that_fails_for_more_than_one_row(lake: Lake) -> None:
+    lake.ready()
+    lake.write_model(TRUTH)
+    said = tried(lake)[-1]
+    assert isinstance(said, str)
+    assert said.startswith("the predictor fails for batches of more than one row: rows 0 to 1 together raise")
+    assert "ValueError: The truth value of an array with more than one element is ambiguous" in said
+    assert said.endswith("each row alone is scored. Mend how it takes a batch, or set model.batch_size: 1")
+
+
+def test_preflight_gives_no_more_rows_than_the_job_does(lake: Lake) -> None:
+    """Whoever scores row by row, and says so, may."""
+    lake.ready(model__batch_size=1)
+    lake.write_model(TRUTH)
+    assert tried(lake)[-1] == Loaded("cpu")
+
+
+def test_one_failure_in_preflight_may_be_an_accident(lake: Lake) -> None:
+    """A second place is tried, and scored whole; what happened at the first is said."""
+    lake.ready()
+    lake.write_model(ONCE)
+    last = tried(lake)[-1]
+    assert isinstance(last, Loaded)
+    assert [text.startswith("the predictor fails for batches") for text in last.notes] == [True]
+
+
+# ---- in a run -----------------------------------------------------------------------------------------------
+
+
+def events(lake: Lake) -> list[Any]:
+    spec = lake.worker_spec()
+    work = [Assignment(shard) for shard in lake.planned().shards()]
+    return list(ShardWorker(spec, load(spec)).process(work))
+
+
+def test_a_shard_of_it_fails_for_good_in_seconds(lake: Lake) -> None:
+    """Trying again cannot help, and it says what to change."""
+    lake.ready()
+    lake.write_model(TRUTH)
+    failed = [event for event in events(lake) if isinstance(event, Failed)]
+    assert [(each.cause, each.terminal) for each in failed] == [("BatchesBroken", True)] * 8
+    assert "set model.batch_size: 1" in failed[0].message
+
+
+def test_receipts_count_the_batches_that_were_cut(lake: Lake) -> None:
+    """As many as hold a row that fails, and the run's progress adds them up."""
+    lake.ready(model__batch_size=100)
+    lake.write_model(
+        "def score(batch):\n"
+        "    if set(batch['x']) & {5, 6, 250, 1999}:\n"
+        "        raise ValueError('bad')\n"
+        "    return {'score': batch['x']}\n"
+    )
+    receipts = [event for event in events(lake) if isinstance(event, Receipt)]
+    assert [(each.rows_quarantined, each.cuts) for each in receipts[:3]] == [(3, 2), (1, 1), (0, 0)]
+    progress = Progress(shards=8)
+    for receipt in receipts:
+        progress.fold(encode(receipt))
+    assert progress.cuts == 3
+
+
+def test_a_receipt_of_before_has_no_cuts() -> None:
+    record = encode(Receipt("s", 1, 1, "w", 10, 10, 0, None, None, 0.1, 0.0))
+    del record["cuts"]
+    progress = Progress()
+    progress.fold(record)
+    assert (progress.done_shards, progress.cuts) == (1, 0)
+
+
+@pytest.mark.parametrize(("cuts", "said"), [(0, False), (FEW, False), (FEW + 1, True)])
+def test_a_person_is_told_when_more_than_a_few_batches_were_cut(cuts: int, said: bool) -> None:
+    assert bool(note(cuts)) == said
+    assert ("batches cut" in describe(Progress(shards=2, cuts=cuts))) == said
