@@ -22,6 +22,10 @@ from nightjar.inference.worker import ShardWorker
 
 SAMPLE_ROWS = 32
 PLACES = 8
+WRITES = (
+    "the model's code writes over the batch it is given; that is a copy, so carried columns and rows tried again are "
+    "what was read. Where that was not meant, let it work on a copy of its own"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,8 @@ def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> 
             yield Loaded(device, str(spoilt))
             return
         if len(failures) < max(1, table.num_rows):
-            yield Loaded(device, notes=(broken,) if broken else ())
+            notes = broken, WRITES if worker.scorer.wrote else ""
+            yield Loaded(device, notes=tuple(filter(None, notes)))
             return
         said = f"{failures[0].error}: {failures[0].message}" if failures else "it has none"
         refused.append(f"{table.num_rows} rows of {piece.uri} can be scored: {said}")

@@ -10,6 +10,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job import Job
 from nightjar.inference.predictors import batches, outputs, user
+from nightjar.inference.predictors.private import own_copy
 from nightjar.inference.sentences import nearest
 
 __all__ = ["Scorer", "input_columns", "load_scorer"]
@@ -18,13 +19,14 @@ __all__ = ["Scorer", "input_columns", "load_scorer"]
 class Scorer(Protocol):
     """A loaded model: features in, declared outputs out.
 
-    device: 'cpu', 'cuda:0' …: where the model really is.
+    device: 'cpu', 'cuda:0' …: where the model really is. wrote: the user's code wrote into the first batch it scored.
     """
 
     device: str
+    wrote: bool
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
-        """Score the columns named by `input_columns`.
+        """Score the columns named by `input_columns`. The user's code is given copies of them, never the table.
 
         Returns exactly the declared outputs, each of exactly `table.num_rows` values and its declared type.
         What the user's own code raises passes through unchanged.
@@ -90,6 +92,8 @@ class _Scorer:
         takes_table: bool = False,
     ) -> None:
         self.device = device
+        self.wrote = False
+        self._watched = False
         self._form = form
         self._features = job.model.features
         self._types = job.model.output_types()
@@ -98,12 +102,21 @@ class _Scorer:
         self._takes_table = takes_table
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
-        return outputs.normalise(self._predictor(self._batch(table)), self._types, table.num_rows)
+        if self._preprocess is None and self._features is not None:
+            table = table.select(list(self._features))
+        if self._preprocess is None and self._takes_table:  # an adapter of ours, which writes into nothing
+            return outputs.normalise(self._predictor(table), self._types, table.num_rows)
+        given = own_copy(table)
+        before = None if self._watched else given.digest()
+        scored = outputs.normalise(self._predictor(self._batch(given.table)), self._types, table.num_rows)
+        if before is not None:
+            self._watched, self.wrote = True, given.digest() != before
+        return scored
 
     def _batch(self, table: pa.Table) -> Any:
+        batch = batches.to_batch(table, self._form)
         if self._preprocess is None:
-            table = table if self._features is None else table.select(list(self._features))
-            return table if self._takes_table else batches.to_batch(table, self._form)
-        batch = self._preprocess(batches.to_batch(table, self._form))
+            return batch
+        batch = self._preprocess(batch)
         batches.check_rows(batch, table.num_rows)
         return batch if self._features is None else batches.select(batch, self._features)

@@ -2,7 +2,8 @@
 
 A batch is what Ray Data's `map_batches` hands over: a dict of numpy arrays (`numpy`), a DataFrame
 (`pandas`), a Table (`pyarrow`) or a dict of tensors (`torch`). As there, numpy batches may share memory
-with Arrow and be read-only; tensors are copies, because torch has no read-only tensor.
+with the table they are made of and be read-only; tensors are copies, because torch has no read-only tensor.
+So the user's code is given batches of a copy (`private.own_copy`).
 """
 
 from __future__ import annotations

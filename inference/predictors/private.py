@@ -1,0 +1,67 @@
+"""Tables in memory of their own: what the user's code is given shares none with what is kept.
+
+A read-only flag holds nobody up (`torch.from_numpy` goes through numpy's), and what is kept is needed once more: for
+carried columns and labels, for the quarantine, and for the second try of a batch that failed. So the user's code is
+given copies, one for each call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import xxhash
+
+from nightjar.inference.sources.forms import PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCopy:
+    """A copy of a table. memory: all of what it holds, which nothing else refers to."""
+
+    table: pa.Table
+    memory: tuple[pa.Buffer, ...]
+
+    def digest(self) -> bytes:
+        """Of the memory as it is now: another one means that somebody wrote into it."""
+        digest = xxhash.xxh3_128()
+        for buffer in self.memory:
+            digest.update(buffer)
+        return digest.digest()
+
+
+def own_copy(table: pa.Table) -> OwnCopy:
+    """The same rows, whatever their types, in memory of their own.
+
+    Costs 0.1 ms for 16,384 rows of 20 float32: as serialised, all columns are one block of memory, which is a third
+    faster than a copy of each. `pa.concat_arrays` would not do: it shares dictionaries and what text views refer to.
+    """
+    schema = table.schema
+    unusual = [index for index, kind in enumerate(schema.types) if not pa.types.is_primitive(kind)]
+    for index in unusual:
+        field = schema.field(index)
+        if plain := PLAIN.get(field.type):
+            # Views are serialised with all the text they view into, of other rows too.
+            table = table.set_column(index, field, table.column(index).cast(plain).cast(field.type))
+    if any(_holds_dictionary(schema.types[index]) for index in unusual):
+        stream = _stream(table)
+        return OwnCopy(pa.ipc.open_stream(stream).read_all(), (stream,))
+    memory = tuple(batch.serialize() for batch in table.to_batches())
+    copies = [pa.ipc.read_record_batch(buffer, schema) for buffer in memory]
+    return OwnCopy(pa.Table.from_batches(copies, schema), memory)
+
+
+def _holds_dictionary(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _holds_dictionary(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_holds_dictionary(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _stream(table: pa.Table) -> pa.Buffer:
+    """A table with its dictionaries, serialised."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue()

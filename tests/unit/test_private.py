@@ -1,0 +1,315 @@
+"""Input belongs to the rows: whatever a predictor writes over, what is published of a row is what was read of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.util
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.inference.assignment import Assignment, load
+from nightjar.inference.predictors.batches import FORMATS, to_batch
+from nightjar.inference.predictors.private import own_copy
+from nightjar.inference.shards import Receipt
+from nightjar.inference.trial import WRITES, Loaded, samples, try_model
+from nightjar.inference.worker import ShardWorker
+from support import Lake
+
+ROWS = 120
+BAD = 37
+"""A row that fails alone, in the middle of a micro-batch."""
+
+
+def every_type() -> pa.Table:
+    """A column of each type that Parquet gives back, none of them all zeros."""
+    numbers = range(1, ROWS + 1)
+    words = [f"{n % 7} is a word of some length" for n in numbers]
+    sometimes = [None if n % 5 == 0 else n for n in numbers]
+    lists = [[float(n)] * (n % 4) for n in numbers]
+    columns = {
+        "f32": pa.array(numbers, pa.float32()),
+        "i64": pa.array(numbers, pa.int64()),
+        "null": pa.array(sometimes, pa.int32()),
+        "f64null": pa.array(sometimes, pa.float64()),
+        "bool": pa.array([n % 3 == 0 for n in numbers]),
+        "boolnull": pa.array([None if n % 5 == 0 else n % 3 == 0 for n in numbers]),
+        "half": pa.array(np.arange(1, ROWS + 1, dtype=np.float16)),
+        "fixed": pa.array([[float(n)] * 3 for n in numbers], pa.list_(pa.float32(), 3)),
+        "equal": pa.array([[n, n + 1] for n in numbers], pa.list_(pa.int64())),
+        "ragged": pa.array(lists, pa.list_(pa.float64())),
+        "large": pa.array(lists, pa.large_list(pa.float64())),
+        "nested": pa.array([[[n]] for n in numbers], pa.list_(pa.list_(pa.int16()))),
+        "struct": pa.array([{"a": n, "b": str(n)} for n in numbers]),
+        "map": pa.array([[("key", n)] for n in numbers], pa.map_(pa.string(), pa.int64())),
+        "tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(
+            np.arange(1, ROWS * 4 + 1, dtype=np.float32).reshape(ROWS, 2, 2)
+        ),
+        "text": pa.array(words),
+        "textnull": pa.array([None if n % 5 == 0 else words[n - 1] for n in numbers], pa.large_string()),
+        "view": pa.array(words, pa.string_view()),
+        "bytes": pa.array([word.encode() for word in words]),
+        "same": pa.array([b"%016d" % n for n in numbers], pa.binary(16)),
+        "dictionary": pa.array(words).dictionary_encode(),
+        "ordered": pa.DictionaryArray.from_arrays(
+            pa.array([n % 2 for n in numbers], pa.int32()), ["low", "high"], ordered=True
+        ),
+        "time": pa.array([dt.datetime(2026, 11, 1) + dt.timedelta(hours=n) for n in numbers], pa.timestamp("us")),
+        "zoned": pa.array([dt.datetime(2026, 11, 1) + dt.timedelta(n) for n in numbers], pa.timestamp("ms", "UTC")),
+        "date": pa.array([dt.date(2026, 11, 1) + dt.timedelta(n) for n in numbers]),
+        "decimal": pa.array(numbers).cast(pa.decimal128(30, 2)),
+    }
+    return pa.table(columns)
+
+
+def places(array: Any) -> Iterator[tuple[int, int]]:
+    """Where the memory of an array lies: (address, bytes), of all that it is made of."""
+    if isinstance(array, pa.ChunkedArray):
+        for chunk in array.chunks:
+            yield from places(chunk)
+    elif isinstance(array, pa.ExtensionArray):
+        yield from places(array.storage)
+    else:
+        yield from ((buffer.address, buffer.size) for buffer in array.buffers() if buffer is not None and buffer.size)
+        if isinstance(array, pa.DictionaryArray):
+            yield from places(array.dictionary)
+        if isinstance(array, pa.ListArray):
+            yield from places(array.values)
+        if isinstance(array, pa.StructArray):
+            yield from (place for index in range(array.type.num_fields) for place in places(array.field(index)))
+
+
+def overlap(one: pa.Table, other: pa.Table) -> bool:
+    """Do two tables share any memory?"""
+    mine, theirs = ([place for column in table.columns for place in places(column)] for table in (one, other))
+    return any(a < y + many and y < a + size for (a, size), (y, many) in product(mine, theirs))
+
+
+def more_types() -> pa.Table:
+    """What only memory holds, and nested kinds of what shares: dictionaries and views inside lists and structs."""
+    words = pa.array([f"a word that is no short one, {n}" for n in range(ROWS)])
+    offsets = pa.array(range(ROWS + 1), pa.int32())
+    return pa.table(
+        {
+            "list of dictionaries": pa.ListArray.from_arrays(offsets, words.dictionary_encode()),
+            "struct of dictionaries": pa.StructArray.from_arrays([words.dictionary_encode()], ["a"]),
+            "list of views": pa.ListArray.from_arrays(offsets, words.cast(pa.string_view())),
+            "list view": pa.array([[n] for n in range(ROWS)], pa.list_view(pa.int64())),
+            "runs": pa.RunEndEncodedArray.from_arrays([10, ROWS], [1, 2]),
+            "nothing": pa.nulls(ROWS),
+        }
+    )
+
+
+@pytest.mark.parametrize("table", [every_type(), more_types()], ids=["stored", "more"])
+@pytest.mark.parametrize("shape", ["whole", "sliced", "chunked"])
+def test_a_copy_is_equal_and_shares_no_memory_whatever_the_types(table: pa.Table, shape: str) -> None:
+    """Of a slice it takes the slice alone: neither the text nor the dictionaries of other batches grow with it."""
+    if shape == "chunked":
+        table = pa.concat_tables([table.slice(0, 50), table.slice(50, 13), table.slice(63)])
+    if shape != "whole":
+        table = table.slice(7, 101)
+    copy = own_copy(table).table
+    assert overlap(table, table), "the memory of these types is not looked at"
+    assert not overlap(table, copy)
+    assert copy.schema.equals(table.schema, check_metadata=True)
+    assert copy.equals(table)
+
+
+def test_a_few_rows_of_much_text_are_copied_alone() -> None:
+    """A view refers to all the text around it: a micro-batch must not carry that along."""
+    text = pa.array(["x" * 1000 + str(n) for n in range(10_000)])
+    for kind in (pa.string(), pa.large_string(), pa.string_view()):
+        few = pa.table({"text": text.cast(kind)}).slice(5000, 10)
+        assert sum(buffer.size for buffer in own_copy(few).memory) < 20_000, kind
+
+
+VANDAL = '''
+import ctypes
+import math
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+
+HELD = []
+
+
+def overwrite(value):
+    """Zeros over all memory that can be reached from a batch, past every flag that says it is read-only."""
+    if isinstance(value, dict):
+        for item in value.values():
+            overwrite(item)
+    elif isinstance(value, torch.Tensor):
+        value.zero_()
+    elif isinstance(value, np.ndarray) and value.dtype == object:
+        for item in value.flat:
+            overwrite(item)
+    elif isinstance(value, np.ndarray):
+        ctypes.memset(value.ctypes.data, 0, value.nbytes)
+    elif isinstance(value, pd.DataFrame):
+        for name in value.columns:
+            overwrite(value[name].array)
+    elif isinstance(value, pd.Categorical):
+        overwrite(value.codes)
+        overwrite(value.categories.array)
+    elif isinstance(value, pd.api.extensions.ExtensionArray):
+        overwrite(value._pa_array if hasattr(value, "_pa_array") else value.to_numpy())
+    elif isinstance(value, pa.Table | pa.ChunkedArray):
+        for part in value.columns if isinstance(value, pa.Table) else value.chunks:
+            overwrite(part)
+    elif isinstance(value, pa.Array):
+        if isinstance(value, pa.ExtensionArray):
+            value = value.storage
+        if isinstance(value, pa.DictionaryArray):
+            overwrite(value.dictionary)
+        for buffer in value.buffers():
+            if buffer is not None and buffer.size:
+                ctypes.memset(buffer.address, 0, buffer.size)
+
+
+def plain(value):
+    """A value in words that do not depend on the other rows of its batch."""
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        value = value.tolist()
+    if value is None or value is pd.NaT or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return "nothing"
+    if isinstance(value, dict):
+        return "".join(f"{key}={plain(item)};" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return "".join(f"{plain(item)}," for item in value)
+    return repr(float(value)) if isinstance(value, bool | int | float) else str(value)
+
+
+def score(batch):
+    """Each row's values, in words."""
+    if isinstance(batch, pa.Table):
+        held = {name: batch[name] for name in batch.column_names}
+    else:
+        held = {name: batch[name] for name in batch}
+    columns = [[plain(value) for value in values] for values in held.values()]
+    return ["|".join(row) for row in zip(*columns, strict=True)]
+
+
+def spoil(batch):
+    """Write over this batch and all earlier ones, for which a predictor may have kept a reference."""
+    HELD.append(batch)
+    for each in HELD:
+        overwrite(each)
+
+
+def rows(batch):
+    if isinstance(batch, pa.Table):
+        return batch["i64"].to_pylist()
+    return [int(row) for row in batch["i64"]]
+
+
+class Vandal:
+    """Scores, then spoils its batch; `fails` says when it raises after all that."""
+
+    def __init__(self, fails):
+        self.fails = fails
+
+    def __call__(self, batch):
+        scores, seen = score(batch), rows(batch)
+        spoil(batch)
+        if self.fails == "row" and BAD in seen:
+            raise ValueError(f"{BAD} cannot be scored")
+        if self.fails == "memory" and len(seen) > 7:
+            raise MemoryError("too many")
+        return {"score": scores}
+
+
+def preprocess(batch):
+    """What it returns shares memory with what it was given."""
+    if BAD in rows(batch):
+        spoil(batch)
+        raise ValueError(f"{BAD} cannot be prepared")
+    return batch
+'''
+
+
+def vandals(lake: Lake, form: str, fails: str, prepared: bool) -> list[Receipt]:
+    """The receipts of a worker whose model spoils what it is given, with every column a feature and carried."""
+    table = every_type()
+    (lake.folder / "data").mkdir(parents=True)
+    pq.write_table(table, lake.folder / "data/all.parquet", row_group_size=50)
+    lake.write_model(f"BAD = {BAD}\n{VANDAL}")
+    lake.write_job(
+        model__uses="model:Vandal",
+        model__features=table.column_names,
+        model__outputs={"score": "string"},
+        model__options={"batch_format": form, "fails": fails},
+        model__batch_size=32,
+        preprocess="model:preprocess" if prepared else None,
+        carry=table.column_names,
+        retry__max_quarantined=0.1,
+    )
+    spec = lake.worker_spec()
+    work = [Assignment(shard) for shard in lake.planned().shards()]
+    return [event for event in ShardWorker(spec, load(spec)).process(work) if isinstance(event, Receipt)]
+
+
+def independent(lake: Lake, form: str) -> list[str]:
+    """The score of each row of the input, from a batch of that format that nobody writes over."""
+    spec = importlib.util.spec_from_file_location("untouched", lake.folder / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    table = pq.read_table(lake.folder / "data/all.parquet")
+    found: list[str] = module.score(to_batch(own_copy(table).table, form))
+    return found
+
+
+@pytest.mark.parametrize(("fails", "prepared"), [("never", False), ("row", False), ("memory", False), ("row", True)])
+@pytest.mark.parametrize("form", sorted(FORMATS - {"default"}))
+def test_a_predictor_that_writes_over_everything_changes_nothing(
+    tmp_path: Path, form: str, fails: str, prepared: bool
+) -> None:
+    """Carried columns, scores, the quarantined row and its input equal an independent computation from the file."""
+    lake = Lake(tmp_path)
+    receipts = vandals(lake, form, fails, prepared)
+    assert sum(receipt.rows_in for receipt in receipts) == ROWS
+    lost = [BAD - 1] if fails == "row" else []
+    kept = [row for row in range(ROWS) if row not in lost]
+    expected = every_type().append_column("score", pa.array(independent(lake, form), pa.string()))
+    parts = [pq.read_table(lake.revision() / receipt.data.name) for receipt in receipts if receipt.data]
+    written = pa.concat_tables(parts)
+    assert written["_row"].to_pylist() == kept
+    for name in expected.column_names:
+        values = expected[name].to_pylist()
+        assert written[name].to_pylist() == [values[row] for row in kept], name
+    quarantines = [pq.read_table(lake.revision() / each.quarantine.name) for each in receipts if each.quarantine]
+    inputs = [row["input"] for table in quarantines for row in table.to_pylist()]
+    assert inputs == [every_type().slice(row, 1).to_pylist()[0] for row in lost]
+
+
+IN_PLACE = """
+import torch
+
+
+def score(batch):
+    x = torch.from_numpy(batch["x"]){own}
+    x *= 2
+    return {{"score": x.numpy()}}
+"""
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+@pytest.mark.parametrize(("own", "notes"), [("", (WRITES,)), (".clone()", ())])
+def test_a_predictor_that_writes_into_its_batch_is_told_so(lake: Lake, own: str, notes: tuple[str, ...]) -> None:
+    lake.ready()
+    lake.write_model(IN_PLACE.format(own=own))
+    *_, last = try_model(lake.worker_spec(), samples(lake.planned()))
+    assert last == Loaded("cpu", notes=notes)
