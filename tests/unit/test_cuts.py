@@ -54,7 +54,7 @@ def score(scorer: Counting, rows: int, batch: int, cuts: Cuts) -> Scored:
 def test_a_predictor_that_takes_single_rows_only_ends_the_attempt_within_a_few_calls() -> None:
     """27,000 rows of it used to be 27,000 failing calls and as many single ones."""
     scorer = Counting(lambda seen: len(seen) > 1)
-    with pytest.raises(BatchesBroken, match="batches of more than one row.*ValueError: not 2 at once; each row alone"):
+    with pytest.raises(BatchesBroken, match=r"batches of more than one row.*ValueError: not 2 at once; each row alone"):
         score(scorer, 27_000, 4096, Cuts())
     assert scorer.calls < 5 * ALLOWED
 
@@ -69,7 +69,7 @@ def test_bad_rows_here_and_there_do_not_hide_it() -> None:
 
 def test_a_predictor_that_takes_far_fewer_rows_than_it_is_given_ends_the_attempt() -> None:
     scorer = Counting(lambda seen: len(seen) > 100)
-    with pytest.raises(BatchesBroken, match="or give it smaller ones: model.batch_size"):
+    with pytest.raises(BatchesBroken, match=r"or give it smaller ones: model\.batch_size"):
         score(scorer, 27_000, 1000, Cuts())
 
 
