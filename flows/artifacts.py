@@ -32,6 +32,7 @@ from nightjar.flows.escaping import code, markdown
 from nightjar.flows.summary import unfinished
 from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.gates import GateResult
+from nightjar.inference.metrics import nonfinite_notes
 from nightjar.inference.progress import Progress
 from nightjar.inference.report import MAX_LINES, RunReport, follow
 from nightjar.inference.request import RunRequest
@@ -146,7 +147,11 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
     """The page a person reads in the morning, and a link to the output."""
     where = f"{request.run_uri}/r{scored.revision}"
     state = f"published as #{publication.number}" if publication.number else "not published"
-    notes = [*scored.warnings, *([unfinished(publication)] if publication.unfinished else [])]
+    notes = [
+        *scored.warnings,
+        *nonfinite_notes(verdict.metrics.get("outputs", {})),
+        *([unfinished(publication)] if publication.unfinished else []),
+    ]
     page = _summary(request, scored, verdict, f"{request.output}/{publication.manifest}", state, notes)
     name = request.job.name
     deliver(

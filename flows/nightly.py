@@ -97,7 +97,9 @@ def score_task(request: RunRequest, discovery: Discovery) -> Scored:
         with artifacts.ProgressArtifact(request) as progress:
             scored = steps.score(request, discovery, progress)
             progress(scored.progress)
-    except RunFailed:
+    except RunFailed as error:
+        if isinstance(error, GateFailed):
+            artifacts.show_gates(request, error.gates)
         artifacts.show_shards(request)
         raise
     artifacts.show_shards(request)

@@ -14,6 +14,7 @@ from nightjar.flows.escaping import line
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import StorageError
+from nightjar.inference.metrics import nonfinite_notes
 from nightjar.inference.report import SILENT, follow, lost, standing
 from nightjar.inference.request import RunRequest
 
@@ -105,6 +106,7 @@ def as_text(launched: Launched, total_s: float) -> str:
         f"  data       {folder}/data",
         f"  manifest   {request.output}/{outcome.publication.manifest}",
         *[f"  note       {warning}" for warning in scored.warnings],
+        *[f"  note       {note}" for note in nonfinite_notes(outcome.verdict.metrics.get("outputs", {}))],
         *([f"  note       {unfinished(outcome.publication)}"] if outcome.publication.unfinished else []),
         *_unreported(launched),
         "",

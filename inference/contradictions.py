@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from nightjar.inference.columns import ColumnState
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import Job
+from nightjar.inference.job import ColumnCheck, Job
 from nightjar.inference.metrics import Metrics
 
 _ASKS = {"min": "compares numbers", "max": "compares numbers", "finite": "asks for numbers"}
@@ -31,6 +31,8 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
     Metrics.for_job(job)
     outputs = job.model.output_types()
     for index, check in enumerate(job.checks):
+        if not isinstance(check, ColumnCheck):
+            continue
         kind = outputs[check.column] if check.column in outputs else schema.field(check.column).type
         for asked, judged in _ANSWERED_BY.items():
             limit = getattr(check, asked)

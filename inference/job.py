@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import string
 from itertools import takewhile
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 import pyarrow as pa
 from cronsim import CronSim, CronSimError
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from nightjar.inference.sentences import nearest
 
@@ -150,8 +160,8 @@ class Audit(_Model):
     tolerance: float = Field(default=1e-5, ge=0, strict=False)
 
 
-class Check(_Model):
-    """A gate on one output or carried column. `nulls` is the largest share of nulls allowed."""
+class ColumnCheck(_Model):
+    """Gates on one output or carried column. `nulls` is the largest share of nulls and NaN allowed."""
 
     column: str
     min: float | None = Field(default=None, strict=False)
@@ -160,10 +170,77 @@ class Check(_Model):
     finite: bool | None = None
 
     @model_validator(mode="after")
-    def _asks(self) -> Check:
+    def _asks(self) -> ColumnCheck:
         if self.min is None and self.max is None and self.nulls is None and self.finite is None:
             raise ValueError("asks nothing: give at least one of min, max, nulls, finite")
         return self
+
+
+class Limits(_Model):
+    """How much input there must be, and may be."""
+
+    min: int | None = Field(default=None, ge=0)
+    max: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if all(getattr(self, name) is None for name in type(self).model_fields):
+            raise ValueError(f"asks nothing: give at least one of {', '.join(type(self).model_fields)}")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}")
+        return self
+
+
+class RowLimits(Limits):
+    """The same of rows. `change`: by what share they may differ from those of the night that `against` names."""
+
+    against: Literal["last"] | None = None
+    change: float | None = Field(default=None, ge=0, strict=False)
+
+    @model_validator(mode="after")
+    def _compares(self) -> RowLimits:
+        if (self.against is None) != (self.change is None):
+            raise ValueError("against and change belong together: write {against: last, change: 0.3}")
+        return self
+
+
+class RowsCheck(_Model):
+    """Gates on the rows of the input."""
+
+    rows: RowLimits
+
+
+class FilesCheck(_Model):
+    """Gates on the files of the input."""
+
+    files: Limits
+
+
+CHECKS: dict[str, type[_Model]] = {"column": ColumnCheck, "rows": RowsCheck, "files": FilesCheck}
+"""The key by which a check says its kind → what else may stand there."""
+
+
+def _kind_of_check(value: Any) -> str:
+    """What the check is on, as written or built; one that does not say is taken for one on a column."""
+    if isinstance(value, dict):
+        return next((kind for kind in CHECKS if kind in value), "column")
+    return next((kind for kind, model in CHECKS.items() if isinstance(value, model)), "column")
+
+
+def _of_one_kind(value: Any) -> Any:
+    if isinstance(value, dict) and len(kinds := [kind for kind in CHECKS if kind in value]) != 1:
+        if kinds:
+            raise ValueError(f"is on {' and '.join(kinds)}; write a check for each")
+        meant = next(filter(None, (nearest(str(key), CHECKS) for key in value)), "")
+        raise ValueError(f"is on nothing: give one of {', '.join(CHECKS)}{meant}")
+    return value
+
+
+Check = Annotated[
+    Annotated[ColumnCheck, Tag("column")] | Annotated[RowsCheck, Tag("rows")] | Annotated[FilesCheck, Tag("files")],
+    Discriminator(_kind_of_check),
+    BeforeValidator(_of_one_kind),
+]
 
 
 class Schedule(_Model):
@@ -271,12 +348,17 @@ class Job(_Model):
             raise ValueError("model.path: the torch adapter needs the path of an exported program (.pt2)")
         written = carried | set(self.model.outputs)
         for index, check in enumerate(self.checks):
-            if check.column not in written:
+            if isinstance(check, ColumnCheck) and check.column not in written:
                 raise ValueError(
                     f"checks[{index}].column: {check.column!r} is neither an output nor a carried column"
                     + nearest(check.column, written)
                 )
         return self
+
+    @property
+    def checked_columns(self) -> tuple[str, ...]:
+        """The columns that checks are on, each once."""
+        return tuple({check.column: None for check in self.checks if isinstance(check, ColumnCheck)})
 
     def date_of(self, moment: dt.datetime) -> dt.date:
         """The logical date of a moment (with time zone): the date in the schedule's time zone, by default UTC."""
@@ -311,7 +393,7 @@ class Job(_Model):
             "preprocess": self.preprocess,
             "carry": self.carry,
             "label": self.label,
-            "checked": sorted({check.column for check in self.checks}),
+            "checked": sorted(self.checked_columns),
             "lineage": self.output.lineage,
             "format": self.output.format,
             "gpu": self.resources.gpus > 0,
@@ -343,3 +425,8 @@ def arrow_type(text: str) -> pa.DataType:
 def fill(text: str, date: dt.date) -> str:
     """A location with its dates filled in."""
     return text.format(date=date)
+
+
+def is_dated(uri: str) -> bool:
+    """Whether a location is another one for each date."""
+    return any(field is not None for _, field, _, _ in string.Formatter().parse(uri))

@@ -16,7 +16,23 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import ActorRange, Audit, Check, Input, Job, Model, Output, Resources, Retry, Schedule, fill
+from nightjar.inference.job import (
+    CHECKS,
+    ActorRange,
+    Audit,
+    Input,
+    Job,
+    Limits,
+    Model,
+    Output,
+    Resources,
+    Retry,
+    RowLimits,
+    RowsCheck,
+    Schedule,
+    fill,
+    is_dated,
+)
 from nightjar.inference.sentences import sentences
 from nightjar.inference.shards import clip
 
@@ -25,21 +41,24 @@ _LATER = {
 }
 _PLACES = ("input.uri", "output.uri", "model.path")
 
-_SECTIONS: dict[str, type[BaseModel]] = {
-    "": Job,
-    "input": Input,
-    "model": Model,
-    "output": Output,
-    "resources": Resources,
-    "resources.actors": ActorRange,
-    "retry": Retry,
-    "audit": Audit,
-    "checks": Check,
-    "schedule": Schedule,
+_SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
+    "": (Job,),
+    "input": (Input,),
+    "model": (Model,),
+    "output": (Output,),
+    "resources": (Resources,),
+    "resources.actors": (ActorRange,),
+    "retry": (Retry,),
+    "audit": (Audit,),
+    "checks": tuple(CHECKS.values()),
+    "checks.rows": (RowLimits,),
+    "checks.files": (Limits,),
+    "schedule": (Schedule,),
 }
 _CHOICES = {
     "model.batch_size": "auto or a number of rows, 1 or more",
     "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}",
+    "checks[]": "a check on a column, on rows or on files, as {column: score, min: 0} or {rows: {min: 1000}}",
 }
 
 
@@ -175,6 +194,12 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     for key in _PLACES:
         if value := _value(job, key):
             _check_place(value, f"{path}: {key}")
+    for index, check in enumerate(job.checks):
+        if isinstance(check, RowsCheck) and check.rows.against and is_dated(job.output.uri):
+            raise JobError(
+                f"{path}: checks[{index}].rows.against: output.uri has a {{date}}, so each night is published in a "
+                "place of its own and none is the last; take the {date} out of it, or compare with min and max"
+            )
     return job
 
 

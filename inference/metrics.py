@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.columns import ColumnState
+from nightjar.inference.columns import ColumnState, FiniteState, holds_floats
 from nightjar.inference.errors import JobError
 from nightjar.inference.evaluation import BinaryState
 from nightjar.inference.job import Job
@@ -22,11 +22,28 @@ from nightjar.inference.job import Job
 _VERSION = 1
 
 
-class Metrics:
-    """All accumulators of one job: a `ColumnState` per checked column, a `BinaryState` if it has a label."""
+def nonfinite_notes(outputs: dict[str, dict[str, int]], of: str = "the output") -> list[str]:
+    """A sentence for each float output that is not finite everywhere. outputs: as in `Metrics.results()`."""
+    return [
+        f"{name!r} is NaN or infinite in {found['nonfinite']:,} values of {found['rows']:,} rows of {of}; a check "
+        f"{{column: {name}, finite: true}} refuses that"
+        for name, found in outputs.items()
+        if found["nonfinite"]
+    ]
 
-    def __init__(self, columns: dict[str, ColumnState], evaluation: BinaryState | None) -> None:
+
+class Metrics:
+    """All accumulators of one job.
+
+    columns: a state per checked column. outputs: one per float output, checked or not; parts of earlier versions have
+    none. evaluation: if the job has a label.
+    """
+
+    def __init__(
+        self, columns: dict[str, ColumnState], outputs: dict[str, FiniteState], evaluation: BinaryState | None
+    ) -> None:
         self.columns = columns
+        self.outputs = outputs
         self.evaluation = evaluation
 
     @classmethod
@@ -36,12 +53,14 @@ class Metrics:
         Raises:
             JobError: the job has a label, but no output is a float.
         """
-        columns = {check.column: ColumnState() for check in job.checks}
+        columns = {name: ColumnState() for name in job.checked_columns}
+        types = job.model.output_types()
+        outputs = {name: FiniteState() for name, type_ in types.items() if holds_floats(type_)}
         if job.label is None:
-            return cls(columns, None)
-        for name, type_ in job.model.output_types().items():
+            return cls(columns, outputs, None)
+        for name, type_ in types.items():
             if pa.types.is_floating(type_):
-                return cls(columns, BinaryState(job.label, name))
+                return cls(columns, outputs, BinaryState(job.label, name))
         raise JobError(
             f"label: {job.label!r} needs a score to be compared with, but no output of the model is a float; "
             "declare one in model.outputs, such as `score: float32`, or drop label"
@@ -55,6 +74,8 @@ class Metrics:
         """
         for name, state in self.columns.items():
             state.update(table[name])
+        for name, counted in self.outputs.items():
+            counted.update(table[name])
         if self.evaluation is not None:
             if label is None:
                 raise ValueError(f"the job's label {self.evaluation.label!r} was not given")
@@ -67,13 +88,16 @@ class Metrics:
             raise ValueError("metrics of different jobs cannot be merged")
         for name, state in self.columns.items():
             state.merge(other.columns[name])
+        for name, counted in other.outputs.items():
+            self.outputs.setdefault(name, FiniteState()).merge(counted)
         if mine is not None and theirs is not None:
             mine.merge(theirs)
 
     def to_bytes(self) -> bytes:
         """ASCII, because some Parquet readers refuse a footer whose values are not UTF-8."""
         columns = {name: astuple(state) for name, state in self.columns.items()}
-        record: dict[str, Any] = {"v": _VERSION, "columns": columns}
+        outputs = {name: astuple(state) for name, state in self.outputs.items()}
+        record: dict[str, Any] = {"v": _VERSION, "columns": columns, "outputs": outputs}
         if self.evaluation is not None:
             record["evaluation"] = self.evaluation.as_record()
         return json.dumps(record, separators=(",", ":")).encode("ascii")
@@ -90,14 +114,16 @@ class Metrics:
             if record["v"] != _VERSION:
                 raise ValueError(f"metrics of version {record['v']}, not {_VERSION}")
             columns = {name: ColumnState(*values) for name, values in record["columns"].items()}
+            outputs = {name: FiniteState(*counts) for name, counts in record.get("outputs", {}).items()}
             evaluation = BinaryState.of_record(record["evaluation"]) if "evaluation" in record else None
-            return cls(columns, evaluation)
+            return cls(columns, outputs, evaluation)
         except (KeyError, TypeError, IndexError, AttributeError, zlib.error) as error:
             raise ValueError(f"not a metrics state: {error}") from error
 
     def results(self) -> dict[str, Any]:
-        """JSON-able: `columns` by name, and `evaluation` (None without a label)."""
+        """JSON-able: `columns` and `outputs` by name, and `evaluation` (None without a label)."""
         return {
             "columns": {name: state.results() for name, state in self.columns.items()},
+            "outputs": {name: asdict(state) for name, state in self.outputs.items()},
             "evaluation": None if self.evaluation is None else self.evaluation.results(),
         }

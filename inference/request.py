@@ -6,7 +6,6 @@ import datetime as dt
 import json
 import os
 import re
-import string
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from nightjar.inference import publish
 from nightjar.inference.contradictions import check_label_and_gates
 from nightjar.inference.discovery import first_schema, input_folder, takes_in, usual_schema
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
-from nightjar.inference.job import Job, fill
+from nightjar.inference.job import Job, fill, is_dated
 from nightjar.inference.jobfile import load_job
 from nightjar.inference.ledger import LEASE_S
 from nightjar.inference.models import fetch_model, model_fingerprint
@@ -148,7 +147,7 @@ def make_request(
         fresh=fresh,
         publish=publish and not limit,
         shards=shards,
-        dated=_is_dated(job),
+        dated=is_dated(job.output.uri),
     )
 
 
@@ -162,13 +161,9 @@ def _date(text: str | None, strict: bool = True) -> dt.date | None:
     return None
 
 
-def _is_dated(job: Job) -> bool:
-    return any(field is not None for _, field, _, _ in string.Formatter().parse(job.output.uri))
-
-
 def _recorded(storage: Storage, job: Job, run_id: str | None, day: dt.date | None) -> dict[str, Any]:
     """What a named run began with: continuing it after midnight must not move its date. day: if it is known."""
-    if run_id is None or (_is_dated(job) and day is None):
+    if run_id is None or (is_dated(job.output.uri) and day is None):
         return {}
     try:
         output = fill(job.output.uri, day or dt.date.min)

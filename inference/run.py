@@ -25,7 +25,6 @@ from nightjar.inference.engine import tasks
 from nightjar.inference.engine.capacity import check_cluster
 from nightjar.inference.errors import (
     AuditFailed,
-    GateFailed,
     Held,
     JobError,
     RunFailed,
@@ -33,6 +32,7 @@ from nightjar.inference.errors import (
     StorageError,
     TakenBack,
 )
+from nightjar.inference.evidence import found, judge_input
 from nightjar.inference.gates import GateResult
 from nightjar.inference.ledger import LedgerWriter, Record, State
 from nightjar.inference.manifest import write_manifest
@@ -135,6 +135,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     spec = worker_spec(request, discovery.schema, check_model(request), rows=discovery.rows)
     loaded = tasks.preflight(spec, samples(made))
     warnings = [*_told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
+    warnings += [gate.sentence for gate in judge_input(request, discovery) if not gate.passed]
     if discovery.unreadable:
         warnings.append(f"{discovery.unreadable} files cannot be read: their shards will fail")
     return Checked(loaded.device, SAMPLE_ROWS, tuple(warnings))
@@ -153,6 +154,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
     Raises:
         Held: another writer holds the run.
         JobError, ClusterError: preflight found what must be changed first.
+        GateFailed: there is too little input, or too much; nothing was scored.
         RunFailed: some shards have no result; the others are committed.
     """
     began = time.time()
@@ -185,6 +187,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         progress = progress_of(writer, made)
         campaign = Campaign(made, spec, writer, fingerprint, progress, listener, _only(request, made))
         listener(progress)
+        gates.enforce(judge_input(request, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
         loaded = _preflight(spec, made, writer)
         campaign.run()
@@ -223,22 +226,21 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         audited = _audit(request, uri, table, writer, listener, scored.progress)
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
         rescored = _rescore(request, scored, discovery, uri, table, writer)
-        metrics = Metrics.from_bytes(audited.metrics).results()
-        results = gates.evaluate(
-            request.job,
+        metrics = Metrics.from_bytes(audited.metrics)
+        evidence = gates.Evidence(
+            found(request, discovery),
             shards=len(made),
-            missing=0,
             rows_in=audited.rows_in,
             rows_quarantined=audited.rows_quarantined,
-            metrics=metrics,
+            columns=metrics.columns,
             rescored=rescored,
         )
-        if failed := [gate for gate in results if not gate.passed]:
-            raise GateFailed("; ".join(gate.sentence for gate in failed), results)
+        results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))
+        shown = metrics.results()
         name, digest = write_manifest(
-            request, scored.revision, scored.fingerprint, writer, uri, table, audited, metrics, results, rescored
+            request, scored.revision, scored.fingerprint, writer, uri, table, audited, shown, results, rescored
         )
-        return Verdict(scored.revision, writer.epoch, results, metrics, name, digest, time.time() - began)
+        return Verdict(scored.revision, writer.epoch, results, shown, name, digest, time.time() - began)
 
 
 def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
@@ -389,7 +391,7 @@ def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:
     assert finished.state.intent is not None
     entry = known(publish.Published, finished.state.intent["published"])
     manifest = publish.read_manifest(request.storage, request.output, entry)
-    results = tuple(GateResult(**gate) for gate in manifest["gates"])
+    results = tuple(map(gates.of_record, manifest["gates"]))
     return Verdict(scored.revision, scored.epoch, results, manifest["metrics"], entry.manifest, entry.checksum)
 
 

@@ -49,11 +49,14 @@ _WITHOUT_VALUE = {"missing", "string_too_short", "too_short"}
 _SHOWN_CHARS = 60
 
 
-def sentences(error: ValidationError, sections: Mapping[str, type[BaseModel]], choices: Mapping[str, str]) -> list[str]:
+Sections = Mapping[str, tuple[type[BaseModel], ...]]
+
+
+def sentences(error: ValidationError, sections: Sections, choices: Mapping[str, str]) -> list[str]:
     """One sentence per fault.
 
-    sections: the model behind each key that has keys of its own, '' for the file itself. choices: what may be
-    written where a key takes more than one form.
+    sections: the model, or models, behind each key that has keys of its own, '' for the file itself. choices: what
+    may be written where a key takes more than one form; `[]` stands for the place in a list.
     """
     found = _faults(error, choices)
     return [_sentence(where, fault, sections, choices) for where, fault in found.items()]
@@ -90,7 +93,7 @@ def _where(location: tuple[int | str, ...], choices: Mapping[str, str]) -> str:
     """The key as a user would write it. Under a choice pydantic names the form, which nobody wrote."""
     where, previous = "", ""
     for part in location:
-        if previous not in choices:
+        if _any_index(previous) not in choices:
             where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part
             previous = where
         else:
@@ -98,7 +101,7 @@ def _where(location: tuple[int | str, ...], choices: Mapping[str, str]) -> str:
     return where
 
 
-def _sentence(where: str, fault: Any, sections: Mapping[str, type[BaseModel]], choices: Mapping[str, str]) -> str:
+def _sentence(where: str, fault: Any, sections: Sections, choices: Mapping[str, str]) -> str:
     kind = fault["type"]
     if kind == "value_error":
         return f"{where}: {fault['ctx']['error']}" if where else str(fault["ctx"]["error"])
@@ -109,7 +112,7 @@ def _sentence(where: str, fault: Any, sections: Mapping[str, type[BaseModel]], c
     return f"{where}: {_must(where, kind, fault, sections, choices)}{_given(kind, fault['input'])}"
 
 
-def _meant(where: str, sections: Mapping[str, type[BaseModel]]) -> str:
+def _meant(where: str, sections: Sections) -> str:
     """Which key is meant: what others call so, one spelt like it, or the same of another section; else all known."""
     section, _, key = where.rpartition(".")
     known = _keys(section, sections)
@@ -121,11 +124,9 @@ def _meant(where: str, sections: Mapping[str, type[BaseModel]]) -> str:
     return f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else f"; known: {', '.join(known)}"
 
 
-def _must(
-    where: str, kind: str, fault: Any, sections: Mapping[str, type[BaseModel]], choices: Mapping[str, str]
-) -> str:
-    if where in choices:
-        return f"must be {choices[where]}"
+def _must(where: str, kind: str, fault: Any, sections: Sections, choices: Mapping[str, str]) -> str:
+    if choice := choices.get(_any_index(where)):
+        return f"must be {choice}"
     if kind == "model_type":
         return f"must be a mapping with the keys {', '.join(_keys(where, sections))}"
     if kind in _PLAIN:
@@ -146,6 +147,12 @@ def _given(kind: str, value: Any) -> str:
     return f", not {shown}" + ("; put it in quotes" if quotes else "")
 
 
-def _keys(section: str, sections: Mapping[str, type[BaseModel]]) -> list[str]:
-    model = sections.get(re.sub(r"\[\d+\]", "", section))
-    return [name for name, field in model.model_fields.items() if not field.exclude] if model else []
+def _keys(section: str, sections: Sections) -> list[str]:
+    models = sections.get(re.sub(r"\[\d+\]", "", section), ())
+    fields = [each for model in models for each in model.model_fields.items()]
+    return list(dict.fromkeys(field.alias or name for name, field in fields if not field.exclude))
+
+
+def _any_index(where: str) -> str:
+    """`checks[3]` as it stands among the choices: `checks[]`."""
+    return re.sub(r"\[\d+\]", "[]", where)

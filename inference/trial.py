@@ -6,16 +6,18 @@ Apart from the engine, so that the process that tries needs nothing of Ray Data.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.assignment import WorkerSpec, load
+from nightjar.inference.columns import FiniteState, holds_floats
 from nightjar.inference.cuts import Cuts
 from nightjar.inference.errors import BatchesBroken, NightjarError, ProcessSpoilt, ShardError, StorageError
+from nightjar.inference.metrics import nonfinite_notes
 from nightjar.inference.plan import Plan, shard_of_line
-from nightjar.inference.scoring import BatchSize, RowFailure, Scored, score_table
+from nightjar.inference.scoring import BatchSize, Scored, score_table
 from nightjar.inference.shards import Piece, clip
 from nightjar.inference.sources import parquet
 from nightjar.inference.worker import ShardWorker
@@ -74,7 +76,7 @@ def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> 
             continue
         first = piece.first_row + (piece.rows - table.num_rows if last else 0)
         try:
-            failures = _score(worker, table, first)
+            scored = _score(worker, table, first)
         except BatchesBroken as error:
             if broken:
                 break
@@ -84,8 +86,9 @@ def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> 
             # As with a row that kills its process: the passes find it.
             yield Loaded(device, str(spoilt))
             return
+        failures = scored.failures
         if len(failures) < max(1, table.num_rows):
-            notes = broken, WRITES if worker.scorer.wrote else ""
+            notes = broken, WRITES if worker.scorer.wrote else "", *_nonfinite(scored.outputs)
             yield Loaded(device, notes=tuple(filter(None, notes)))
             return
         said = f"{failures[0].error}: {failures[0].message}" if failures else "it has none"
@@ -100,8 +103,8 @@ def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> 
     yield f"none of the first {refused[0]}{more}"
 
 
-def _score(worker: ShardWorker, table: pa.Table, first: int) -> tuple[RowFailure, ...]:
-    """The rows that fail alone. A batch of which every row can be scored must not fail: `BatchesBroken`."""
+def _score(worker: ShardWorker, table: pa.Table, first: int) -> Scored:
+    """What becomes of the rows. A batch of which every row can be scored must not fail: `BatchesBroken`."""
     size, types = BatchSize(min(SAMPLE_ROWS, worker.size.rows)), worker.spec.job.model.output_types()
     steps = score_table(table, worker.scorer, size, types, origin=first, cuts=Cuts(allowed=0, share=0.0))
     while True:
@@ -109,4 +112,13 @@ def _score(worker: ShardWorker, table: pa.Table, first: int) -> tuple[RowFailure
             next(steps)
         except StopIteration as stop:
             scored: Scored = stop.value
-            return scored.failures
+            return scored
+
+
+def _nonfinite(outputs: pa.Table) -> list[str]:
+    found = {}
+    for name, column in zip(outputs.column_names, outputs.columns, strict=True):
+        if holds_floats(column.type):
+            found[name] = FiniteState()
+            found[name].update(column)
+    return nonfinite_notes({name: asdict(state) for name, state in found.items()}, "the sample")

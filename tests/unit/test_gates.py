@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,35 +12,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.gates import GateResult, budget_rows, evaluate
+from nightjar.inference.columns import ColumnState
+from nightjar.inference.errors import GateFailed
+from nightjar.inference.gates import (
+    Evidence,
+    Found,
+    GateResult,
+    LastNight,
+    budget_rows,
+    enforce,
+    evaluate,
+    gates_of,
+    input_gates,
+    of_record,
+)
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
 from nightjar.inference.metrics import Metrics
 
+JOB = Path("/jobs/job.yaml")
+CONTENT = {
+    "name": "delays",
+    "input": {"uri": "in/"},
+    "model": {"uses": "mine:Model", "outputs": {"score": "float32"}},
+    "output": {"uri": "out/"},
+}
+INF, NAN = math.inf, math.nan
+
 
 def job_of(max_quarantined: float = 0.001, **check: Any) -> Job:
-    content = {
-        "name": "delays",
-        "input": {"uri": "in/"},
-        "model": {"uses": "mine:Model", "outputs": {"score": "float32"}},
-        "output": {"uri": "out/"},
-        "retry": {"max_quarantined": max_quarantined},
-        "checks": [{"column": "score", **check}] if check else [],
-    }
-    return parse_job(content, Path("/jobs/job.yaml"))
+    checks = [{"column": "score", **check}] if check else []
+    return parse_job({**CONTENT, "retry": {"max_quarantined": max_quarantined}, "checks": checks}, JOB)
 
 
-def gates(job: Job, metrics: dict[str, Any] | None = None, **counts: int) -> dict[str, GateResult]:
-    counts = {"shards": 4, "missing": 0, "rows_in": 1000, "rows_quarantined": 0, **counts}
-    return {gate.name: gate for gate in evaluate(job, metrics=metrics or {}, **counts)}
+def gates(job: Job, columns: dict[str, ColumnState] | None = None, **counts: int) -> dict[str, GateResult]:
+    counts = {"shards": 4, "rows_in": 1000, **counts}
+    evidence = Evidence(Found(files=4, rows=1000), columns=columns or {}, **counts)
+    return {gate.name: gate for gate in evaluate(gates_of(job), evidence)}
 
 
 def gate(values: pa.Array, **check: Any) -> GateResult:
     """The one gate of a job with this check, on these scores."""
-    job = job_of(**check)
-    metrics = Metrics.for_job(job)
-    metrics.update(pa.table({"score": values}), None)
-    (result,) = list(gates(job, metrics.results()).values())[2:]
+    state = ColumnState()
+    state.update(pa.chunked_array([values]))
+    (result,) = list(gates(job_of(**check), {"score": state}).values())[2:]
     return result
 
 
@@ -102,6 +118,15 @@ def test_exactly_at_the_budget_passes_and_one_more_row_does_not() -> None:
         ([None] + [0.5] * 999, {"nulls": 0.001}, True),
         ([float("nan")], {"finite": True}, False),
         ([0.5, None], {"finite": True}, True),
+        ([0.5, INF], {"max": 1}, False),
+        ([0.5, -INF], {"max": 1}, True),
+        ([0.5, NAN], {"max": 1}, False),
+        ([0.5, -INF], {"min": 0}, False),
+        ([0.5, INF], {"min": 0}, True),
+        ([0.5, NAN], {"min": 0}, False),
+        ([0.5, NAN], {"nulls": 0}, False),
+        ([0.5, NAN, None, 0.5], {"nulls": 0.5}, True),
+        ([0.5, INF], {"nulls": 0}, True),
     ],
 )
 def test_a_value_exactly_at_the_limit_passes(values: list[Any], check: dict[str, Any], passed: bool) -> None:
@@ -115,12 +140,72 @@ def test_a_value_just_past_its_limit_never_reads_the_same_as_the_limit() -> None
     assert (result.passed, result.observed, result.limit) == (False, "1.0000000000000002", "1")
 
 
-def test_a_failure_says_what_was_seen_and_what_to_do() -> None:
-    result = gate(pa.array([0.2, 1.25, float("inf")], pa.float32()), max=1)
-    assert result.sentence == (
-        "The greatest 'score' is 1.25 (1 not finite left out), above checks[0].max = 1. "
-        "Mend the input or the model, or raise checks[0].max."
-    )
+@pytest.mark.parametrize(
+    ("values", "check", "observed", "said"),
+    [
+        (
+            [0.2, 1.25, None],
+            {"max": 1},
+            "1.25",
+            "The greatest 'score' is 1.25, above checks[0].max = 1. Mend the input or the model, or raise "
+            "checks[0].max.",
+        ),
+        (
+            [0.2, -INF, 0.1],
+            {"min": 0},
+            "-inf",
+            "The smallest 'score' is -inf, below checks[0].min = 0. Mend the input or the model, or lower "
+            "checks[0].min.",
+        ),
+        (
+            [0.2, NAN, NAN],
+            {"max": 1},
+            "0.2, 2 NaN",
+            "'score' is NaN in 2 rows, and NaN is no value that checks[0].max = 1 allows. Mend the input or the "
+            "model, or remove checks[0].max.",
+        ),
+        (
+            [INF, NAN],
+            {"max": 1},
+            "inf, 1 NaN",
+            "The greatest 'score' is inf, above checks[0].max = 1. 'score' is NaN in 1 row, and NaN is no value that "
+            "checks[0].max = 1 allows. Mend the input or the model, or raise checks[0].max.",
+        ),
+        (
+            [None, NAN, 0.5],
+            {"nulls": 0.1},
+            "2 of 3 rows",
+            "'score' is null or NaN in 2 rows, more than the 0 that checks[0].nulls = 0.1 allows. Mend the input or "
+            "the model, or raise checks[0].nulls.",
+        ),
+    ],
+)
+def test_a_failure_says_what_was_seen_and_what_to_do(
+    values: list[Any], check: dict[str, Any], observed: str, said: str
+) -> None:
+    result = gate(pa.array(values, pa.float32()), **check)
+    assert (result.passed, result.observed, result.sentence) == (False, observed, said)
+
+
+def test_seen_8_what_is_infinite_or_nan_passes_neither_min_nor_max_nor_nulls() -> None:
+    """500 values of +inf, 500 of -inf and 500 NaN of 10,000 were published, 5 of 5 gates green."""
+    job = job_of(min=0, max=1, nulls=0)
+    metrics = Metrics.for_job(job)
+    scores = [0.5] * 8500 + [INF] * 500 + [-INF] * 500 + [NAN] * 500
+    metrics.update(pa.table({"score": pa.array(scores, pa.float32())}), None)
+    found = gates(job, Metrics.from_bytes(metrics.to_bytes()).columns)
+    assert [found[f"score.{name}"].passed for name in ("min", "max", "nulls")] == [False] * 3
+    assert [found[f"score.{name}"].observed for name in ("min", "max", "nulls")] == [
+        "-inf, 500 NaN",
+        "inf, 500 NaN",
+        "500 of 10,000 rows",
+    ]
+
+
+def test_a_state_of_before_the_kinds_were_told_apart_passes_no_gate_that_any_of_them_fails() -> None:
+    state = ColumnState("number", 10, 0, 5, 0.1, 0.9)
+    found = gates(job_of(min=0, max=1, nulls=0), {"score": state})
+    assert not any(found[f"score.{name}"].passed for name in ("min", "max", "nulls"))
 
 
 @pytest.mark.parametrize(
@@ -128,8 +213,6 @@ def test_a_failure_says_what_was_seen_and_what_to_do() -> None:
     [
         ([], "no row was scored"),
         ([None], "every row is null"),
-        ([float("nan")], "no value is finite"),
-        ([None, float("inf")], "every value is null, NaN or infinite"),
     ],
 )
 @pytest.mark.parametrize("end", ["min", "max"])
@@ -163,6 +246,80 @@ def test_finite_is_asked_of_the_items_of_a_list_and_refused_on_text() -> None:
 
 def test_a_column_that_nobody_measured_passes_no_check() -> None:
     job = job_of(min=0, max=1, nulls=1, finite=True)
-    results = list(gates(job, {"columns": {}}).values())[2:]
+    results = list(gates(job, {}).values())[2:]
     assert [result.passed for result in results] == [False] * 4
     assert results[2].sentence.startswith("'score' was not measured, so checks[0].nulls cannot be judged.")
+
+
+NIGHT = LastNight("2026-11-18", "2026-11-18", 50_000)
+
+
+def input_gate(check: dict[str, Any], rows: int, files: int = 1, last: LastNight | None = None) -> GateResult:
+    """The one gate on the input of a job with this check."""
+    job = parse_job({**CONTENT, "checks": [check]}, JOB)
+    (result,) = evaluate(input_gates(job), Evidence(Found(files, rows, 0, last)))
+    assert result == evaluate(gates_of(job), Evidence(Found(files, rows, 0, last)))[-1]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("check", "rows", "files", "name", "passed"),
+    [
+        ({"rows": {"min": 50_000}}, 50_000, 1, "rows.min", True),
+        ({"rows": {"min": 50_000}}, 49_999, 1, "rows.min", False),
+        ({"rows": {"max": 50_000}}, 50_000, 1, "rows.max", True),
+        ({"rows": {"max": 50_000}}, 50_001, 1, "rows.max", False),
+        ({"files": {"min": 5}}, 1, 5, "files.min", True),
+        ({"files": {"min": 5}}, 1, 4, "files.min", False),
+        ({"files": {"max": 5}}, 1, 5, "files.max", True),
+        ({"files": {"max": 5}}, 1, 6, "files.max", False),
+        ({"rows": {"against": "last", "change": 0.3}}, 35_000, 1, "rows.last", True),
+        ({"rows": {"against": "last", "change": 0.3}}, 34_999, 1, "rows.last", False),
+        ({"rows": {"against": "last", "change": 0.3}}, 65_000, 1, "rows.last", True),
+        ({"rows": {"against": "last", "change": 0.3}}, 65_001, 1, "rows.last", False),
+        ({"rows": {"against": "last", "change": 0}}, 50_000, 1, "rows.last", True),
+        ({"rows": {"against": "last", "change": 2}}, 0, 1, "rows.last", True),
+    ],
+)
+def test_how_much_input_there_is_passes_exactly_at_the_limit(
+    check: dict[str, Any], rows: int, files: int, name: str, passed: bool
+) -> None:
+    result = input_gate(check, rows, files, NIGHT)
+    assert (result.name, result.passed) == (name, passed)
+    assert "checks[0]." in result.sentence
+
+
+def test_too_little_input_says_how_much_there_is_and_what_to_do() -> None:
+    assert input_gate({"rows": {"min": 50_000}}, 10_000).sentence == (
+        "The input has 10,000 rows in 1 file, less than checks[0].rows.min = 50,000. Run again when the rest of it is "
+        "there, or lower checks[0].rows.min."
+    )
+    result = input_gate({"rows": {"against": "last", "change": 0.3}}, 10_000, last=NIGHT)
+    assert (result.observed, result.limit) == ("10,000 rows", "35,000 to 65,000 rows")
+    assert result.sentence == (
+        "The input has 10,000 rows in 1 file, after the 50,000 rows of 2026-11-18 (2026-11-18), the last published "
+        "night: checks[0].rows.change = 0.3 allows 35,000 to 65,000 rows. See whether the input is all there and "
+        "there once, or raise checks[0].rows.change."
+    )
+
+
+def test_the_first_night_has_nothing_to_be_compared_with_and_says_so() -> None:
+    result = input_gate({"rows": {"against": "last", "change": 0.3}}, 1)
+    assert result.passed
+    assert result.sentence == (
+        "No earlier night is published, so checks[0].rows.change has nothing to compare with and passes."
+    )
+
+
+def test_enforcing_raises_with_every_verdict_or_hands_them_on() -> None:
+    job = job_of(min=0)
+    passed = tuple(gates(job, {"score": ColumnState("number", 1, 0, 0, 0.5, 0.5)}).values())
+    assert enforce(passed) == passed
+    with pytest.raises(GateFailed, match="was not measured") as failed:
+        enforce(tuple(gates(job).values()))
+    assert [gate.passed for gate in failed.value.gates] == [True, True, False]
+
+
+def test_a_verdict_of_an_earlier_versions_manifest_is_read() -> None:
+    record = {"name": "complete", "passed": True, "observed": "4 of 4 shards", "limit": "all", "sentence": "All."}
+    assert of_record(record) == GateResult("complete", True, "4 of 4 shards", "all", "All.")

@@ -81,7 +81,34 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"name": "My Job"}, "name: 'My Job' must be lower case letters, digits and dashes: it names the artifacts"),
     ({"input": "data/"}, "input: must be a mapping with the keys uri, format, shard_rows, not 'data/'"),
     ({"input__uri": ""}, "input.uri: must not be empty"),
-    ({"checks": ["score"]}, "checks[0]: must be a mapping with the keys column, min, max, nulls, finite, not 'score'"),
+    (
+        {"checks": ["score"]},
+        "checks[0]: must be a check on a column, on rows or on files, as {column: score, min: 0} or "
+        "{rows: {min: 1000}}, not 'score'",
+    ),
+    (
+        {"checks": [{"rwos": {"min": 5}}]},
+        "checks[0]: is on nothing: give one of column, rows, files; did you mean 'rows'?",
+    ),
+    (
+        {"checks": [{"column": "score", "min": 0, "fintie": True}]},
+        "unknown key 'checks[0].fintie'; did you mean 'checks[0].finite'?",
+    ),
+    ({"checks": [{"rows": {"mni": 5}}]}, "unknown key 'checks[0].rows.mni'; did you mean 'checks[0].rows.min'?"),
+    ({"checks": [{"rows": 5}]}, "checks[0].rows: must be a mapping with the keys min, max, against, change, not 5"),
+    ({"checks": [{"files": {"min": -1}}]}, "checks[0].files.min: must be at least 0, not -1"),
+    ({"checks": [{"files": {"min": 3, "max": 1}}]}, "checks[0].files: min 3 is more than max 1"),
+    ({"checks": [{"files": {}}]}, "checks[0].files: asks nothing: give at least one of min, max"),
+    (
+        {"checks": [{"rows": {"against": "last"}}]},
+        "checks[0].rows: against and change belong together: write {against: last, change: 0.3}",
+    ),
+    (
+        {"checks": [{"rows": {"against": "last", "change": 0.3}}], "output__uri": "out/{date}/"},
+        "checks[0].rows.against: output.uri has a {date}, so each night is published in a place of its own and none is "
+        "the last; take the {date} out of it, or compare with min and max",
+    ),
+    ({"checks": [{"column": "score", "rows": {"min": 5}}]}, "checks[0]: is on column and rows; write a check for each"),
     ({"checks": {"score": 1}}, "checks: must be a list, not {'score': 1}"),
     ({"carry": "id"}, "carry: must be a list, not 'id'"),
     ({"carry": [1]}, "carry[0]: must be text, not 1; put it in quotes"),

@@ -21,9 +21,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.evaluation import _BINS, _bins
-from nightjar.inference.job import Job
+from nightjar.inference.job import Job, arrow_type
 from nightjar.inference.jobfile import parse_job
-from nightjar.inference.metrics import Metrics
+from nightjar.inference.metrics import Metrics, nonfinite_notes
 
 
 def job_of(outputs: dict[str, str], label: str | None = "late", checks: tuple[str, ...] = ()) -> Job:
@@ -54,7 +54,7 @@ def evaluation(scores: Any, labels: Any) -> dict[str, Any]:
 
 
 def column(values: pa.Array | pa.ChunkedArray) -> dict[str, Any]:
-    metrics = Metrics.for_job(job_of({"score": "float32"}, None, ("value",)))
+    metrics = Metrics.for_job(job_of({"word": "string"}, None, ("value",)))
     metrics.update(pa.table({"value": values}), None)
     again = Metrics.from_bytes(metrics.to_bytes())
     assert again.results() == metrics.results()
@@ -283,6 +283,9 @@ def test_what_is_not_finite_is_counted_and_left_out_of_min_and_max(type_: pa.Dat
         "rows": 6,
         "nulls": 1,
         "nonfinite": 3,
+        "nan": 1,
+        "plus_inf": 1,
+        "minus_inf": 1,
         "min": 0.5,
         "max": 1.0,
         "kind": "number",
@@ -306,7 +309,7 @@ def test_items_of_nested_lists_and_tensors_are_counted_too() -> None:
 def merged(*values: pa.Array) -> dict[str, Any]:
     states = []
     for one in values:
-        metrics = Metrics.for_job(job_of({"score": "float32"}, None, ("value",)))
+        metrics = Metrics.for_job(job_of({"word": "string"}, None, ("value",)))
         metrics.update(pa.table({"value": one}), None)
         states.append(metrics)
     functools.reduce(lambda left, right: left.merge(right) or left, states)
@@ -353,14 +356,58 @@ def test_the_state_survives_a_parquet_footer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"nonsense", b"[]", b"{}", b'{"v":0}', b'{"v":1,"columns":{"x":[1,2,3,4,5,6,7]}}']
+    "data", [b"", b"nonsense", b"[]", b"{}", b'{"v":0}', b'{"v":1,"columns":{"x":[1,2,3,4,5,6,7,8,9]}}']
 )
 def test_what_is_not_a_state_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         Metrics.from_bytes(data)
 
 
-def test_without_label_and_checks_there_is_nothing_to_say() -> None:
-    metrics = Metrics.for_job(job_of({"score": "float32"}, None))
+def outputs(values: pa.Array, type_: str) -> dict[str, Any]:
+    """What is counted of an output without any check."""
+    metrics = Metrics.for_job(job_of({"score": type_}, None))
+    metrics.update(pa.table({"score": values}), None)
+    result: dict[str, Any] = Metrics.from_bytes(metrics.to_bytes()).results()["outputs"]
+    return result
+
+
+INF, NAN = math.inf, math.nan
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "nonfinite"),
+    [
+        ([0.5, 1.0], "float32", 0),
+        ([0.5, None, NAN, INF, -INF], "float32", 3),
+        ([INF, -INF], "float64", 2),
+        ([NAN], "float16", 1),
+        ([60000.0] * 1000, "float16", 0),  # their sum is infinite
+        ([1e308, 1e308], "float64", 0),
+        ([[0.5, NAN], [INF], [], None], "list<float32>", 2),
+        ([[0.5, NAN], None, [1.0, 2.0]], "float32[2]", 1),
+        ([], "float32", 0),
+    ],
+)
+def test_what_is_not_finite_in_a_float_output_is_counted_without_any_check(
+    values: list[Any], type_: str, nonfinite: int
+) -> None:
+    column = pa.array(values, pa.float32() if type_ == "float16" else arrow_type(type_)).cast(arrow_type(type_))
+    assert outputs(column, type_) == {"score": {"rows": len(values), "nonfinite": nonfinite}}
+    assert bool(nonfinite_notes(outputs(column, type_))) is bool(nonfinite)
+
+
+def test_the_parts_of_earlier_versions_are_merged_with_those_of_this_one() -> None:
+    """Their footers count nothing of unchecked outputs, and do not tell NaN from infinity."""
+    metrics = Metrics.for_job(job_of({"score": "float32"}, None, ("score",)))
+    metrics.update(pa.table({"score": pa.array([0.5, INF], pa.float32())}), None)
+    metrics.merge(Metrics.from_bytes(b'{"v":1,"columns":{"score":["number",3,0,1,0.1,0.2]}}'))
+    found = Metrics.from_bytes(metrics.to_bytes()).results()
+    assert found["outputs"] == {"score": {"rows": 2, "nonfinite": 1}}
+    assert (found["columns"]["score"]["rows"], found["columns"]["score"]["nan"]) == (5, 1)
+
+
+def test_a_label_and_float_outputs_are_all_there_is_to_measure_without_checks() -> None:
+    metrics = Metrics.for_job(job_of({"word": "string", "score": "float32"}, None))
     metrics.update(pa.table({"score": pa.array([0.5], pa.float32())}), None)
-    assert Metrics.from_bytes(metrics.to_bytes()).results() == {"columns": {}, "evaluation": None}
+    counted = {"score": {"rows": 1, "nonfinite": 0}}
+    assert Metrics.from_bytes(metrics.to_bytes()).results() == {"columns": {}, "outputs": counted, "evaluation": None}

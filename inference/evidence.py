@@ -1,0 +1,41 @@
+"""Where the gates' evidence on the input comes from: tonight's discovery, and what is published of earlier nights."""
+
+from __future__ import annotations
+
+from nightjar.inference import publish
+from nightjar.inference.discovery import Discovery
+from nightjar.inference.errors import Missing
+from nightjar.inference.gates import Evidence, Found, GateResult, LastNight, evaluate, input_gates
+from nightjar.inference.job import RowsCheck
+from nightjar.inference.request import RunRequest
+from nightjar.inference.storage import Storage
+
+
+def found(request: RunRequest, discovery: Discovery) -> Found:
+    """The whole input as it was found, also where the run is limited; the last night only if a check asks for it."""
+    compares = any(isinstance(check, RowsCheck) and check.rows.against for check in request.job.checks)
+    last = last_night(request.storage, request.output, request.date) if compares else None
+    return Found(discovery.files.num_rows, discovery.rows, discovery.unreadable, last)
+
+
+def judge_input(request: RunRequest, discovery: Discovery) -> tuple[GateResult, ...]:
+    """The verdicts of the gates on the input, before anything is scored."""
+    return evaluate(input_gates(request.job), Evidence(found(request, discovery)))
+
+
+def last_night(storage: Storage, output: str, date: str) -> LastNight | None:
+    """The published run of the latest date before this one; one whose files somebody has removed is none.
+
+    Raises:
+        JobError: its manifest is not the one that was published.
+    """
+    runs = publish.newest(storage, output).runs
+    # Of several runs of one date the one that is named by it, as readers of the latest night get it.
+    before = sorted((entry.date, run == entry.date, run) for run, entry in runs.items() if entry.date < date)
+    for day, _, run in reversed(before):
+        try:
+            totals = publish.read_manifest(storage, output, runs[run])["totals"]
+        except Missing:
+            continue
+        return LastNight(run, day, totals["rows_in"])
+    return None

@@ -1,0 +1,69 @@
+"""The gates: checks that decide whether a run may be published.
+
+A new gate is a class with `judge`; where a job asks for it by a check of a new kind, that is one more line in `_GATES`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from nightjar.inference.gates.always import Complete, Quarantine, Rescore, budget_rows
+from nightjar.inference.gates.amount import InputGate, files_gates, rows_gates
+from nightjar.inference.gates.column import ColumnGate, column_gates
+from nightjar.inference.gates.verdict import (
+    Evidence,
+    Found,
+    Gate,
+    GateResult,
+    LastNight,
+    enforce,
+    evaluate,
+    of_record,
+)
+from nightjar.inference.job import ColumnCheck, FilesCheck, Job, RowsCheck
+
+__all__ = [
+    "ColumnGate",
+    "Evidence",
+    "Found",
+    "Gate",
+    "GateResult",
+    "InputGate",
+    "LastNight",
+    "budget_rows",
+    "column_gates_of",
+    "enforce",
+    "evaluate",
+    "gates_of",
+    "input_gates",
+    "of_record",
+]
+
+
+_GATES: dict[type, Callable[[Any, str], Iterable[Gate]]] = {
+    ColumnCheck: column_gates,
+    RowsCheck: rows_gates,
+    FilesCheck: files_gates,
+}
+"""Kind of check → the gates that one such check asks for, given it and its key."""
+
+
+def gates_of(job: Job) -> tuple[Gate, ...]:
+    """Every gate of the job, in the order in which they are shown."""
+    always: list[Gate] = [Complete(), Quarantine(job.retry.max_quarantined)]
+    if job.audit.rescore:
+        always.append(Rescore(job.audit.tolerance))
+    asked = (_GATES[type(check)](check, f"checks[{index}]") for index, check in enumerate(job.checks))
+    return (*always, *itertools.chain.from_iterable(asked))
+
+
+def input_gates(job: Job) -> tuple[InputGate, ...]:
+    """Those that can be judged as soon as the input is found."""
+    return tuple(gate for gate in gates_of(job) if isinstance(gate, InputGate))
+
+
+def column_gates_of(job: Job) -> tuple[ColumnGate, ...]:
+    """Those on what was counted of a column."""
+    return tuple(gate for gate in gates_of(job) if isinstance(gate, ColumnGate))

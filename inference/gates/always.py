@@ -1,0 +1,77 @@
+"""The gates of every run: complete, quarantine and, where the job asks for it, rescore."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from nightjar.inference.gates.verdict import Evidence, GateResult, counted
+
+
+def budget_rows(share: float, rows: int) -> int:
+    """How many of `rows` a share of them is: as the share was written, rounded down.
+
+    0.001 × 1000 is 1: the decimal that the user wrote counts, not the binary fraction next to it.
+    """
+    return int(Fraction(repr(float(share))) * rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Every shard has a result."""
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        shards, missing = evidence.shards, evidence.missing
+        observed = f"{shards - missing:,} of {shards:,} shards"
+        if not missing:
+            return GateResult("complete", True, observed, "all", f"All {shards:,} shards are done.")
+        have = "1 shard has" if missing == 1 else f"{missing:,} shards have"
+        sentence = (
+            f"{have} no result. Mend the cause that the report names, then run again: only these are scored. "
+            "Where time alone may help, raise retry.attempts."
+        )
+        return GateResult("complete", False, observed, "all", sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """No more rows are quarantined than `share` of the run's."""
+
+    share: float
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        lost, allowed = evidence.rows_quarantined, budget_rows(self.share, evidence.rows_in)
+        observed, limit = f"{lost:,} of {evidence.rows_in:,} rows", f"{allowed:,} rows ({self.share:g} of the run)"
+        if lost <= allowed:
+            sentence = f"{counted(lost, 'row')} in quarantine, of {allowed:,} allowed."
+            return GateResult("quarantine", True, observed, limit, sentence)
+        sentence = (
+            f"{counted(lost, 'row')} in quarantine, more than the {allowed:,} that retry.max_quarantined = "
+            f"{self.share:g} allows. Replay one with the command that the quarantine prints, mend the input or the "
+            "model, or raise retry.max_quarantined."
+        )
+        return GateResult("quarantine", False, observed, limit, sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class Rescore:
+    """What was scored a second time came out the same."""
+
+    tolerance: float
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        found = evidence.rescored
+        if found is None:
+            return GateResult("rescore", True, "no rows", f"0 (tolerance {self.tolerance:g})", "There was no row.")
+        compared = f"{counted(found.rows, 'row')} of {found.shards:,} shards"
+        left_out = f" ({found.changed:,} left out: their input has changed since)" if found.changed else ""
+        observed, limit = f"{found.differing:,} of {compared} differ{left_out}", f"0 (tolerance {self.tolerance:g})"
+        if not found.differing:
+            sentence = f"Scored again, {compared} came out the same, within {found.greatest:.2g}{left_out}."
+            return GateResult("rescore", True, observed, limit, sentence)
+        sentence = (
+            f"Scored again, {found.differing:,} of {compared} came out different; {found.first}. A device may be "
+            "computing wrongly, or the model answers differently each time. Score everything again with --fresh, "
+            "elsewhere if one worker is suspected; where the model is that inexact, raise audit.tolerance."
+        )
+        return GateResult("rescore", False, observed, limit, sentence)

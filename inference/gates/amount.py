@@ -1,0 +1,95 @@
+"""The gates on how much input there is. All they judge is known once the input is found, before anything is scored."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from nightjar.inference.gates.verdict import Evidence, Found, GateResult, counted
+from nightjar.inference.job import FilesCheck, Limits, RowsCheck
+
+
+class InputGate(ABC):
+    """A gate that needs nothing but `Evidence.found`."""
+
+    @abstractmethod
+    def judge(self, evidence: Evidence) -> GateResult:
+        """The verdict."""
+
+
+def rows_gates(check: RowsCheck, key: str) -> Iterator[InputGate]:
+    """The gates that one check of rows asks for. key: its place, as `checks[0]`."""
+    yield from _bounds("rows", check.rows, f"{key}.rows")
+    if check.rows.change is not None:
+        yield SinceLast(f"{key}.rows.change", check.rows.change)
+
+
+def files_gates(check: FilesCheck, key: str) -> Iterator[InputGate]:
+    """The same of a check of files."""
+    yield from _bounds("files", check.files, f"{key}.files")
+
+
+def _bounds(what: Literal["rows", "files"], limits: Limits, key: str) -> Iterator[InputGate]:
+    if limits.min is not None:
+        yield Amount(what, f"{key}.min", "min", limits.min)
+    if limits.max is not None:
+        yield Amount(what, f"{key}.max", "max", limits.max)
+
+
+@dataclass(frozen=True)
+class Amount(InputGate):
+    """The input has at least, or at most, so many rows or files. key: where the job asks, as `checks[0].rows.min`."""
+
+    what: Literal["rows", "files"]
+    key: str
+    end: Literal["min", "max"]
+    bound: int
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        count = evidence.found.rows if self.what == "rows" else evidence.found.files
+        name, observed, limit = f"{self.what}.{self.end}", f"{count:,} {self.what}", f"{self.bound:,}"
+        if count >= self.bound if self.end == "min" else count <= self.bound:
+            sentence = f"{_described(evidence.found)}; {self.key} = {limit} holds."
+            return GateResult(name, True, observed, limit, sentence)
+        if self.end == "min":
+            side, remedy = "less than", "Run again when the rest of it is there, or lower"
+        else:
+            side, remedy = "more than", "Mend the input, or raise"
+        sentence = f"{_described(evidence.found)}, {side} {self.key} = {limit}. {remedy} {self.key}."
+        return GateResult(name, False, observed, limit, sentence)
+
+
+@dataclass(frozen=True)
+class SinceLast(InputGate):
+    """The input's rows differ from the last published night's by no more than a share of those."""
+
+    key: str
+    change: float
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        found, last = evidence.found, evidence.found.last
+        observed = f"{found.rows:,} rows"
+        if last is None:
+            sentence = f"No earlier night is published, so {self.key} has nothing to compare with and passes."
+            return GateResult("rows.last", True, observed, "no earlier night", sentence)
+        # The decimal that the user wrote, not the binary fraction next to it.
+        room = Fraction(repr(float(self.change))) * last.rows
+        low, high = max(0, -((room - last.rows) // 1)), (last.rows + room) // 1
+        limit = f"{low:,} to {high:,} rows"
+        before = f"the {counted(last.rows, 'row')} of {last.date} ({last.run_id}), the last published night"
+        if low <= found.rows <= high:
+            sentence = f"{_described(found)}, after {before}; {self.key} = {self.change:g} holds."
+            return GateResult("rows.last", True, observed, limit, sentence)
+        sentence = (
+            f"{_described(found)}, after {before}: {self.key} = {self.change:g} allows {limit}. See whether the input "
+            f"is all there and there once, or raise {self.key}."
+        )
+        return GateResult("rows.last", False, observed, limit, sentence)
+
+
+def _described(found: Found) -> str:
+    unread = f" ({counted(found.unreadable, 'file')} that cannot be read not counted)" if found.unreadable else ""
+    return f"The input has {counted(found.rows, 'row')} in {counted(found.files, 'file')}{unread}"

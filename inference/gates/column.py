@@ -1,0 +1,195 @@
+"""The gates on one output or carried column: min, max, nulls, finite."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from nightjar.inference.columns import ColumnState
+from nightjar.inference.gates.always import budget_rows
+from nightjar.inference.gates.verdict import Evidence, GateResult, counted, number
+from nightjar.inference.job import ColumnCheck
+
+_WORDS = {"min": "smallest", "max": "greatest"}
+_KINDS = {
+    "timestamp_utc": "timestamps",
+    "timestamp": "timestamps",
+    "date": "dates",
+    "time": "times",
+    "duration": "durations",
+    "list": "lists",
+    "other": "values that are not numbers",
+    "mixed": "different types in different files",
+}
+
+
+@dataclass(frozen=True)
+class ColumnGate(ABC):
+    """A gate on what was counted of one column. key: where the job asks for it, as `checks[0].max`."""
+
+    column: str
+    key: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.column}.{self.key.rpartition('.')[2]}"
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        """The verdict; what nobody counted does not pass."""
+        state = evidence.columns.get(self.column)
+        if state is not None:
+            return self.judge_column(state)
+        sentence = f"{self.column!r} was not measured, so {self.key} cannot be judged. Run the job again."
+        return GateResult(self.name, False, "not measured", self.limit, sentence)
+
+    @property
+    @abstractmethod
+    def limit(self) -> str:
+        """For a table."""
+
+    @abstractmethod
+    def judge_column(self, state: ColumnState) -> GateResult:
+        """The verdict on the whole column."""
+
+    @abstractmethod
+    def spared_by(self, state: ColumnState) -> bool:
+        """Whether not one of the rows that were counted there speaks against the column."""
+
+
+def column_gates(check: ColumnCheck, key: str) -> Iterator[ColumnGate]:
+    """The gates that one check of the job asks for. key: its place, as `checks[0]`."""
+    if check.min is not None:
+        yield End(check.column, f"{key}.min", "min", check.min)
+    if check.max is not None:
+        yield End(check.column, f"{key}.max", "max", check.max)
+    if check.nulls is not None:
+        yield Nulls(check.column, f"{key}.nulls", check.nulls)
+    if check.finite:
+        yield Finite(check.column, f"{key}.finite")
+
+
+@dataclass(frozen=True)
+class End(ColumnGate):
+    """No value lies beyond `bound`. An infinite value may lie beyond it, and NaN lies nowhere."""
+
+    end: Literal["min", "max"]
+    bound: float
+
+    @property
+    def limit(self) -> str:
+        return number(self.bound)
+
+    def spared_by(self, state: ColumnState) -> bool:
+        value = self._outermost(state)
+        return state.kind not in ("", "number") or not (state.nan or (value is not None and self._is_beyond(value)))
+
+    def judge_column(self, state: ColumnState) -> GateResult:
+        if state.kind not in ("", "number"):
+            shown = state.results()[self.end] or _KINDS[state.kind]
+            sentence = (
+                f"{self.key} compares numbers, but {self.column!r} holds {_KINDS[state.kind]}. Remove {self.key}."
+            )
+            return GateResult(self.name, False, shown, self.limit, sentence)
+        value = self._outermost(state)
+        if value is None and not state.nan:
+            sentence = (
+                f"{self.column!r} has no value to compare with {self.key} = {self.limit}: {_why_none(state)}. "
+                f"Mend the input or the model, or remove {self.key}."
+            )
+            return GateResult(self.name, False, "no value", self.limit, sentence)
+        passed = self.spared_by(state)
+        values = [] if value is None else [number(value)]
+        observed = ", ".join([*values, *([f"{state.nan:,} NaN"] if state.nan else [])])
+        sentence = f"The {_WORDS[self.end]} {self.column!r} is {observed}; {self.key} = {self.limit} holds."
+        return GateResult(self.name, passed, observed, self.limit, sentence if passed else self._fault(state, value))
+
+    def _fault(self, state: ColumnState, value: float | None) -> str:
+        said, remedy = [], "remove"
+        if value is not None and self._is_beyond(value):
+            side, remedy = ("below", "lower") if self.end == "min" else ("above", "raise")
+            said.append(f"The {_WORDS[self.end]} {self.column!r} is {number(value)}, {side} {self.key} = {self.limit}.")
+        if state.nan:
+            said.append(
+                f"{self.column!r} is NaN in {counted(state.nan, 'row')}, and NaN is no value that {self.key} = "
+                f"{self.limit} allows."
+            )
+        return f"{' '.join(said)} Mend the input or the model, or {remedy} {self.key}."
+
+    def _outermost(self, state: ColumnState) -> float | None:
+        """The value nearest to this end, infinite ones included."""
+        if self.end == "min":
+            return -math.inf if state.minus_inf else state.low
+        return math.inf if state.plus_inf else state.high
+
+    def _is_beyond(self, value: float) -> bool:
+        return value < self.bound if self.end == "min" else value > self.bound
+
+
+@dataclass(frozen=True)
+class Nulls(ColumnGate):
+    """No more than a share of the rows is null; NaN is how pandas and numpy write a null, and counts as one."""
+
+    share: float
+
+    @property
+    def limit(self) -> str:
+        return f"{self.share:g} of the rows"
+
+    def spared_by(self, state: ColumnState) -> bool:
+        return not self._absent(state)
+
+    def judge_column(self, state: ColumnState) -> GateResult:
+        rows, absent, allowed = state.rows, self._absent(state), budget_rows(self.share, state.rows)
+        observed, limit = f"{absent:,} of {rows:,} rows", f"{allowed:,} rows ({self.share:g})"
+        what = "null" if absent == state.nulls else "null or NaN"
+        said = f"{self.column!r} is {what} in {counted(absent, 'row')}"
+        if absent <= allowed:
+            return GateResult(self.name, True, observed, limit, f"{said}; {self.key} = {self.share:g} holds.")
+        sentence = (
+            f"{said}, more than the {allowed:,} that {self.key} = {self.share:g} allows. "
+            f"Mend the input or the model, or raise {self.key}."
+        )
+        return GateResult(self.name, False, observed, limit, sentence)
+
+    def _absent(self, state: ColumnState) -> int:
+        # In a list NaN is one of its items, which is what `finite` asks of.
+        return state.nulls + (0 if state.kind == "list" else state.nan)
+
+
+@dataclass(frozen=True)
+class Finite(ColumnGate):
+    """No value, in a list no item, is NaN or infinite."""
+
+    @property
+    def limit(self) -> str:
+        return "0"
+
+    def spared_by(self, state: ColumnState) -> bool:
+        return not state.nonfinite
+
+    def judge_column(self, state: ColumnState) -> GateResult:
+        if state.kind in ("other", "mixed"):
+            sentence = (
+                f"{self.key} asks for numbers, but {self.column!r} holds {_KINDS[state.kind]}. Remove {self.key}."
+            )
+            return GateResult(self.name, False, _KINDS[state.kind], "0", sentence)
+        observed = f"{state.nonfinite:,} not finite"
+        if not state.nonfinite:
+            sentence = f"Every value of {self.column!r} is finite; {self.key} holds."
+            return GateResult(self.name, True, observed, "0", sentence)
+        sentence = (
+            f"{self.column!r} is NaN or infinite in {counted(state.nonfinite, 'value')}, which {self.key} forbids. "
+            f"Mend the input or the model, or remove {self.key}."
+        )
+        return GateResult(self.name, False, observed, "0", sentence)
+
+
+def _why_none(state: ColumnState) -> str:
+    if not state.rows:
+        return "no row was scored"
+    if state.nulls == state.rows:
+        return "every row is null"
+    return "no value is finite" if not state.nulls else "every value is null or infinite"

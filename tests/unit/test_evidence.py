@@ -1,0 +1,95 @@
+"""Half the input is not the input: what gates on the input compare with, and that they cost nothing to fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nightjar.inference import publish, run
+from nightjar.inference.errors import GateFailed, JobError
+from nightjar.inference.evidence import last_night
+from nightjar.inference.gates import LastNight
+from nightjar.inference.ledger import open_epoch
+from nightjar.inference.publish import Published
+from nightjar.inference.sink import checksum
+from nightjar.inference.storage import LakeStorage, join
+from nightjar.inference.writers import this_writer
+from support import Lake
+
+
+def night(output: Path, run_id: str, rows: int, date: str = "") -> Path:
+    """Publish a run of so many rows; returns its manifest."""
+    uri = f"runs/{run_id}/r1"
+    raw = json.dumps({"totals": {"rows_in": rows}}).encode()
+    manifest = output / uri / "manifest-000001.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_bytes(raw)
+    writer = open_epoch(LakeStorage(), join(str(output), uri), this_writer("publish"))
+    entry = Published(1, f"{uri}/{manifest.name}", checksum(raw), date or run_id)
+    publish.publish(writer, str(output), run_id, entry)
+    writer.stop(release=True)
+    return manifest
+
+
+def last(output: Path, date: str) -> LastNight | None:
+    return last_night(LakeStorage(), str(output), date)
+
+
+def test_the_last_night_is_the_published_one_of_the_latest_earlier_date(tmp_path: Path) -> None:
+    assert last(tmp_path, "2026-11-19") is None
+    for date, rows in (("2026-11-17", 17), ("2026-11-20", 20), ("2026-11-18", 18), ("2026-11-19", 19)):
+        night(tmp_path, date, rows)
+    assert last(tmp_path, "2026-11-17") is None
+    assert last(tmp_path, "2026-11-19") == LastNight("2026-11-18", "2026-11-18", 18)
+    assert last(tmp_path, "2026-12-24") == LastNight("2026-11-20", "2026-11-20", 20)
+
+
+def test_of_several_runs_of_one_date_the_one_named_by_it_is_the_night(tmp_path: Path) -> None:
+    night(tmp_path, "2026-11-18", 18)
+    night(tmp_path, "trial", 3, date="2026-11-18")
+    assert last(tmp_path, "2026-11-19") == LastNight("2026-11-18", "2026-11-18", 18)
+
+
+def test_a_night_that_readers_were_rolled_back_from_is_no_last_night(tmp_path: Path) -> None:
+    night(tmp_path, "2026-11-17", 17)
+    night(tmp_path, "2026-11-18", 18)
+    publish.rollback(LakeStorage(), str(tmp_path), None)
+    assert last(tmp_path, "2026-11-19") == LastNight("2026-11-17", "2026-11-17", 17)
+
+
+def test_a_night_whose_files_were_removed_is_passed_over_and_one_that_was_changed_is_said(tmp_path: Path) -> None:
+    night(tmp_path, "2026-11-17", 17)
+    night(tmp_path, "2026-11-18", 18).unlink()
+    assert last(tmp_path, "2026-11-19") == LastNight("2026-11-17", "2026-11-17", 17)
+    night(tmp_path, "2026-11-19", 19).write_text("{}")
+    with pytest.raises(JobError, match="not the manifest that was published"):
+        last(tmp_path, "2026-11-20")
+
+
+def test_too_little_input_fails_its_gate_before_anything_is_scored(tmp_path: Path) -> None:
+    """No model is loaded and no Ray is there; the plan is in the ledger, so that its state can be looked up."""
+    lake = Lake(tmp_path)
+    lake.write_files(files=1)
+    lake.write_model("raise SystemExit('the model was loaded')\n")
+    lake.write_job(checks=[{"files": {"min": 5}}, {"rows": {"min": 2000}}, {"rows": {"against": "last", "change": 0}}])
+    night(lake.out, "2026-11-18", 10_000)
+    request = lake.request()
+    with pytest.raises(GateFailed, match=r"2,000 rows in 1 file, less than checks\[0\]\.files\.min = 5") as failed:
+        run.score(request, run.discover(request), lambda _: None)
+    verdicts = {gate.name: (gate.passed, gate.limit) for gate in failed.value.gates}
+    assert verdicts == {
+        "files.min": (False, "5"),
+        "rows.min": (True, "2,000"),
+        "rows.last": (False, "10,000 to 10,000 rows"),
+    }
+    assert [record["t"] for record in lake.records() if record["t"] in {"planned", "started"}] == ["planned"]
+    assert not list(lake.revision().glob("data/*"))
+
+
+def test_a_limited_run_is_judged_by_the_whole_input(tmp_path: Path) -> None:
+    lake = Lake(tmp_path).ready(checks=[{"files": {"min": 5}}])
+    request = lake.request(limit=1000)
+    with pytest.raises(GateFailed, match="8,000 rows in 4 files"):
+        run.score(request, run.discover(request), lambda _: None)
