@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.inference import publish, run
+from nightjar.inference import publish, run, visibility
 from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.evidence import last_night
 from nightjar.inference.gates import LastNight
@@ -55,7 +55,7 @@ def test_of_several_runs_of_one_date_the_one_named_by_it_is_the_night(tmp_path: 
 def test_a_night_that_readers_were_rolled_back_from_is_no_last_night(tmp_path: Path) -> None:
     night(tmp_path, "2026-11-17", 17)
     night(tmp_path, "2026-11-18", 18)
-    publish.rollback(LakeStorage(), str(tmp_path), None)
+    visibility.rollback(LakeStorage(), str(tmp_path), None)
     assert last(tmp_path, "2026-11-19") == LastNight("2026-11-17", "2026-11-17", 17)
 
 
