@@ -10,7 +10,7 @@ import pytest
 from nightjar.inference.columns import ColumnState
 from nightjar.inference.contradictions import check_label_and_gates
 from nightjar.inference.errors import JobError
-from nightjar.inference.gates import evaluate
+from nightjar.inference.gates import Evidence, Found, column_gates_of, evaluate
 from nightjar.inference.job import Job
 
 SCHEMA = pa.schema(
@@ -61,8 +61,7 @@ def test_refused_is_exactly_what_the_gate_could_only_refuse(column: str, asked: 
     state = ColumnState()
     kind = pa.float32() if column == "score" else SCHEMA.field(column).type
     state.update(pa.chunked_array([pa.array(VALUES[column], kind)]))
-    metrics = {"columns": {column: state.results()}}
-    judged = evaluate(its, shards=1, missing=0, rows_in=1, rows_quarantined=0, metrics=metrics)
+    judged = evaluate(column_gates_of(its), Evidence(Found(files=1, rows=1), columns={column: state}))
     try:
         check_label_and_gates(its, SCHEMA)
     except JobError as error:
