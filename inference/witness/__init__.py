@@ -1,0 +1,10 @@
+"""What this process uses beyond what identity covers: files, libraries, environment variables, network, databases,
+programs: noticed while the model loads and scores, and said."""
+
+from __future__ import annotations
+
+from nightjar.inference.witness.notes import Notes
+from nightjar.inference.witness.records import Seen, sentences
+from nightjar.inference.witness.watch import unwatch, watch, watching
+
+__all__ = ["Notes", "Seen", "sentences", "unwatch", "watch", "watching"]

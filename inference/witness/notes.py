@@ -1,0 +1,133 @@
+"""What was noticed so far: each thing once, with the user's line that was nearest, and no more than a few."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib.util import source_from_cache
+from pathlib import Path
+from types import FrameType
+
+from nightjar.inference.witness.places import Places
+from nightjar.inference.witness.records import Seen
+
+MOST = 50
+"""Records that are kept; of more, only how many there were."""
+
+_COUNTED = 5000
+_LONGEST = 400
+
+EVERY = "every variable"
+"""What is noted of code that goes through the whole environment."""
+
+_NIGHTJAR = str(Path(__file__).parents[1]) + "/"
+_CALLS_THE_USER = tuple(_NIGHTJAR + name for name in ("predictors/user.py", "predictors/__init__.py"))
+_WITNESS = str(Path(__file__).parent) + "/"
+_RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
+
+
+class Notes:
+    """Takes notes for one predictor; safe for any number of threads.
+
+    home: the folder of the user's code; who reads from there is named. covered: files and folders that identity covers
+    (the model) or that are the run's own (input, output). live: the job's folder, which a run must not read.
+    """
+
+    def __init__(self, home: str, covered: Iterable[str], live: str) -> None:
+        self.places = Places(home, covered)
+        self._homes = (self.places.home, os.path.abspath(home) + "/")  # noqa: PTH100 (links are not resolved)
+        self._live = os.path.realpath(live) + "/" if live else ""
+        self._seen: dict[tuple[str, str], Seen] = {}
+        self._beyond: set[tuple[str, str]] = set()
+        self._mapped = mapped_files()
+        self.failures = 0
+
+    def all(self) -> tuple[Seen, ...]:
+        """What was noticed so far, files that are mapped at this moment included."""
+        mapped = mapped_files()
+        for path in sorted(mapped - self._mapped):
+            self.path("library" if ".so" in Path(path).name else "mapped", path, "")
+        self._mapped |= mapped
+        # That a folder is named tells nothing more once something in it was seen, or was written there.
+        names = [*(seen.name for seen in self._seen.values()), *self.places.written]
+        return tuple(
+            seen
+            for seen in self._seen.values()
+            if seen.kind != "named" or not any(name.startswith(seen.name + "/") for name in names)
+        )
+
+    @property
+    def beyond(self) -> int:
+        """How many more there were than are kept."""
+        return len(self._beyond)
+
+    def add(self, kind: str, name: str, by: str) -> None:
+        """Keep it, if it is new. A file counts once, however it was come by."""
+        name = name.encode(errors="backslashreplace").decode()[:_LONGEST]
+        key = ("path" if name.startswith("/") else kind, name)
+        before = self._seen.get(key)
+        if before is not None:
+            if (before.kind == "named" and kind != "named") or (by and not before.by):
+                self._seen[key] = Seen(kind if kind != "named" else before.kind, name, by or before.by)
+        elif len(self._seen) < MOST:
+            self._seen[key] = Seen(kind, name, by)
+        elif len(self._beyond) < _COUNTED:
+            self._beyond.add(key)
+
+    def path(self, kind: str, path: str | bytes | os.PathLike[str], by: str, folders: bool = False) -> None:
+        """Keep a file that nothing covers; with `folders` a folder, too."""
+        name = self.places.uncovered(path, folders)
+        if name is None:
+            return
+        if name.endswith(".pyc"):
+            with suppress(ValueError):  # one that stands without its source
+                name = source_from_cache(name)
+        if kind == "file" and name.endswith((".py", ".pyc")):
+            kind = "module"
+        if kind != "named" and self._live and os.path.realpath(name).startswith(self._live):
+            kind = "live"
+        self.add(kind, name, by)
+
+    def every(self, by: str) -> bool:
+        """Whether code of this file went through the whole environment: then single variables say nothing more."""
+        found = self._seen.get(("environment", EVERY))
+        return found is not None and found.by.partition(":")[0] == by.partition(":")[0]
+
+    def line(self, frame: FrameType) -> str:
+        """ "predict.py:12" if the frame is the user's, else ''."""
+        file = frame.f_code.co_filename
+        if not file.startswith(self._homes):
+            return ""
+        return f"{file[len(max((home for home in self._homes if file.startswith(home)), key=len)) :]}:{frame.f_lineno}"
+
+    def is_mine(self, file: str) -> bool:
+        """Whether a source file is the user's."""
+        return file.startswith(self._homes)
+
+    def cause(self, frame: FrameType | None) -> tuple[str, bool] | None:
+        """The user's line that led to this frame, and whether the predictor did; None: Nightjar or Ray for themselves.
+
+        A library's own threads have neither the user's lines nor Nightjar's below them: ("", False).
+        """
+        while frame is not None:
+            if line := self.line(frame):
+                return line, True
+            file = frame.f_code.co_filename
+            if file.startswith(_CALLS_THE_USER):
+                return "", True
+            # The witness itself stands between the user's import and what it loads.
+            if not file.startswith(_WITNESS) and (file.startswith(_NIGHTJAR) or any(part in file for part in _RAY)):
+                return None
+            frame = frame.f_back
+        return "", False
+
+
+def mapped_files() -> set[str]:
+    """The files that are mapped into this process; none where the system does not tell."""
+    try:
+        text = Path("/proc/self/maps").read_text(errors="surrogateescape")
+    except OSError:
+        return set()
+    fields = (line.split(maxsplit=5) for line in text.splitlines())
+    return {found[5].removesuffix(" (deleted)") for found in fields if len(found) == 6 and found[5].startswith("/")}

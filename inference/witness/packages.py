@@ -1,0 +1,186 @@
+"""Which releases of the installed packages scored: their versions, what was installed, and what was edited since."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_HASHED_BYTES = 1 << 20
+"""Larger files, and libraries, are compared by their size only: this is done before every night."""
+
+_FILES_MOST = 200
+"""So many files of one package are kept by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One distribution of which something was loaded.
+
+    installed: hash over what its installer says it wrote; '' when it does not say. edited: loaded files that are no
+    more what was installed, by their hash. own: loaded files that its installer does not know, as in an editable
+    installation, by theirs.
+    """
+
+    version: str
+    installed: str = ""
+    edited: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+
+
+def loaded_packages() -> dict[str, Package]:
+    """By distribution: what is loaded in this process at this moment. Half a second with the largest of libraries."""
+    files = _loaded_files()
+    tops = {name.partition(".")[0] for name in list(sys.modules)}
+    found: dict[str, Package] = {}
+    for distribution in distributions():
+        installed = _Installed(distribution)
+        if not installed.may_hold(tops):
+            continue
+        name = distribution.metadata["Name"]
+        # The first one on the path is the one that Python imports from.
+        if name not in found and (package := _package(installed, files)):
+            found[name] = package
+    return dict(sorted(found.items()))
+
+
+def as_json(packages: Mapping[str, Package]) -> dict[str, dict[str, Any]]:
+    """For the manifest; empty fields left out."""
+    return {name: {key: value for key, value in asdict(p).items() if value} for name, p in packages.items()}
+
+
+def from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Package]:
+    """The inverse of `as_json`; keys of a newer version are ignored."""
+    known = Package.__dataclass_fields__
+    return {name: Package(**{key: item[key] for key in item if key in known}) for name, item in found.items()}
+
+
+def differences(before: Mapping[str, Package], now: Mapping[str, Package]) -> list[str]:
+    """What differs, one clause a package: "torch 2.13.0 → 2.14.0". Of what only one of them loaded nothing is said."""
+    found = []
+    for name in sorted(before.keys() & now.keys()):
+        old, new = before[name], now[name]
+        if old.version != new.version:
+            found.append(f"{name} {old.version} → {new.version}")
+        elif old.installed and new.installed and old.installed != new.installed:
+            found.append(f"{name} {new.version} is another build of the same version")
+        elif files := _changed(old, new):
+            more = f" and {len(files) - 1} more files" if files[1:] else ""
+            found.append(f"{name} {new.version} was edited in place ({files[0]}{more})")
+    return found
+
+
+def _changed(old: Package, new: Package) -> list[str]:
+    """Files edited on one side only, or each time differently. An editable package's may simply not be loaded."""
+    edited = [file for file in old.edited.keys() | new.edited.keys() if old.edited.get(file) != new.edited.get(file)]
+    own = [file for file in old.own.keys() & new.own.keys() if old.own[file] != new.own[file]]
+    return sorted({*edited, *own})
+
+
+class _Installed:
+    """What a distribution's installer wrote down."""
+
+    def __init__(self, distribution: Distribution) -> None:
+        self.root = os.path.abspath(str(distribution.locate_file(""))).rstrip("/") + "/"  # noqa: PTH100
+        self.distribution = distribution
+
+    @cached_property
+    def record(self) -> dict[str, tuple[str, str]]:
+        """Hash and size by path, of all files that have them and are no scripts and no notes of the installer's own."""
+        rows = csv.reader((self.distribution.read_text("RECORD") or "").splitlines())
+        return {
+            row[0]: (row[1], row[2])
+            for row in rows
+            if len(row) == 3 and row[1] and not row[0].startswith("../") and ".dist-info/" not in row[0]
+        }
+
+    @cached_property
+    def source(self) -> str:
+        """The folder of an editable installation; else ''."""
+        try:
+            origin = json.loads(self.distribution.read_text("direct_url.json") or "{}")
+        except ValueError:
+            return ""
+        editable = isinstance(origin, dict) and (origin.get("dir_info") or {}).get("editable")
+        return unquote(urlsplit(origin["url"]).path).rstrip("/") + "/" if editable else ""
+
+    @cached_property
+    def folders(self) -> set[str]:
+        """Its top-level folders and files. The record of files is long; most say it in a few words, too."""
+        names = (self.distribution.read_text("top_level.txt") or "").split()
+        return {*names, *(f"{name}.py" for name in names)} or {path.partition("/")[0] for path in self.record}
+
+    def may_hold(self, tops: set[str]) -> bool:
+        """Whether one of these top-level modules can be its."""
+        return bool(self.source) or not tops.isdisjoint(name.partition(".")[0] for name in self.folders)
+
+
+def _loaded_files() -> list[str]:
+    """Of modules, in the order of their import, each once."""
+    found = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return list(dict.fromkeys(file for file in found if isinstance(file, str) and os.path.isabs(file)))  # noqa: PTH117
+
+
+def _package(installed: _Installed, files: list[str]) -> Package | None:
+    """What is loaded of a distribution; None for nothing."""
+    edited: dict[str, str] = {}
+    own: dict[str, str] = {}
+    loaded = False
+    for name, path in _theirs(installed, files):
+        loaded = True
+        wrote = installed.record.get(name)
+        if wrote is None:
+            own |= {name: _digest(path).hex()[:16]} if len(own) < _FILES_MOST else {}
+        elif not _is_as_installed(path, *wrote) and len(edited) < _FILES_MOST:
+            edited[name] = _digest(path).hex()[:16]
+    if not loaded:
+        return None
+    lines = sorted(f"{name},{digest}" for name, (digest, _) in installed.record.items())
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
+    return Package(installed.distribution.version, digest, edited, own)
+
+
+def _theirs(installed: _Installed, files: list[str]) -> Iterator[tuple[str, str]]:
+    """The loaded files that are the distribution's: by a name that does not depend on the machine, and the path."""
+    for path in files:
+        if path.startswith(installed.root):
+            name = path.removeprefix(installed.root)
+            # Some installers (of a Linux distribution, say) write no record: then the top-level names must do.
+            if name in installed.record or (not installed.record and name.partition("/")[0] in installed.folders):
+                yield name, path
+        elif installed.source and path.startswith(installed.source):
+            yield path.removeprefix(installed.source), path
+
+
+def _is_as_installed(path: str, digest: str, size: str) -> bool:
+    now = _size(path)
+    if size.isdigit() and now != int(size):
+        return False
+    kind, _, wanted = digest.partition("=")
+    if kind != "sha256" or not path.endswith(".py") or now > _HASHED_BYTES:
+        return True
+    return base64.urlsafe_b64encode(_digest(path)).rstrip(b"=").decode() == wanted
+
+
+def _digest(path: str) -> bytes:
+    """Of the content, but of a large file or a library of the size only."""
+    size = _size(path)
+    large = size > _HASHED_BYTES or not path.endswith(".py")
+    return hashlib.sha256(str(size).encode() if large else Path(path).read_bytes()).digest()
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:  # removed since it was loaded, or inside an archive
+        return 0

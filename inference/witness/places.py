@@ -1,0 +1,186 @@
+"""Where a process reads what no score depends on, or what identity covers anyway: those reads are not worth a word."""
+
+from __future__ import annotations
+
+import os
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+_SYSTEM = (
+    "/proc/",
+    "/sys/",
+    "/dev/",
+    "/lib/",
+    "/lib64/",
+    "/bin/",
+    "/sbin/",
+    "/usr/lib/",
+    "/usr/lib64/",
+    "/usr/libexec/",
+    "/usr/bin/",
+    "/usr/sbin/",
+    "/usr/include/",
+    "/usr/local/cuda",
+    "/usr/local/nvidia/",
+    "/usr/lib/wsl/",
+    "/opt/nvidia/",
+    "/opt/rocm",
+    "/usr/share/zoneinfo/",
+    "/usr/share/locale/",
+    "/usr/share/i18n/",
+    "/usr/share/fonts/",
+    "/usr/share/ca-certificates/",
+    "/usr/share/mime/",
+    "/usr/share/terminfo/",
+    "/usr/share/hwdata/",
+    "/usr/share/libdrm/",
+    "/usr/share/nvidia/",
+    "/var/cache/fontconfig/",
+    "/run/systemd/",
+    "/run/nvidia",
+    "/etc/ssl/",
+    "/etc/pki/",
+    "/etc/ca-certificates",
+    "/etc/fonts/",
+    "/etc/alternatives/",
+    "/etc/ld.so.",
+    "/etc/terminfo/",
+    "/etc/nvidia",
+    "/etc/OpenCL/",
+    "/etc/libibverbs.d/",
+)
+"""Beginnings of paths: the operating system's own files, its devices and drivers."""
+
+_ETC = re.compile(
+    "/etc/(localtime|timezone|resolv.conf|hosts?|host.conf|hostname|nsswitch.conf|gai.conf|passwd|group|services|"
+    "protocols|mime.types|os-release|lsb-release|debian_version|machine-id|locale.conf|locale.alias|inputrc)$"
+)
+"""Of the rest of /etc a file may well be somebody's configuration."""
+
+_HOME = (
+    ".cache/fontconfig/",
+    ".cache/matplotlib/",
+    ".cache/mesa_shader_cache",
+    ".nv/",
+    ".triton/",
+    ".aws/",
+    ".netrc",
+    ".config/matplotlib/",
+)
+"""Below the home folder: credentials, and what libraries compute again. The Hub's cache holds weights: not here."""
+
+_WIDE = frozenset({"/", "/home", "/tmp", "/var/tmp", "/usr", "/usr/local", "/var", "/etc", os.path.expanduser("~")})  # noqa: PTH111
+
+_SHARED_MEMORY = re.compile(r"/dev/shm/(?!(plasma|sem\.|psm_|pym-|torch_|ray_))")
+_RAY_SESSION = re.compile(r"/session_\d{4}(-\d\d){2}_\d\d(-\d\d){2}_\d+_\d+/")
+_COMPILED = re.compile(r"^/(var/)?tmp/(torchinductor_|triton_|numba_)")
+
+
+MADE_MOST = 10_000
+"""Files of its own that a process remembers."""
+
+
+class Places:
+    """Which paths need no word: the interpreter's and the system's, the given ones, and what this process made.
+
+    variables: of the environment, those that it set itself. written: the files that it wrote, whoever made them.
+    """
+
+    def __init__(self, home: str, covered: Iterable[str]) -> None:
+        self.home = os.path.realpath(home) + "/"
+        self.variables: set[str] = set()
+        self.written: set[str] = set()
+        self._given = tuple(os.path.realpath(path) for path in (home, *covered))
+        self._made: set[str] = set()
+
+    def uncovered(self, path: str | bytes | os.PathLike[str], folders: bool = False) -> str | None:
+        """The absolute path of an existing file (or folder, if these count) that nothing covers; else None."""
+        lexical = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 (links are resolved only where it matters)
+        if lexical.startswith(_interpreter()) or _is_system(lexical):
+            return None
+        real = os.path.realpath(lexical)
+        if _is_system(real) or self._is_covered(real):
+            return None
+        if os.path.isdir(real):  # noqa: PTH112 (a Path for each would cost more)
+            if not folders or self._is_wide(real):
+                return None
+        elif not os.path.exists(real):  # noqa: PTH110
+            return None
+        # A link that lies in the snapshot and leads out of it: where it leads to is what matters.
+        return real if lexical.startswith(self.home) else lexical
+
+    def _is_covered(self, real: str) -> bool:
+        if any(real == place or real.startswith(place + "/") for place in self._given):
+            return True
+        return bool(self._made) and any(path in self._made for path in _upward(real))
+
+    def _is_wide(self, folder: str) -> bool:
+        """A folder so wide that it tells nothing: what is covered lies in it, too."""
+        return folder in _WIDE or any(f"{place}/".startswith(folder + "/") for place in (*self._given, *_interpreter()))
+
+    def has_module(self, name: str) -> bool:
+        """Whether the user's folder has a module of this name."""
+        top = name.partition(".")[0]
+        return any(Path(self.home).glob(f"{top}.*")) or Path(self.home, top).is_dir()
+
+    def made(self, path: str | bytes | os.PathLike[str]) -> None:
+        """This process makes this file or folder itself: that it reads it again says nothing new."""
+        real = os.path.realpath(os.fsdecode(path))
+        if len(self.written) < MADE_MOST:
+            self.written.add(real)
+            # An audit event comes before the act: what is there already was made by somebody else.
+            if not os.path.exists(real):  # noqa: PTH110
+                self._made.add(real)
+
+    def moved(self, source: str | bytes | os.PathLike[str], target: str | bytes | os.PathLike[str]) -> None:
+        """A file of its own gets another name: libraries write beside, then rename."""
+        if os.path.realpath(os.fsdecode(source)) in self._made:
+            self._made.add(os.path.realpath(os.fsdecode(target)))
+
+
+def is_installed(path: object) -> bool:
+    """Whether a path is the interpreter's or its packages', at a glance; also for None, and for descriptors."""
+    return path.startswith(_interpreter()) if isinstance(path, str) else path is None or isinstance(path, int)
+
+
+def _upward(path: str) -> Iterator[str]:
+    while path and path != "/":
+        yield path
+        path = path.rpartition("/")[0]
+
+
+def _is_system(path: str) -> bool:
+    if path.startswith(_SYSTEM):
+        return not _SHARED_MEMORY.match(path)
+    if _ETC.match(path) or _COMPILED.match(path) or _RAY_SESSION.search(path):
+        return True
+    return path.startswith(_home())
+
+
+@lru_cache(1)
+def _home() -> tuple[str, ...]:
+    home = os.path.expanduser("~")  # noqa: PTH111 (without a home, Path raises)
+    return tuple(f"{home}/{name}" for name in _HOME)
+
+
+@lru_cache(1)
+def _interpreter() -> tuple[str, ...]:
+    """Beginnings of paths: the standard library, the installed packages, Nightjar itself."""
+    paths = {path for name, path in sysconfig.get_paths().items() if name != "data"}
+    paths |= {*site.getsitepackages(), site.getusersitepackages()}
+    paths |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages", ".zip"))}
+    names = (f"lib/python{sys.version_info[0]}.{sys.version_info[1]}", f"lib/libpython{sys.version_info[0]}", "ssl")
+    for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}:
+        paths |= {str(Path(prefix, name)) for name in (*names, "bin", "pyvenv.cfg")}
+        if prefix not in {"/", "/usr", "/usr/local"}:
+            paths |= {str(Path(prefix, "lib"))}
+    here = str(Path(__file__).parents[1])
+    flows = str(Path(__file__).parents[2] / "flows")
+    paths |= {here, flows, *(os.path.realpath(path) for path in (here, flows))}
+    # A library's name goes on after the prefix (libpython3.11.so); every other one is a folder or a whole file.
+    return tuple(path if re.search(r"libpython|\.zip$|\.cfg$", path) else path + "/" for path in paths if path)

@@ -1,0 +1,69 @@
+"""The watch over a process: Python's audit hook, its environment, and its mapped files.
+
+An audit hook cannot be taken out again: it is installed once, and does nothing while nobody watches.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nightjar.inference.witness import environment
+from nightjar.inference.witness.events import CALLS, FILES, PATH_AT
+from nightjar.inference.witness.notes import Notes
+from nightjar.inference.witness.places import is_installed
+
+_EVENTS = {**FILES, **CALLS}
+
+_notes: Notes | None = None
+_installed = False
+_inside = threading.local()
+
+
+def watch(home: str | os.PathLike[str], covered: Iterable[str] = (), live: str = "") -> Notes:
+    """Begin to notice, in all threads of this process; the watch that went on before ends. See `Notes`."""
+    global _notes, _installed
+    begun = Notes(os.fspath(home), covered, live)
+    if not _installed:
+        _installed = True
+        sys.addaudithook(_hook)
+    environment.install()
+    _notes = environment.notes = begun
+    return begun
+
+
+def unwatch() -> None:
+    """Notice nothing more; what was noticed stays."""
+    global _notes
+    _notes = environment.notes = None
+
+
+@contextmanager
+def watching(home: str | os.PathLike[str], covered: Iterable[str] = (), live: str = "") -> Iterator[Notes]:
+    """Notice what happens within."""
+    notes = watch(home, covered, live)
+    try:
+        yield notes
+    finally:
+        unwatch()
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    notes = _notes
+    if notes is None or event not in _EVENTS or getattr(_inside, "busy", False):
+        return
+    if event in PATH_AT and is_installed(arguments[PATH_AT[event]]):
+        return  # thousands, while a library is imported
+    _inside.busy = True
+    try:
+        cause = notes.cause(sys._getframe(1))
+        if cause is not None and (cause[1] or event in FILES):
+            _EVENTS[event](notes, cause[0], *arguments)
+    except Exception:  # noqa: BLE001 (to raise here would stop what the user's code is about to do)
+        notes.failures += 1
+    finally:
+        _inside.busy = False

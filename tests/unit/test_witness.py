@@ -1,0 +1,401 @@
+"""What a predictor uses beyond what identity covers is noticed: a table of ways, each tried in a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import socket
+import sqlite3
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nightjar.inference.job import Job
+from nightjar.inference.localstore import LocalStorage
+from nightjar.inference.predictors.user import load_predictor
+from nightjar.inference.witness import Notes, Seen, sentences, watching
+from nightjar.inference.witness.named import naming
+
+CHILD = """
+import contextlib, importlib, json, os, sys
+from nightjar.inference.witness import watching
+from nightjar.inference.witness.named import naming
+
+root, closely, ways = sys.argv[1], sys.argv[2] == "preflight", json.loads(sys.argv[3])
+home, found = os.path.join(root, "home"), {}
+sys.path.insert(0, home)
+os.chdir(home)
+for name, options in ways:
+    before = list(sys.path)
+    with watching(home, [os.path.join(root, "model.bin")], os.path.join(root, "live")) as notes:
+        with naming(notes, options) if closely else contextlib.nullcontext():
+            importlib.import_module(name).score(**options)
+        found[name] = [[seen.kind, seen.name, seen.by] for seen in notes.all()]
+    assert not notes.failures, (name, notes.failures)
+    sys.path[:] = before
+print(json.dumps(found))
+"""
+"""What a process does with each module: load it, score, and tell what was noticed."""
+
+
+Noticed = dict[str, list[list[list[str]]]]
+"""By way: [kind, name, by] of each thing that was noticed in preflight, and of each in a worker."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a predictor comes to something, and how it is to be noted.
+
+    code: the body of `score`; OUT is a folder that nothing covers. top: what stands before it in the module.
+    preflight_only: what C code reads leaves no trace but its name.
+    """
+
+    code: str
+    kind: str
+    name: str
+    top: str = ""
+    preflight_only: bool = False
+    options: tuple[tuple[str, str], ...] = ()
+
+
+SAID = {
+    "open": Way('open(OUT + "/vocab.json").read()', "file", "OUT/vocab.json"),
+    "os_open": Way('os.close(os.open(OUT + "/vocab.json", os.O_RDONLY))', "file", "OUT/vocab.json"),
+    "read_text": Way('(pathlib.Path(OUT) / "vocab.json").read_text()', "file", "OUT/vocab.json"),
+    "read_and_write": Way('open(OUT + "/vocab.json", "r+").read()', "file", "OUT/vocab.json"),
+    "while_importing": Way("pass", "file", "OUT/vocab.json", top='VOCABULARY = open("OUT/vocab.json").read()'),
+    "numpy_load": Way('np.load(OUT + "/w.npy")', "file", "OUT/w.npy", top="import numpy as np"),
+    "memmap": Way('score.kept = np.memmap(OUT + "/w.npy", mode="r")', "file", "OUT/w.npy", top="import numpy as np"),
+    "mapped_by_c": Way('score.kept = pa.memory_map(OUT + "/m.npy")', "mapped", "OUT/m.npy", top="import pyarrow as pa"),
+    "csv_by_c": Way('csv.read_csv(OUT + "/t.csv")', "named", "OUT/t.csv", "import pyarrow.csv as csv", True),
+    "joined_for_c": Way(
+        'csv.read_csv(os.path.join(OUT, "t.csv"))', "named", "OUT/t.csv", "import pyarrow.csv as csv", True
+    ),
+    "attribute_for_c": Way(
+        "Reader().read()",
+        "named",
+        "OUT/t.csv",
+        "import pyarrow.csv as csv\nclass Reader:\n"
+        '    def __init__(self): self.path = OUT + "/t.csv"\n'
+        "    def read(self): csv.read_csv(self.path)",
+        True,
+    ),
+    "fopen": Way('ctypes.CDLL(None).fopen(b"OUT/t.csv", b"r")', "named", "OUT/t.csv", "import ctypes", True),
+    "folder_for_c": Way(
+        'ctypes.CDLL(None).fopen(f"{OUT}/t.csv".encode(), b"r")', "named", "OUT", "import ctypes", True
+    ),
+    "helper_for_c": Way("pass", "named", "OUT/t.csv", "import nj_helpers.reading", True),
+    "option_for_c": Way(
+        "csv.read_csv(path)", "named", "OUT/t.csv", "import pyarrow.csv as csv", True, (("path", "OUT/t.csv"),)
+    ),
+    "object_store": Way('"{}".format("s3://key:secret@bucket/m")', "named", "s3://bucket/m", preflight_only=True),
+    "database": Way('sqlite3.connect(OUT + "/d.sqlite").execute("select * from t")', "database", "OUT/d.sqlite"),
+    "database_uri": Way(
+        'sqlite3.connect("file:" + OUT + "/d.sqlite?mode=ro", uri=True)', "database", "OUT/d.sqlite", "import sqlite3"
+    ),
+    "network": Way('socket.create_connection(("localhost", PORT)).close()', "network", "localhost:PORT"),
+    "address": Way("s = socket.socket(); s.connect(('127.0.0.1', PORT)); s.close()", "network", "127.0.0.1:PORT"),
+    "program": Way('subprocess.run(["cat", OUT + "/vocab.json"], capture_output=True)', "program", "cat"),
+    "file_of_program": Way(
+        'subprocess.run(["cat", "/".join([OUT, "vocab.json"])], capture_output=True)', "named", "OUT/vocab.json"
+    ),
+    "shell": Way('os.system("cat " + OUT + "/vocab.json >/dev/null")', "program", "cat"),
+    "environ_item": Way('os.environ["NJ_THRESHOLD"]', "environment", "NJ_THRESHOLD"),
+    "environ_get": Way('os.environ.get("NJ_ABSENT")', "environment", "NJ_ABSENT"),
+    "environ_bytes": Way('os.environb[b"NJ_THRESHOLD"]', "environment", "NJ_THRESHOLD"),
+    "getenv": Way('os.getenv("NJ_THRESHOLD")', "environment", "NJ_THRESHOLD"),
+    "environ_in": Way('"NJ_THRESHOLD" in os.environ', "environment", "NJ_THRESHOLD"),
+    "environ_all": Way("dict(os.environ)", "environment", "every variable"),
+    "module": Way("import beyond", "module", "OUT/lib/beyond.py", 'import sys\nsys.path.insert(0, "OUT/lib")'),
+    "compiled_only": Way(
+        "import beyondc", "module", "OUT/pyc/beyondc.pyc", 'import sys\nsys.path.insert(0, "OUT/pyc")'
+    ),
+    "zip": Way("import beyondz", "file", "OUT/lib.zip", 'import sys\nsys.path.insert(0, "OUT/lib.zip")'),
+    "package_data": Way(
+        'resources.files("beyondp").joinpath("w.txt").read_text()',
+        "file",
+        "OUT/lib/beyondp/w.txt",
+        'import sys\nfrom importlib import resources\nsys.path.insert(0, "OUT/lib")',
+    ),
+    "link": Way('open("link.json").read()', "file", "OUT/vocab.json"),
+    "parent": Way('open("../settings.ini").read()', "file", "ROOT/settings.ini"),
+    "live": Way('open("ROOT/live/vocab.json").read()', "live", "ROOT/live/vocab.json"),
+    "hub": Way(
+        'open(OUT + "/hub/models--a--b/snapshots/1/config.json").read()',
+        "file",
+        "OUT/hub/models--a--b/snapshots/1/config.json",
+    ),
+    "thread": Way(
+        't = threading.Thread(target=pathlib.Path(OUT, "vocab.json").read_text); t.start(); t.join()',
+        "file",
+        "OUT/vocab.json",
+        top="import threading",
+    ),
+    "settings": Way(
+        'decouple.config("NJ_THRESHOLD")',
+        "environment",
+        "NJ_THRESHOLD",
+        'import sys\nsys.path.insert(0, "OUT/lib")\nimport decouple',
+    ),
+    "library": Way("ctypes.CDLL('OUT/own.so')", "library", "OUT/own.so", "import ctypes"),
+}
+
+SILENT = {
+    "beside": 'open("beside.json").read(); pathlib.Path(__file__).with_name("beside.json").read_text()',
+    "the_model": 'open("ROOT/model.bin", "rb").read()',
+    "absent": '[os.path.exists("ROOT/none"), pathlib.Path("ROOT/none").is_file()]',
+    "temporary": 'f = tempfile.NamedTemporaryFile("w+"); f.write("1"); f.flush(); open(f.name).read()',
+    "temporary_folder": 'd = tempfile.mkdtemp(); p = d + "/a"; open(p, "w").close(); open(p).read()',
+    "renamed": 'd = tempfile.mktemp(); open(d, "w").close(); os.replace(d, d + "2"); open(d + "2").read()',
+    "logging": 'open(OUT + "/log.txt", "a").write("scored")',
+    "standard": "import wave, colorsys, xml.dom.minidom",
+    "time_zone": 'import zoneinfo; zoneinfo.ZoneInfo("Europe/Berlin"); open("/etc/localtime", "rb").read()',
+    "plumbing": 'os.environ["PATH"]; os.path.expanduser("~")',
+    "own_variable": 'os.environ["NJ_OWN"] = "1"; os.environ["NJ_OWN"]',
+    "not_its_own_question": "import subprocess; subprocess.list2cmdline([]); tempfile.gettempdir()",
+    "sentence": '"see beside.json, or /nowhere/at/all.json."',
+    "memory": 'sqlite3.connect(":memory:").close()',
+    "processor": 'open("/proc/cpuinfo").read(); os.cpu_count()',
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A snapshot (`home`), a folder that nothing covers (`out`), a live job folder, a model."""
+    root = tmp_path_factory.mktemp("witness")
+    out = root / "out"
+    for folder in ("home", "live", "out/lib/beyondp", "out/pyc", "out/hub/models--a--b/snapshots/1"):
+        (root / folder).mkdir(parents=True)
+    for file in ("home/beside.json", "live/vocab.json", "out/vocab.json", "settings.ini", "model.bin"):
+        (root / file).write_text("{}")
+    (out / "hub/models--a--b/snapshots/1/config.json").write_text("{}")
+    (out / "t.csv").write_text("a,b\n1,2\n")
+    for name in ("w.npy", "m.npy"):
+        np.save(out / name, np.arange(3))
+    (out / "lib/beyond.py").write_text("WEIGHT = 2\n")
+    (out / "lib/decouple.py").write_text("import os\ndef config(name): return os.environ[name]\n")
+    (out / "lib/beyondp/__init__.py").touch()
+    (root / "home/nj_helpers").mkdir()
+    (root / "home/nj_helpers/reading.py").write_text("from . import table\n")
+    (root / "home/nj_helpers/table.py").write_text(
+        f"import wave, pyarrow.csv, os\nT = pyarrow.csv.read_csv(os.path.join('{out}', 't.csv'))\n"
+    )
+    (out / "lib/beyondp/w.txt").write_text("2")
+    import py_compile
+
+    (out / "beyondc.py").write_text("WEIGHT = 2\n")
+    py_compile.compile(str(out / "beyondc.py"), str(out / "pyc/beyondc.pyc"))
+    with zipfile.ZipFile(out / "lib.zip", "w") as archive:
+        archive.writestr("beyondz.py", "WEIGHT = 2\n")
+    import _ctypes
+
+    (out / "own.so").write_bytes(Path(_ctypes.__file__).read_bytes())
+    (root / "home/link.json").symlink_to(out / "vocab.json")
+    database = sqlite3.connect(out / "d.sqlite")
+    database.execute("create table t(x)")
+    database.close()
+    return root
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
+    """A local server that takes connections; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def noticed(root: Path, server: int) -> Noticed:
+    """By way: what was noticed in preflight, and in a worker, as [kind, name, by]."""
+    head = "import ctypes, os, pathlib, socket, sqlite3, subprocess, tempfile\n"
+    ways: list[tuple[str, dict[str, str]]] = []
+
+    def write(name: str, top: str, body: str, options: dict[str, str]) -> None:
+        place = 'OUT = "OUT"' if "OUT" in top + body else ""
+        text = f"{head}{top}\n{place}\ndef score({', '.join(options)}):\n    {body}\n"
+        (root / f"home/{name}.py").write_text(_placed(text, root, server))
+        ways.append((name, {key: _placed(value, root, server) for key, value in options.items()}))
+
+    for name, way in SAID.items():
+        write(f"way_{name}", way.top, way.code, dict(way.options))
+    for name, body in SILENT.items():
+        write(f"way_{name}", "", body, {})
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-B", "-c", CHILD, str(root), mode, json.dumps(ways)],
+            env={**os.environ, "NJ_THRESHOLD": "3"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for mode in ("preflight", "worker")
+    ]
+    told = [process.communicate()[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    preflight, worker = (json.loads(text.splitlines()[-1]) for text in told)
+    return {name: [preflight[name], worker[name]] for name, _ in ways}
+
+
+def _placed(text: str, root: Path, port: int) -> str:
+    return (
+        text.replace('OUT = "OUT"', f'OUT = "{root}/out"')
+        .replace("OUT/", f"{root}/out/")
+        .replace("ROOT/", f"{root}/")
+        .replace("PORT", str(port))
+    )
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_identity_does_not_cover_is_noticed(name: str, noticed: Noticed, root: Path, server: int) -> None:
+    """In preflight each way is noted, with the user's file; in a worker all but what C code reads by itself."""
+    way = SAID[name]
+    wanted = f"{root}/out" if way.name == "OUT" else _placed(way.name, root, server)
+    preflight, worker = noticed[f"way_{name}"]
+    by = [seen[2] for seen in preflight if seen[:2] == [way.kind, wanted]]
+    assert by, preflight
+    if way.kind not in {"mapped"} and name != "thread":
+        assert by[0].partition(":")[0] in {f"way_{name}.py", "model.options", "nj_helpers/table.py"}
+    if not way.preflight_only:
+        assert any(seen[:2] == [way.kind, wanted] for seen in worker), worker
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_what_needs_no_word_gets_none(name: str, noticed: Noticed) -> None:
+    """The snapshot, the model, the interpreter, the system and what the process made itself."""
+    assert noticed[f"way_{name}"] == [[], []]
+
+
+def test_one_that_reads_the_whole_environment_is_told_once(noticed: Noticed) -> None:
+    """Not with every variable there is."""
+    assert [seen[:2] for seen in noticed["way_environ_all"][1]] == [["environment", "every variable"]]
+
+
+@pytest.fixture
+def notes(root: Path) -> Iterator[Notes]:
+    """A watch over this very process."""
+    with watching(root / "home") as notes:
+        yield notes
+
+
+def test_a_predictor_of_an_installed_package_is_watched_too(
+    root: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of its lines lies in the snapshot: what it reads is told without one."""
+    (root / "site-packages").mkdir()
+    (root / "site-packages/theirs.py").write_text(
+        "import socket\n"
+        "class Predictor:\n"
+        f"    def __init__(self): self.vocabulary = open('{root}/out/vocab.json').read()\n"
+        "    def __call__(self, batch): return batch\n"
+    )
+    monkeypatch.syspath_prepend(str(root / "site-packages"))
+    job = Job.model_validate(
+        {
+            "name": "j",
+            "folder": str(root / "home"),
+            "input": {"uri": "i"},
+            "output": {"uri": "o"},
+            "model": {"uses": "theirs:Predictor", "outputs": {"y": "float32"}},
+        }
+    )
+    load_predictor(job, None)
+    assert Seen("file", f"{root}/out/vocab.json") in notes.all()
+
+
+def test_what_nightjar_itself_reads_is_not_the_predictors(root: Path, notes: Notes) -> None:
+    """The watch is over the same process that reads the input and writes the output."""
+    LocalStorage().read(f"{root}/out/vocab.json")
+    assert notes.all() == ()
+
+
+def test_a_file_read_only_for_some_rows_is_noticed_when_it_is(root: Path, notes: Notes) -> None:
+    """Hours after preflight, in a worker."""
+    (root / "home/rows.py").write_text(
+        f"def score(rows):\n    return [open('{root}/out/t.csv') for r in rows if r > 8]"
+    )
+    score = runpy.run_path(str(root / "home/rows.py"))["score"]
+    score([1, 2, 3])
+    assert notes.all() == ()
+    for file in score([9]):
+        file.close()
+    assert notes.all() == (Seen("file", f"{root}/out/t.csv", "rows.py:2"),)
+
+
+def test_only_so_many_are_kept(root: Path, notes: Notes) -> None:
+    """A predictor may read a file for each row; what is kept of it stays small."""
+    for index in range(70):
+        notes.add("file", f"/models/{index}", "predict.py:1")
+    assert len(notes.all()) == 50
+    assert notes.beyond == 20
+
+
+def test_odd_names_stop_nobody(root: Path, notes: Notes) -> None:
+    """What the user's code does ends as it would without a watch."""
+    (root / "home/odd.py").write_text(
+        "import os, sqlite3\n"
+        "def score():\n"
+        "    for name in (b'/\\xff/x', '/\\udcff', 'a' * 5000, '', '/\\0'):\n"
+        "        try: open(name)\n"
+        "        except (OSError, ValueError) as error: yield type(error).__name__\n"
+        "    sqlite3.connect(b':memory:').close()\n"
+        "    os.environ.get('NJ_\\udcff')\n"
+    )
+    with naming(notes, {"a": object(), "b": [{"c": b"\xff/\0"}]}):
+        found = list(runpy.run_path(str(root / "home/odd.py"))["score"]())
+    assert found == ["FileNotFoundError", "FileNotFoundError", "OSError", "FileNotFoundError", "ValueError"]
+    assert [seen.name for seen in notes.all()] == ["NJ_\\udcff"]
+    json.dumps([seen.sentence for seen in notes.all()])
+
+
+def test_nothing_is_noticed_once_nobody_watches(root: Path) -> None:
+    """The hook stays, for it cannot be taken out, and does nothing."""
+    with watching(root / "home") as notes:
+        pass
+    (root / "out/vocab.json").read_text()
+    assert notes.all() == ()
+
+
+@pytest.mark.parametrize(
+    ("seen", "sentence"),
+    [
+        (
+            Seen("file", "/models/churn.joblib", "predict.py:12"),
+            "predict.py reads /models/churn.joblib, which is not part of this run's identity; name it in `model.path` "
+            "or put it beside the job",
+        ),
+        (
+            Seen("file", "/models/churn.joblib"),
+            "the predictor reads /models/churn.joblib, which is not part of this run's identity; name it in "
+            "`model.path` or put it beside the job",
+        ),
+        (
+            Seen("environment", "THRESHOLD", "lib/rules.py:3"),
+            "lib/rules.py reads THRESHOLD of the environment, which is not part of this run's identity; write it into "
+            "`model.options`",
+        ),
+    ],
+)
+def test_each_is_said_in_one_sentence(seen: Seen, sentence: str) -> None:
+    """Who, what, and what to do about it."""
+    assert sentences([seen]) == [sentence]
+
+
+def test_the_files_of_one_folder_are_said_together() -> None:
+    """A model of the Hub is many files, a library many modules."""
+    hub = [Seen("file", f"/root/.cache/huggingface/hub/models--a--b/{name}", "p.py:1") for name in "xyz"]
+    said = sentences([*hub, Seen("file", "/models/x", "p.py:2")])
+    assert len(said) == 2
+    assert said[0].startswith("p.py reads 3 files in /root/.cache/huggingface/hub/models--a--b, which is not")
+
+
+def test_only_so_many_are_said() -> None:
+    """The manifest has all."""
+    said = sentences([Seen("environment", f"V{index}", "p.py:1") for index in range(12)])
+    assert len(said) == 9
+    assert said[-1] == "and 4 more that are not part of this run's identity"
