@@ -132,7 +132,7 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
                 _start(address="local", include_dashboard=False, **options)
         else:
             _reach(address)
-            taken = shipped(job, {**memory.environment(job), **env}, Path(staging))
+            taken = shipped({**memory.environment(job), **env}, Path(staging))
             _start(address=address, runtime_env=taken, **options)
         _joined.set()
         try:

@@ -21,10 +21,8 @@ from nightjar.inference.request import RunRequest
 if TYPE_CHECKING:
     from nightjar.flows.launch import Launched
     from nightjar.inference.discovery import Discovery
-    from nightjar.inference.ledger import State
     from nightjar.inference.local import Measured
-    from nightjar.inference.plan import Plan
-    from nightjar.inference.run import Publication
+    from nightjar.inference.run import Planned, Publication
 
 _FAILURES = 20
 """Failed shards that `status` names; it says how many there are."""
@@ -50,6 +48,7 @@ def as_json(launched: Launched, total_s: float) -> dict[str, Any]:
         "batches_cut": progress.cuts,
         "deaths": progress.deaths,
         "device": scored.device,
+        "again": list(scored.again),
         "unreported": launched.unreported,
         "metrics": outcome.verdict.metrics,
         "manifest": f"{outcome.request.output}/{outcome.publication.manifest}",
@@ -88,6 +87,7 @@ def as_text(launched: Launched, total_s: float) -> str:
         f"over {progress.shards:,} shards"
         + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else ""),
     ]
+    lines += [f"  again      {why}" for why in scored.again]
     if progress.rows_per_s:
         lines.append(
             f"  speed      {progress.rows_per_s:,.0f} rows/s on {scored.device}; scored in {duration(scored.seconds)}, "
@@ -230,10 +230,9 @@ def status_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def planned(
-    request: RunRequest, discovery: Discovery, plan: Plan, state: State | None, measured: Measured | None
-) -> dict[str, Any]:
+def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: Measured | None) -> dict[str, Any]:
     """What would be scored."""
+    plan, state = made.plan, made.state
     done = len(set(plan.ids()) & state.committed) if state else 0
     sizes = [shard.rows for shard in plan.shards()]
     known = [rows for rows in sizes if rows >= 0]
@@ -248,6 +247,7 @@ def planned(
         "to_score": len(plan) - done,
         "rows_per_shard": [min(known, default=0), max(known, default=0)],
         "columns": len(discovery.schema),
+        "again": list(made.again),
     }
     if measured is not None:
         actors = request.job.resources.max_actors
@@ -271,6 +271,7 @@ def plan_text(found: dict[str, Any]) -> str:
         f"{found['job']} {found['run_id']}: {found['to_score']:,} of {found['shards']:,} shards to score, "
         f"{found['rows']:,} rows in {found['files']:,} files, {low:,} to {high:,} rows a shard"
     ]
+    lines += [f"  again      {why}" for why in found["again"]]
     if found["unreadable_files"]:
         lines.append(f"  {found['unreadable_files']} files cannot be read; their shards will fail")
     if "measured" in found:

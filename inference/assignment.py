@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
-from contextlib import suppress
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,14 +12,13 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.gates import budget_rows
+from nightjar.inference.identity import ScoringSet, package_content
 from nightjar.inference.job import Job
-from nightjar.inference.models import fetch_model
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
-from nightjar.inference.predictors.source import code_fingerprint, folder_fingerprint
-from nightjar.inference.predictors.user import folder_of
 from nightjar.inference.request import RunRequest
 from nightjar.inference.scoring import auto_batch_rows
 from nightjar.inference.shards import Shard, clip
+from nightjar.inference.snapshots import Linked, place_code, place_model
 from nightjar.inference.storage import Storage
 from nightjar.inference.suspects import Attempt
 
@@ -28,8 +28,10 @@ class WorkerSpec:
     """Everything a worker needs, sent once.
 
     run: its name, and its place if that must be said, as `nightjar replay` takes them.
-    schema: the columns to read, in order, as most files have them. code, folder_code: as in `RunRequest`. epoch,
+    schema: the columns to read, in order, as most files have them. scoring, cache: as in `RunRequest`. epoch,
     segment: the writer's tenure, and the newest ledger segment it knew. budget: rows the whole run may lose.
+    own_process: nothing else runs there, so the code's folder may become its working directory: what the user's code
+    reads by a relative name is then the run's, too.
     """
 
     job: Job
@@ -41,16 +43,14 @@ class WorkerSpec:
     epoch: int
     segment: int
     budget: int
-    code: str
-    folder_code: str
-    model_hash: str
-    model_cache: str
+    scoring: ScoringSet
+    cache: str
+    own_process: bool = False
 
 
 def worker_spec(
     request: RunRequest,
     schema: pa.Schema,
-    model_hash: str,
     *,
     revision: str = "",
     epoch: int = 0,
@@ -71,10 +71,8 @@ def worker_spec(
         epoch=epoch,
         segment=segment,
         budget=budget_rows(request.job.retry.max_quarantined, rows),
-        code=request.code,
-        folder_code=request.folder_code,
-        model_hash=model_hash,
-        model_cache=request.model_cache,
+        scoring=request.scoring,
+        cache=request.cache,
     )
 
 
@@ -92,50 +90,83 @@ def read_schema(job: Job, schema: pa.Schema) -> pa.Schema:
     return pa.schema([item for item in schema if item.name in wanted])
 
 
-def load(spec: WorkerSpec) -> Scorer:
-    """Fetch the model to this node if it is remote, and load it with the code that the run began with.
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a process scores with: the loaded model, and the large files of the run's that it reads where they lie."""
+
+    scorer: Scorer
+    linked: tuple[Linked, ...] = ()
+
+    def check(self) -> None:
+        """Whether the linked files are still what was loaded.
+
+        Raises:
+            ModelChanged: one of them was written to or replaced.
+        """
+        for each in self.linked:
+            each.check()
+
+
+def open_scorer(spec: WorkerSpec) -> Opened:
+    """Load the model, with the code, that the run began with, from this node's copies of them.
 
     Raises:
         JobError: model or code are no more what they were, or cannot be loaded; names the key.
         StorageError: the model cannot be fetched.
     """
-    job = _with_code(spec)
-    path = fetch_model(spec.storage, job.model.path, spec.model_hash, Path(spec.model_cache))
+    job, cache = spec.job, Path(spec.cache)
+    _check_packages(spec)
+    path: str | None = None
+    linked: tuple[Linked, ...] = ()
+    if job.model.path is not None:
+        path, linked = place_model(spec.storage, spec.scoring.model, cache, job.model.path)
+    if job.modules():
+        folder, more = place_code(spec.storage, spec.scoring.code, cache)
+        linked += more
+        _turn_path(job.folder, folder)
+        if spec.own_process:
+            os.chdir(folder)
+        job = job.model_copy(update={"folder": folder})
     try:
-        return load_scorer(job, path)
-    except NightjarError:
-        raise
+        return Opened(load_scorer(job, path), linked)
+    except NightjarError as error:
+        raise _explained(error, spec, error.__cause__ or error) from error
     except Exception as error:
         said = f"loading {job.model.uses} failed with {type(error).__name__}: {error}"
-        raise JobError(clip(f"{job.model.loaded_by}: {said}")) from error
+        raise _explained(JobError(clip(f"{job.model.loaded_by}: {said}")), spec, error) from error
 
 
-def _with_code(spec: WorkerSpec) -> Job:
-    """The job with the folder of this node that holds the run's own code.
+def _turn_path(live: str, folder: str) -> None:
+    """Python's path with the live folder, and places below it, replaced by those of the process's own copy.
 
-    Results are kept under its fingerprint: code that was edited meanwhile, or another copy of it on this node, must
-    not add to them.
+    Ray puts the driver's working directory on its workers' path, and the environment may name a `src/`.
     """
-    job = _in_folder(spec) if spec.folder_code else spec.job
-    if spec.code != spec.folder_code and code_fingerprint(job) != spec.code:
-        raise JobError(
-            f"model.uses: the installed package on {socket.gethostname()} is not the one the run began with: it was "
-            "changed meanwhile, or that node has another release. Install the same on each node and start the run again"
-        )
-    return job
+    for index, entry in enumerate(sys.path):
+        below = os.path.relpath(os.path.realpath(entry or "."), os.path.realpath(live))
+        if not below.startswith(".."):
+            sys.path[index] = os.path.normpath(os.path.join(folder, below))  # noqa: PTH118 (text, as the path is)
 
 
-def _in_folder(spec: WorkerSpec) -> Job:
-    """A cluster's workers are sent the folder, and stand in it."""
-    for folder in (folder_of(spec.job), Path.cwd()):
-        job = spec.job.model_copy(update={"folder": str(folder)})
-        with suppress(JobError):
-            if folder_fingerprint(job) == spec.folder_code:
-                return job
-    raise JobError(
-        f"model.uses: the code in {folder_of(spec.job)} on {socket.gethostname()} is not what the run began with: it "
-        "was changed meanwhile, or that node has another copy. Start the run again to score with what is there now"
-    )
+def _explained(error: NightjarError, spec: WorkerSpec, cause: BaseException) -> NightjarError:
+    """With a hint, where a file that is missing lies in the job's folder and was left out."""
+    name = cause.filename if isinstance(cause, FileNotFoundError) else None
+    last = str(name).rsplit("/", 1)[-1] if name else ""
+    for left, ignored in spec.scoring.left_out.items():
+        if last and isinstance(error, JobError) and left.rstrip("/").rsplit("/", 1)[-1] == last:
+            return JobError(
+                f"{error}. {ignored} leaves {left} out of what scores: name it in model.path, or list it in model.code"
+            )
+    return error
+
+
+def _check_packages(spec: WorkerSpec) -> None:
+    for name, content in spec.scoring.packages.items():
+        if package_content(spec.job, name) != content:
+            raise JobError(
+                f"model.uses: the installed package {name!r} on {socket.gethostname()} is not the one the run began "
+                "with: it was changed meanwhile, or that node has another release. Install the same on each node and "
+                "start the run again"
+            )
 
 
 def batch_rows(spec: WorkerSpec) -> int:

@@ -21,6 +21,7 @@ from nightjar.inference.errors import (
     Fenced,
     InputChanged,
     InputCorrupt,
+    ModelChanged,
     PassEnded,
     QuarantineFull,
     RunFailed,
@@ -216,6 +217,8 @@ class Campaign:
                 if event.cause == Fenced.__name__:
                     self.writer.append([])  # the ledger knows by whom
                 self._charge(event)
+                if event.cause == ModelChanged.__name__:
+                    raise RunFailed(event.message)
                 # Deaths are judged once they were given up: until then one row may be to blame.
                 self._check_alike(found[0] for found in self._failures.values() if not found[0].died)
 

@@ -41,7 +41,10 @@ class Input(_Model):
 
 
 class Model(_Model):
-    """What scores them. `features`: the columns the model sees, in order. `outputs`: name → Arrow type."""
+    """What scores them. `features`: the columns the model sees, in order. `outputs`: name → Arrow type.
+
+    code: patterns, as in `.gitignore`, of the files in the job's folder that score; without them all that lies there.
+    """
 
     uses: str = Field(min_length=1)
     path: str | None = None
@@ -51,8 +54,9 @@ class Model(_Model):
     batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     options: dict[str, Any] = {}
     allow_pickle: bool = False
+    code: tuple[str, ...] | None = Field(default=None, min_length=1)
 
-    @field_validator("features", mode="before")
+    @field_validator("features", "code", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
@@ -158,6 +162,27 @@ class Audit(_Model):
 
     rescore: float = Field(default=0, ge=0, le=1, strict=False)
     tolerance: float = Field(default=1e-5, ge=0, strict=False)
+
+
+class IdentityRules(_Model):
+    """What else counts as part of what scores, and whether anything may stay outside.
+
+    strict: refuse a predictor that uses what identity does not cover. packages: installed distributions whose version
+    and content count.
+    """
+
+    strict: bool = False
+    packages: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"strict": True} if value == "strict" else value
+
+    @field_validator("packages", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
 
 
 class ColumnCheck(_Model):
@@ -307,6 +332,7 @@ class Job(_Model):
     retry: Retry = Retry()
     checks: tuple[Check, ...] = ()
     audit: Audit = Audit()
+    identity: IdentityRules = IdentityRules()
     schedule: Schedule | None = None
     folder: str = Field(default="", exclude=True)
     places: tuple[str, ...] = Field(default=(), exclude=True)
@@ -383,7 +409,12 @@ class Job(_Model):
             }
         )
 
-    def identity(self) -> dict[str, Any]:
+    def modules(self) -> dict[str, str]:
+        """The modules of the user's that the job names, by key."""
+        named = {"model.uses": self.model.uses, "preprocess": self.preprocess}
+        return {key: spec.partition(":")[0] for key, spec in named.items() if spec and ":" in spec}
+
+    def scoring_keys(self) -> dict[str, Any]:
         """Everything here that can change an output, and nothing else: part of every shard's identity."""
         model = self.model.model_dump(include={"uses", "version", "features", "outputs", "batch_size", "options"})
         # Column order matters to readers, so outputs are a list of pairs.

@@ -20,6 +20,7 @@ from nightjar.inference.job import (
     CHECKS,
     ActorRange,
     Audit,
+    IdentityRules,
     Input,
     Job,
     Limits,
@@ -50,6 +51,7 @@ _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     "resources.actors": (ActorRange,),
     "retry": (Retry,),
     "audit": (Audit,),
+    "identity": (IdentityRules,),
     "checks": tuple(CHECKS.values()),
     "checks.rows": (RowLimits,),
     "checks.files": (Limits,),
@@ -57,6 +59,7 @@ _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
 }
 _CHOICES = {
     "model.batch_size": "auto or a number of rows, 1 or more",
+    "identity": "strict, or {strict: true, packages: [torch]}",
     "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}",
     "checks[]": "a check on a column, on rows or on files, as {column: score, min: 0} or {rows: {min: 1000}}",
 }

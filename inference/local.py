@@ -5,22 +5,25 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 import pyarrow as pa
 
 from nightjar.inference import revisions as revs
-from nightjar.inference.assignment import WorkerSpec, batch_rows, load, worker_spec
+from nightjar.inference.assignment import WorkerSpec, batch_rows, open_scorer, worker_spec
 from nightjar.inference.discovery import Discovery, usual_schema
-from nightjar.inference.errors import JobError, NightjarError, ProcessSpoilt, RunFailed
-from nightjar.inference.models import scoring_fingerprint
+from nightjar.inference.errors import JobError, Missing, NightjarError, ProcessSpoilt, RunFailed
+from nightjar.inference.identity import ScoringSet, fix
 from nightjar.inference.plan import Plan
 from nightjar.inference.predictors import input_columns
-from nightjar.inference.request import RunRequest, check_model
+from nightjar.inference.request import RunRequest, identity_of
+from nightjar.inference.resume import identity_of_plan
 from nightjar.inference.scoring import BatchSize, Scored, score_table
 from nightjar.inference.shards import Piece, Shard, clip
+from nightjar.inference.snapshots import read_kept
 from nightjar.inference.sources import parquet
 from nightjar.inference.watchdog import Watchdog
 
@@ -46,8 +49,10 @@ class Measured:
     score_s: float
 
 
-def replay_row(request: RunRequest, shard_id: str, row: int, file: str | None, *, pdb: bool) -> Replayed:
-    """Score one row of a run alone.
+def replay_row(
+    request: RunRequest, shard_id: str, row: int, file: str | None, *, pdb: bool, live: bool = False
+) -> Replayed:
+    """Score one row of a run alone, with the code and model that the run kept; `live`: with those of today.
 
     The row is scored in a child process, so that one that ends its process is seen to do so; with `pdb` in
     this one.
@@ -59,10 +64,10 @@ def replay_row(request: RunRequest, shard_id: str, row: int, file: str | None, *
         RunFailed: the child ended, or failed, before it came to score the row.
     """
     if pdb:
-        return _replay_here(request, shard_id, row, file, pdb=True)
+        return _replay_here(request, shard_id, row, file, pdb=True, live=live)
     spawn = multiprocessing.get_context("spawn")
     answers, answer = spawn.Pipe(duplex=False)
-    child = spawn.Process(target=_child, args=(answer, request, shard_id, row, file))
+    child = spawn.Process(target=_child, args=(answer, request, shard_id, row, file, live))
     child.start()
     answer.close()
     step = _FINDING
@@ -92,7 +97,7 @@ def _died(request: RunRequest, row: int, step: str, code: int) -> Replayed:
     raise RunFailed(f"{step} ended the process ({how}), without an exception; row {row} was not scored")
 
 
-def _child(answer: Connection, request: RunRequest, shard_id: str, row: int, file: str | None) -> None:
+def _child(answer: Connection, request: RunRequest, shard_id: str, row: int, file: str | None, live: bool) -> None:
     """Sends each step as it begins, and at last what came of the row or what was raised."""
     step = _FINDING
 
@@ -102,7 +107,7 @@ def _child(answer: Connection, request: RunRequest, shard_id: str, row: int, fil
         answer.send(step)
 
     try:
-        answer.send(_replay_here(request, shard_id, row, file, pdb=False, begin=begin))
+        answer.send(_replay_here(request, shard_id, row, file, pdb=False, live=live, begin=begin))
     except NightjarError as error:
         answer.send(error)
     except Exception as error:  # noqa: BLE001 (whatever it is, to end without a word would blame the row)
@@ -116,6 +121,7 @@ def _replay_here(
     file: str | None,
     *,
     pdb: bool,
+    live: bool,
     begin: Callable[[str], None] = lambda _: None,
 ) -> Replayed:
     revision = revs.newest_revision(request.storage, request.run_uri)
@@ -129,17 +135,18 @@ def _replay_here(
             f"--shard {shard_id}: the run {request.run_id!r} has no such shard; its shards are in the report"
         )
     piece = _piece(shard, row, file)
-    model_hash = check_model(request)
+    request, changed = _as_then(request, revision, live)
     own = parquet.read_footer(request.storage, piece.uri).schema
 
     def is_theirs(schema: pa.Schema) -> bool:
-        return bool(scoring_fingerprint(request.job, model_hash, request.code, schema) == fingerprint)
+        return bool(identity_of(request, schema).fingerprint == fingerprint)
 
     # What the model saw may have followed from the columns of most files, which are not always this one's.
     schema = own if is_theirs(own) else usual_schema(request.storage, request.job) or own
     theirs = is_theirs(schema)
-    spec = worker_spec(request, schema if theirs else own, model_hash)
-    changed = "" if theirs else "Note: the model, the code, the job or the input's columns changed since that run.\n"
+    spec = replace(worker_spec(request, schema if theirs else own), own_process=True)
+    if not theirs and not changed:
+        changed = "Note: the model, the code, the job or the input's columns changed since that run.\n"
     try:
         scored = _score_row(spec, piece, row, pdb, begin)
     except RunFailed as lost:
@@ -150,12 +157,25 @@ def _replay_here(
     return Replayed(True, f"{changed}row {row} of {piece.uri} is scored: {scored.outputs.to_pylist()[0]}")
 
 
+def _as_then(request: RunRequest, revision: revs.Revision, live: bool) -> tuple[RunRequest, str]:
+    """The request with the code and model that the run kept, or those of today; and what to say of that."""
+    kept = None if live else identity_of_plan(request.storage, revision.uri, revision.state)
+    if kept is not None:
+        with suppress(Missing):
+            code, model = (
+                read_kept(request.storage, request.output, digest) for digest in (kept.code_digest, kept.model_digest)
+            )
+            return replace(request, scoring=ScoringSet(code, model, kept.packages)), ""
+    now = replace(request, scoring=fix(request.storage, request.job))
+    return now, "" if live else "Note: this is today's code and model; the run's own are not kept.\n"
+
+
 def _score_row(spec: WorkerSpec, piece: Piece, row: int, pdb: bool, begin: Callable[[str], None]) -> Scored:
     begin(_READING)
     table = parquet.read_piece(spec.storage, piece, spec.schema).slice(row - piece.first_row, 1)
     features = table.select(list(input_columns(spec.job, spec.schema)))
     begin(_LOADING)
-    scorer = load(spec)
+    scorer = open_scorer(spec).scorer
     begin(_SCORING)
     if pdb:
         import pdb as debugger
@@ -200,9 +220,9 @@ def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Meas
     shard = next((shard for shard in plan.shards() if shard.rows > 0), None)
     if shard is None:
         raise JobError("input.uri: no shard can be read, so none can be measured")
-    spec = worker_spec(request, discovery.schema, check_model(request))
+    spec = worker_spec(request, discovery.schema)
     began = time.monotonic()
-    scorer = load(spec)
+    scorer = open_scorer(spec).scorer
     loaded = time.monotonic()
     columns = list(input_columns(spec.job, spec.schema))
     rows = 0

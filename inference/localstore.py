@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
-from nightjar.inference.storage import Entry, Names, join
+from nightjar.inference.storage import CHANGED, Entry, Names, join
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -260,4 +260,5 @@ def _entry(uri: str) -> Entry | None:
         return None
     if not stat.S_ISREG(found.st_mode):
         return None
-    return Entry(uri, found.st_size, str(found.st_mtime_ns))
+    # A copy may keep size and modification time; the change time is the system's own, and nobody can set it.
+    return Entry(uri, found.st_size, f"{found.st_mtime_ns}{CHANGED}{found.st_ctime_ns}")

@@ -14,6 +14,7 @@ import pyarrow as pa
 from nightjar.inference import outcomes
 from nightjar.inference.audit import Audited
 from nightjar.inference.gates import GateResult
+from nightjar.inference.identity import Identity
 from nightjar.inference.ledger import LedgerWriter
 from nightjar.inference.request import RunRequest
 from nightjar.inference.rescore import Rescored
@@ -26,7 +27,7 @@ LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "torch", "numpy", "pandas", "pr
 def write_manifest(
     request: RunRequest,
     revision: int,
-    fingerprint: str,
+    identity: Identity,
     writer: LedgerWriter,
     uri: str,
     table: pa.Table,
@@ -45,9 +46,12 @@ def write_manifest(
         "run_id": request.run_id,
         "date": request.date,
         "revision": revision,
-        "fingerprint": fingerprint,
+        "fingerprint": identity.fingerprint,
         "input": request.job.input.uri,
-        "identity": request.job.identity(),
+        "identity": identity.job,
+        "code": {"digest": identity.code_digest, "files": identity.code},
+        "model": {"digest": identity.model_digest, "files": identity.model},
+        "packages": identity.packages,
         "libraries": _versions(),
         "totals": {
             "shards": len(table),

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.job import Job
 from nightjar.inference.shards import UNKNOWN, Piece, Shard, as_line, shard_of, split
+from nightjar.inference.storage import same_version
 
 DECODED_BYTES = 128 * 1024 * 1024
 SHARDS_PER_ACTOR = 8
@@ -149,11 +150,12 @@ def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[tuple[Piece
         return [], set()
     # A file whose footer could not be read is planned anew: another try may find it readable.
     now = {line["uri"]: (line["size"], line["version"]) for line in _lines(discovery) if line["error"] is None}
-    same = [
-        shard.pieces
-        for shard in previous.shards()
-        if all(now.get(p.uri) == (p.size, p.version) and p.rows != UNKNOWN for p in shard.pieces)
-    ]
+
+    def stands(piece: Piece) -> bool:
+        size, version = now.get(piece.uri, (-1, ""))
+        return size == piece.size and same_version(version, piece.version) and piece.rows != UNKNOWN
+
+    same = [shard.pieces for shard in previous.shards() if all(map(stands, shard.pieces))]
     # An earlier plan may hold only the beginning of a file (--limit): such a file is planned anew, too.
     held: Counter[str] = Counter()
     for piece in itertools.chain.from_iterable(same):

@@ -18,30 +18,30 @@ from nightjar.inference import publish
 from nightjar.inference.contradictions import check_label_and_gates
 from nightjar.inference.discovery import first_schema, input_folder, takes_in, usual_schema
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
+from nightjar.inference.identity import NO_CODE, Identity, ScoringSet, fix, identify
 from nightjar.inference.job import Job, fill, is_dated
 from nightjar.inference.jobfile import load_job
 from nightjar.inference.ledger import LEASE_S
-from nightjar.inference.models import fetch_model, model_fingerprint
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.archive import inspect_program
-from nightjar.inference.predictors.source import code_fingerprint, folder_fingerprint
 from nightjar.inference.sentences import nearest
 from nightjar.inference.sink import output_schema
+from nightjar.inference.snapshots import place_model
 from nightjar.inference.storage import LakeStorage, Storage, join
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")
 """What the name of a limited run has after its date."""
 
-MODEL_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nightjar" / "models"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nightjar"
 
 
 @dataclass(frozen=True)
 class RunRequest:
     """One run of one job for one logical date; sent whole to whoever carries out its steps.
 
-    job: with its dates filled in. code: hash of the user's modules, taken where they lie. folder_code: of those
-    in the job's folder only, for workers to compare with what they load. invocation: the Prefect flow run, or any id
+    job: with its dates filled in. scoring: code and model as they were when the run began. cache: where each node
+    keeps what it was sent of them. invocation: the Prefect flow run, or any id
     unique to this command; the steps of one invocation succeed each other.
     shards: score no others (of those that are missing); empty for all.
     lease_s: how long another writer must be silent before this one replaces it.
@@ -52,15 +52,14 @@ class RunRequest:
     job_path: str
     run_id: str
     date: str
-    code: str
-    folder_code: str
     storage: Storage
     invocation: str
+    scoring: ScoringSet = NO_CODE
     limit: int | None = None
     fresh: bool = False
     publish: bool = True
     shards: tuple[str, ...] = ()
-    model_cache: str = str(MODEL_CACHE)
+    cache: str = str(CACHE)
     lease_s: float = LEASE_S
     dated: bool = False
 
@@ -134,15 +133,15 @@ def make_request(
     day = day or _date(record.get("date")) or job.date_of(moment or dt.datetime.now(dt.UTC))
     if run_id is None:
         run_id = day.isoformat() + (f"-limit-{limit}" if limit else "")
+    tonight = job.at(day)
     return RunRequest(
-        job=job.at(day),
+        job=tonight,
         job_path=str(path),
         run_id=run_id,
         date=day.isoformat(),
-        code=code_fingerprint(job) if scores else "",
-        folder_code=folder_fingerprint(job) if scores else "",
         storage=storage,
         invocation=invocation or uuid.uuid4().hex,
+        scoring=fix(storage, tonight) if scores else NO_CODE,
         limit=limit,
         fresh=fresh,
         publish=publish and not limit,
@@ -259,19 +258,21 @@ def _is_label(kind: pa.DataType) -> bool:
     return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def check_model(request: RunRequest) -> str:
-    """The model's content hash, after a look at its file.
+def check_model(request: RunRequest) -> None:
+    """Look at the model's file.
 
     Raises:
         JobError: it cannot be read, or loading it would run code and the job does not allow that.
     """
     model = request.job.model
-    digest = model_fingerprint(request.storage, model.path)
-    if model.uses == "torch":
-        local = fetch_model(request.storage, model.path, digest, Path(request.model_cache))
-        assert local is not None
+    if model.uses == "torch" and model.path is not None:
+        local, _ = place_model(request.storage, request.scoring.model, Path(request.cache), model.path)
         inspect_program(local, model.allow_pickle)
-    return digest
+
+
+def identity_of(request: RunRequest, schema: pa.Schema) -> Identity:
+    """What this request's shards are scored by. schema: all columns of the input."""
+    return identify(request.job, request.scoring, schema)
 
 
 def _check_places(request: RunRequest) -> None:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nightjar.inference.assembly import Assembly
-from nightjar.inference.assignment import WorkerSpec, batch_rows, load
+from nightjar.inference.assignment import WorkerSpec, batch_rows, open_scorer
 from nightjar.inference.errors import InputChanged, Missing, ProcessSpoilt, RunFailed
 from nightjar.inference.job import LINEAGE
 from nightjar.inference.plan import shard_of_line
@@ -80,7 +80,7 @@ def rescore(spec: WorkerSpec, lines: Iterable[dict[str, Any]]) -> Iterator[Resco
     Raises:
         RunFailed: this process was spoilt by it.
     """
-    scorer, size = load(spec), BatchSize(batch_rows(spec))
+    scorer, size = open_scorer(spec).scorer, BatchSize(batch_rows(spec))
     storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
     for line in lines:
         try:

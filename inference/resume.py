@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import suppress
 
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import AlreadyExists, JobError
+from nightjar.inference.identity import Identity, differences, read_identity, summed
 from nightjar.inference.ledger import LedgerWriter, State
 from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.request import RunRequest, record_run
 from nightjar.inference.shards import known
-from nightjar.inference.storage import join, probe_conditional_writes
+from nightjar.inference.storage import Storage, join, probe_conditional_writes
 from nightjar.inference.tenure import tenure
 
 
@@ -84,11 +86,11 @@ def plan_in(
     writer: LedgerWriter,
     uri: str,
     discovery: Discovery,
-    fingerprint: str,
+    identity: Identity,
     newest: revs.Revision | None,
 ) -> Plan:
     """Plan under this epoch, take over what an earlier revision has, and make both durable."""
-    storage = writer.ledger.storage
+    storage, fingerprint = writer.ledger.storage, identity.fingerprint
     previous = revs.read_plan(storage, uri, writer.state, fingerprint)
     source = _source(request, writer.state, newest)
     source_plan = None
@@ -100,12 +102,51 @@ def plan_in(
     if previous is None or previous.ids() != made.ids():
         name = f"plan-{writer.epoch:06d}.parquet"
         storage.create(join(uri, name), made.to_bytes())
+        scored_by = f"identity-{writer.epoch:06d}.json"
+        storage.create(join(uri, scored_by), identity.to_bytes())
         totals = _totals(writer, limited(made, request))
         record = {"t": "planned", "file": name, "fingerprint": fingerprint, "date": request.date, **totals}
+        record["identity"] = scored_by
         writer.append([{**record, "adopts": source.number if source else 0}])
     if source is not None and source_plan is not None:
         revs.adopt(writer, uri, made, source, source_plan)
     return limited(made, request)
+
+
+def identity_of_plan(storage: Storage, uri: str, state: State) -> Identity | None:
+    """What scores the shards of a revision's plan; None where an older version planned it, or nobody."""
+    name = (state.planned or {}).get("identity")
+    return read_identity(storage.read(join(uri, name))) if name else None
+
+
+def why_again(request: RunRequest, identity: Identity, made: Plan, newest: revs.Revision | None) -> tuple[str, ...]:
+    """What makes shards old that had a result, in words, with how many. newest: as it was before this plan."""
+    if newest is None or newest.state.planned is None or not newest.state.committed or request.fresh:
+        return ()
+    planned = newest.state.planned["fingerprint"]
+    if planned == identity.fingerprint:
+        return _changed_input(request, made, newest)
+    before = identity_of_plan(request.storage, newest.uri, newest.state)
+    what = summed(differences(before, identity)) if before else "an older version did not keep what scored this run"
+    return (_scored_again(what, len(made), len(made)),)
+
+
+def _changed_input(request: RunRequest, made: Plan, newest: revs.Revision) -> tuple[str, ...]:
+    """The files whose shards are not those of the plan before."""
+    assert newest.state.planned is not None
+    before = revs.read_plan(request.storage, newest.uri, newest.state, newest.state.planned["fingerprint"])
+    assert before is not None
+    ids = set(before.ids())
+    files = Counter(shard.pieces[0].uri for shard in made.shards() if shard.id not in ids)
+    if not files:
+        return ()
+    seen = {piece.uri for shard in before.shards() for piece in shard.pieces if piece.uri in files}
+    what = [f"{uri.rsplit('/', 1)[-1]} {'changed' if uri in seen else 'is new'}" for uri in files]
+    return (_scored_again(summed(what), files.total(), len(made)),)
+
+
+def _scored_again(what: str, shards: int, of: int) -> str:
+    return f"{what}: {shards:,} of {of:,} shards {'is' if shards == 1 else 'are'} scored again"
 
 
 def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> revs.Revision | None:

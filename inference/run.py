@@ -27,7 +27,6 @@ from nightjar.inference.errors import (
     AuditFailed,
     Held,
     JobError,
-    RunFailed,
     ShardsFailed,
     StorageError,
     TakenBack,
@@ -37,13 +36,24 @@ from nightjar.inference.gates import GateResult
 from nightjar.inference.ledger import LedgerWriter, Record, State
 from nightjar.inference.manifest import write_manifest
 from nightjar.inference.metrics import Metrics
-from nightjar.inference.models import scoring_fingerprint
 from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
-from nightjar.inference.request import RunRequest, check_columns, check_model, check_request
+from nightjar.inference.request import RunRequest, check_columns, check_request, identity_of
 from nightjar.inference.rescore import Rescored, sample
-from nightjar.inference.resume import claim, limited, number_for, plan_in, probe, progress_of, retire, settle, succeed
+from nightjar.inference.resume import (
+    claim,
+    limited,
+    number_for,
+    plan_in,
+    probe,
+    progress_of,
+    retire,
+    settle,
+    succeed,
+    why_again,
+)
 from nightjar.inference.shards import Failed, encode, known
+from nightjar.inference.snapshots import keep, verify
 from nightjar.inference.space import check_space
 from nightjar.inference.tenure import tenure
 from nightjar.inference.trial import SAMPLE_ROWS, Loaded, samples
@@ -59,8 +69,20 @@ class Checked:
 
 
 @dataclass(frozen=True)
+class Planned:
+    """What would be scored. state: what the ledger has of it. again: what makes shards old that had a result."""
+
+    plan: Plan
+    state: State | None
+    again: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Scored:
-    """What the score step leaves to the next one. `finished`: this very revision was published before."""
+    """What the score step leaves to the next one. `finished`: this very revision was published before.
+
+    again: what made shards old that had a result.
+    """
 
     revision: int
     epoch: int
@@ -71,6 +93,7 @@ class Scored:
     startup_s: float = 0.0
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,13 +136,16 @@ def discover(request: RunRequest) -> Discovery:
     return discovery
 
 
-def plan(request: RunRequest, discovery: Discovery) -> tuple[Plan, State | None]:
+def plan(request: RunRequest, discovery: Discovery) -> Planned:
     """What would be scored, and what the ledger already has. Writes nothing."""
-    fingerprint = scoring_fingerprint(request.job, check_model(request), request.code, discovery.schema)
+    identity = identity_of(request, discovery.schema)
     newest = revs.newest_revision(request.storage, request.run_uri)
-    previous = revs.read_plan(request.storage, newest.uri, newest.state, fingerprint) if newest else None
-    made = limited(make_plan(discovery, request.job, fingerprint, None if request.fresh else previous), request)
-    return made, newest.state if newest and not request.fresh else None
+    previous = revs.read_plan(request.storage, newest.uri, newest.state, identity.fingerprint) if newest else None
+    made = limited(
+        make_plan(discovery, request.job, identity.fingerprint, None if request.fresh else previous), request
+    )
+    state = newest.state if newest and not request.fresh else None
+    return Planned(made, state, why_again(request, identity, made, newest))
 
 
 def check(request: RunRequest, discovery: Discovery) -> Checked:
@@ -132,7 +158,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     check_space(request.job, request.output, discovery, discovery.rows)
     made = make_plan(discovery, request.job, "")
     check_cluster(request.job, descriptors=made.table.nbytes)
-    spec = worker_spec(request, discovery.schema, check_model(request), rows=discovery.rows)
+    spec = worker_spec(request, discovery.schema, rows=discovery.rows)
     loaded = tasks.preflight(spec, samples(made))
     warnings = [*_told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
     warnings += [gate.sentence for gate in judge_input(request, discovery) if not gate.passed]
@@ -158,13 +184,14 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         RunFailed: some shards have no result; the others are committed.
     """
     began = time.time()
-    model_hash = check_model(request)
-    fingerprint = scoring_fingerprint(request.job, model_hash, request.code, discovery.schema)
+    identity = identity_of(request, discovery.schema)
     claim(request)
+    for snapshot in (request.scoring.code, request.scoring.model):
+        keep(request.storage, request.output, snapshot)
     newest = revs.newest_revision(request.storage, request.run_uri)
     if newest and newest.sealed:
         settle(request, newest)
-        done = _finished(request, discovery, newest, fingerprint)
+        done = _finished(request, discovery, newest, identity.fingerprint)
         if done:
             return replace(done, seconds=time.time() - began)
     number = number_for(newest, request)
@@ -174,18 +201,18 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
     with tenure(request, uri, "score", keep=True) as writer:
         if writer.state.intent is not None:
             raise Held("another writer published this run while this command began; repeat it to see what is left")
-        made = plan_in(request, writer, uri, discovery, fingerprint, newest)
+        made = plan_in(request, writer, uri, discovery, identity, newest)
+        again = why_again(request, identity, made, newest)
         spec = worker_spec(
             request,
             discovery.schema,
-            model_hash,
             revision=uri,
             epoch=writer.epoch,
             segment=writer.number,
             rows=made.rows,
         )
         progress = progress_of(writer, made)
-        campaign = Campaign(made, spec, writer, fingerprint, progress, listener, _only(request, made))
+        campaign = Campaign(made, spec, writer, identity.fingerprint, progress, listener, _only(request, made))
         listener(progress)
         gates.enforce(judge_input(request, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
@@ -195,13 +222,14 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         return Scored(
             number,
             writer.epoch,
-            fingerprint,
+            identity.fingerprint,
             finished=False,
             progress=progress,
             device=loaded.device,
             startup_s=started,
             seconds=time.time() - began,
             warnings=(*_told(request, loaded), *cuts.note(progress.cuts)),
+            again=again,
         )
 
 
@@ -225,7 +253,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             raise ShardsFailed(f"{absent} of {len(made)} shards have no result", absent, len(made))
         audited = _audit(request, uri, table, writer, listener, scored.progress)
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
-        rescored = _rescore(request, scored, discovery, uri, table, writer)
+        rescored = _rescore(request, discovery, uri, table, writer)
         metrics = Metrics.from_bytes(audited.metrics)
         evidence = gates.Evidence(
             found(request, discovery),
@@ -236,9 +264,12 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             rescored=rescored,
         )
         results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))
+        for snapshot in (request.scoring.code, request.scoring.model):
+            verify(request.storage, snapshot)
         shown = metrics.results()
+        identity = identity_of(request, discovery.schema)
         name, digest = write_manifest(
-            request, scored.revision, scored.fingerprint, writer, uri, table, audited, shown, results, rescored
+            request, scored.revision, identity, writer, uri, table, audited, shown, results, rescored
         )
         return Verdict(scored.revision, writer.epoch, results, shown, name, digest, time.time() - began)
 
@@ -331,16 +362,13 @@ def _audit(
 
 
 def _rescore(
-    request: RunRequest, scored: Scored, discovery: Discovery, uri: str, table: pa.Table, writer: LedgerWriter
+    request: RunRequest, discovery: Discovery, uri: str, table: pa.Table, writer: LedgerWriter
 ) -> Rescored | None:
     """Score a sample again, if the job asks for it."""
     share = request.job.audit.rescore
     if not share or not table.num_rows:
         return None
-    model_hash = check_model(request)
-    if scoring_fingerprint(request.job, model_hash, request.code, discovery.schema) != scored.fingerprint:
-        raise RunFailed("the model changed while the run went on; repeat the command: it scores what that changes")
-    spec = worker_spec(request, discovery.schema, model_hash, revision=uri, epoch=writer.epoch)
+    spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
     rescored: Rescored | None = None
     for step in tasks.rescore(spec, sample(table, share, uri)):
         writer.check()

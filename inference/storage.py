@@ -43,11 +43,25 @@ _HOW_TO_SIGN_IN = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object. size: bytes. version: its etag, or mtime in ns for a local file."""
+    """One object. size: bytes. version: its etag, or of a local file the times, in ns, of its last write and change."""
 
     uri: str
     size: int
     version: str
+
+
+CHANGED = "+"
+"""In a local file's version, between the time of its last write and that of its last change."""
+
+
+def same_version(now: str, then: str) -> bool:
+    """Whether an object is still of that version. Ledgers of before know of local files the last write alone."""
+    return now == then or (CHANGED not in then and written(now) == then)
+
+
+def written(version: str) -> str:
+    """The version without the time of a local file's last change, which a hard link or new permissions move, too."""
+    return version.partition(CHANGED)[0]
 
 
 class Storage(Protocol):

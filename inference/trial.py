@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.assignment import WorkerSpec, load
+from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.columns import FiniteState, holds_floats
 from nightjar.inference.cuts import Cuts
 from nightjar.inference.errors import BatchesBroken, NightjarError, ProcessSpoilt, ShardError, StorageError
@@ -60,7 +60,7 @@ def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> 
     there, not the first.
     """
     try:
-        worker = ShardWorker(spec, load(spec))
+        worker = ShardWorker(spec)
     except NightjarError as error:
         yield clip(str(error).removeprefix("model.uses: ").removeprefix("model.path: "))
         return

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from nightjar.inference import memory, sink
 from nightjar.inference.assembly import Assembly
-from nightjar.inference.assignment import Assignment, WorkerSpec, batch_rows, load
+from nightjar.inference.assignment import Assignment, Opened, WorkerSpec, batch_rows, open_scorer
 from nightjar.inference.errors import Fenced, ProcessSpoilt, ShardError, ShardTooSlow
 from nightjar.inference.ledger import Ledger
 from nightjar.inference.predictors import Scorer, input_columns
@@ -38,7 +38,8 @@ class ShardWorker:
         pa.set_cpu_count(spec.job.resources.cores)
         memory.use_system()
         self.spec = spec
-        self.scorer = scorer or load(spec)
+        self._opened = Opened(scorer) if scorer else open_scorer(spec)
+        self.scorer = self._opened.scorer
         self.size = BatchSize(batch_rows(spec))
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._segment = spec.segment
@@ -204,6 +205,7 @@ class ShardWorker:
         try:
             table, metrics = output.table(), output.metrics()
             self._check_epoch(storage)
+            self._opened.check()
             quarantine = output.write_quarantine(storage)
             data = sink.write_data(
                 storage, self.spec.revision, output.name("data"), table, running.started.shard, metrics

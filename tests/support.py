@@ -182,7 +182,7 @@ class Lake:
     def planned(self) -> Plan:
         """Tonight's shards, as a first run would plan them."""
         request = self.request()
-        return run.plan(request, run.discover(request))[0]
+        return run.plan(request, run.discover(request)).plan
 
     def worker_spec(self, storage: Storage | None = None) -> WorkerSpec:
         """What a worker of the first revision's first epoch is sent."""
@@ -197,10 +197,8 @@ class Lake:
             epoch=1,
             segment=0,
             budget=8,
-            code=request.code,
-            folder_code=request.folder_code,
-            model_hash="",
-            model_cache=str(self.folder / "cache"),
+            scoring=request.scoring,
+            cache=str(self.folder / "cache"),
         )
 
     def records(self, number: int = 1, run_id: str = "2026-11-19") -> list[dict[str, Any]]:

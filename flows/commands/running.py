@@ -117,9 +117,9 @@ def plan(
         from nightjar.inference.local import measure_shard
 
         found = steps.discover(request)
-        made, state = steps.plan(request, found)
-        measured = measure_shard(request, found, made) if measure else None
-    planned = summary.planned(request, found, made, state, measured)
+        made = steps.plan(request, found)
+        measured = measure_shard(request, found, made.plan) if measure else None
+    planned = summary.planned(request, found, made, measured)
     out.print_json(data=planned) if as_json else tell(summary.plan_text(planned))
 
 
@@ -157,13 +157,16 @@ def replay(
     date: DateOfRunOption = None,
     file: Annotated[str | None, typer.Option("--file", help="The file, where a shard holds several.")] = None,
     pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where it fails.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="With code and model as they are now, not as the run kept them.")
+    ] = False,
 ) -> None:
     """Score one row alone, in one process, to debug it."""
     from nightjar.inference.local import replay_row
     from nightjar.inference.request import make_request
 
-    request = make_request(job, date=date, run_id=run_name)
-    result = replay_row(request, shard, row, file, pdb=pdb)
+    request = make_request(job, date=date, run_id=run_name, scores=False)
+    result = replay_row(request, shard, row, file, pdb=pdb, live=live)
     tell(result.text)
     if not result.scored:
         sys.exit(1)

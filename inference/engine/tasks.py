@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -51,7 +52,7 @@ def _try(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Loade
     trial: Any = ray.remote(
         num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming"
     )(try_model)
-    steps: Any = trial.options(name="nightjar preflight").remote(spec, list(places), last)
+    steps: Any = trial.options(name="nightjar preflight").remote(replace(spec, own_process=True), list(places), last)
     key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
     loaded: Loaded | None = None
     try:
@@ -158,7 +159,9 @@ def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
     running: dict[Any, str] = {}
     for host, lines in _by_host(chosen, need.max_actors):
         where = _elsewhere(host, need.cpus, need.gpus)
-        task: Any = again.options(name="nightjar rescore", scheduling_strategy=where).remote(spec, lines)
+        task: Any = again.options(name="nightjar rescore", scheduling_strategy=where).remote(
+            replace(spec, own_process=True), lines
+        )
         running[task] = host
     merged, patience = Rescored(), spec.job.retry.shard_s + NO_EVENT * spec.job.retry.stall_s
     deadline = time.monotonic() + patience

@@ -13,7 +13,7 @@ from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, Schem
 from nightjar.inference.localstore import storage_error
 from nightjar.inference.shards import UNKNOWN, Piece
 from nightjar.inference.sources import forms
-from nightjar.inference.storage import Storage, is_local
+from nightjar.inference.storage import Storage, is_local, written
 from nightjar.inference.widths import value_bytes
 
 SUFFIXES = (".parquet", ".pq")
@@ -135,7 +135,7 @@ def _check_unchanged(storage: Storage, piece: Piece) -> None:
         now = storage.stat(piece.uri)
     except Missing:
         raise InputChanged(f"{piece.uri}: deleted since it was planned; run again to plan without it") from None
-    if (now.size, now.version) != (piece.size, piece.version):
+    if now.size != piece.size or written(now.version) != written(piece.version):
         raise InputChanged(
             f"{piece.uri}: changed since it was planned (size {piece.size} → {now.size}); "
             "run again to score what it holds now"

@@ -53,8 +53,6 @@ def main(folder: str, count: int) -> None:
         job_path=f"{folder}/job.yaml",
         run_id="night",
         date="2026-11-19",
-        code="",
-        folder_code="",
         storage=storage,
         invocation="test",
     )

@@ -19,7 +19,7 @@ def score_first_shard(lake: Lake, replace_before: str) -> list[Event]:
     lake.ready()
     request = lake.request()
     found = run.discover(request)
-    made, _ = run.plan(request, found)
+    made = run.plan(request, found).plan
     revision = str(lake.revision())
     first = open_epoch(LakeStorage(), revision, this_writer("score", "one"))
 
@@ -39,10 +39,8 @@ def score_first_shard(lake: Lake, replace_before: str) -> list[Event]:
         epoch=first.epoch,
         segment=first.number,
         budget=budget_rows(0.0, made.rows),
-        code=request.code,
-        folder_code=request.folder_code,
-        model_hash="",
-        model_cache="",
+        scoring=request.scoring,
+        cache=str(lake.folder / "cache"),
     )
     events = list(ShardWorker(spec).process([Assignment(next(made.shards()))]))
     first.stop(release=False)

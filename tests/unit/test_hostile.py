@@ -20,8 +20,8 @@ import yaml
 from nightjar.inference.discovery import discover
 from nightjar.inference.errors import InputCorrupt, JobError, StorageError
 from nightjar.inference.jobfile import MAX_BYTES, load_job, parse_job
-from nightjar.inference.models import fetch_model, model_fingerprint
 from nightjar.inference.shards import Piece
+from nightjar.inference.snapshots import place_model, take_model
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import LakeStorage, StorageSettings
 from support import Lake
@@ -295,8 +295,8 @@ def store_of(key: str) -> Iterator[LakeStorage]:
 def test_a_model_of_that_store_is_fetched(tmp_path: Path) -> None:
     """What the next test's store would do with a key that is in order."""
     with store_of("m/weights/a.bin") as storage:
-        fetched = fetch_model(storage, "s3://lake/m/", model_fingerprint(storage, "s3://lake/m/"), tmp_path / "cache")
-    assert fetched is not None
+        taken = take_model(storage, "s3://lake/m/")
+        fetched, _ = place_model(storage, taken, tmp_path / "cache", "s3://lake/m/")
     assert (Path(fetched) / "weights" / "a.bin").read_bytes() == b"evil"
 
 
@@ -319,8 +319,9 @@ def test_no_key_of_a_model_leads_out_of_its_cache(tmp_path: Path, key: str) -> N
     cache = tmp_path / "deep" / "cache"
     with store_of(key) as storage:
         try:
-            digest = model_fingerprint(storage, "s3://lake/m/")
-            fetch_model(storage, "s3://lake/m/", digest, cache)
+            taken = take_model(storage, "s3://lake/m/")
+            digest = taken.digest
+            place_model(storage, taken, cache, "s3://lake/m/")
         except (StorageError, JobError) as error:
             digest = "refused"
             assert "s3://lake/m/" in str(error)

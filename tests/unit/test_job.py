@@ -302,6 +302,7 @@ CANNOT: dict[str, Any] = {
     "input.shard_rows": 3,
     "model.path": "elsewhere.bin",
     "model.allow_pickle": True,
+    "model.code": ["*.py"],
     "output.uri": "elsewhere/",
     "output.format": "parquet",
     "output.single_writer": True,
@@ -316,40 +317,43 @@ CANNOT: dict[str, Any] = {
     "retry.shard_s": 9,
     "audit.rescore": 0.5,
     "audit.tolerance": 0.5,
+    "identity.strict": True,
+    "identity.packages": ["torch"],
 }
-"""Keys that cannot. Where files and model lie is no identity of theirs: their content is, and is hashed itself."""
+"""Keys that cannot. Where files and model lie is no identity of theirs: their content is, and is hashed itself; so
+is what `model.code` and `identity.packages` choose."""
 
 
 @pytest.mark.parametrize("key", ALTERS)
 def test_what_can_alter_an_output_is_identity(tmp_path: Path, key: str) -> None:
-    before = load(tmp_path).identity()
-    assert load(tmp_path, **{key.replace(".", "__"): ALTERS[key]}).identity() != before
+    before = load(tmp_path).scoring_keys()
+    assert load(tmp_path, **{key.replace(".", "__"): ALTERS[key]}).scoring_keys() != before
 
 
 @pytest.mark.parametrize("key", CANNOT)
 def test_what_cannot_alter_an_output_is_no_identity(tmp_path: Path, key: str) -> None:
-    before = load(tmp_path).identity()
-    assert load(tmp_path, **{key.replace(".", "__"): CANNOT[key]}).identity() == before
+    before = load(tmp_path).scoring_keys()
+    assert load(tmp_path, **{key.replace(".", "__"): CANNOT[key]}).scoring_keys() == before
 
 
 def test_the_limits_of_checks_are_no_identity_their_columns_are(tmp_path: Path) -> None:
     """The metric states in a part's footer are of the checked columns: their limits are compared later."""
-    one = load(tmp_path, checks=[{"column": "score", "min": 0}]).identity()
-    assert load(tmp_path, checks=[{"column": "score", "max": 5, "nulls": 0.5}]).identity() == one
-    assert load(tmp_path, checks=[{"column": "id", "min": 0}]).identity() != one
+    one = load(tmp_path, checks=[{"column": "score", "min": 0}]).scoring_keys()
+    assert load(tmp_path, checks=[{"column": "score", "max": 5, "nulls": 0.5}]).scoring_keys() == one
+    assert load(tmp_path, checks=[{"column": "id", "min": 0}]).scoring_keys() != one
 
 
 @pytest.mark.parametrize("key", ["model__features", "carry"])
 def test_the_order_of_columns_is_identity(tmp_path: Path, key: str) -> None:
     """Features in another order are another input to the model, and readers see the order of carried columns."""
-    assert load(tmp_path, **{key: ["a", "b"]}).identity() != load(tmp_path, **{key: ["b", "a"]}).identity()
+    assert load(tmp_path, **{key: ["a", "b"]}).scoring_keys() != load(tmp_path, **{key: ["b", "a"]}).scoring_keys()
 
 
 def test_the_order_of_outputs_is_identity(tmp_path: Path) -> None:
     """A program's results are named by position."""
     ab = load(tmp_path, model__outputs={"a": "float32", "b": "float32"})
     ba = load(tmp_path, model__outputs={"b": "float32", "a": "float32"})
-    assert ab.identity() != ba.identity()
+    assert ab.scoring_keys() != ba.scoring_keys()
 
 
 def test_every_key_of_the_job_is_known_to_these_tests() -> None:

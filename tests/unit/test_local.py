@@ -14,6 +14,7 @@ from nightjar.inference.faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.local import Replayed, measure_shard, replay_row
 from nightjar.inference.resume import plan_in
+from nightjar.inference.snapshots import keep
 from nightjar.inference.storage import LakeStorage
 from nightjar.inference.writers import this_writer
 from support import Lake
@@ -39,10 +40,13 @@ def lake_of(lake: Lake, made: str = "pass", called: str = "pass") -> Lake:
     lake.write_job(model__uses="model:Model")
     request = lake.request()
     found = run.discover(request)
-    made_plan, _ = run.plan(request, found)
-    fingerprint = run.scoring_fingerprint(request.job, run.check_model(request), request.code, found.schema)
+    made_plan = run.plan(request, found).plan
+    keep(LakeStorage(), request.output, request.scoring.code)
     writer = open_epoch(LakeStorage(), str(lake.revision()), this_writer("score"))
-    assert plan_in(request, writer, str(lake.revision()), found, fingerprint, None).ids() == made_plan.ids()
+    assert (
+        plan_in(request, writer, str(lake.revision()), found, run.identity_of(request, found.schema), None).ids()
+        == made_plan.ids()
+    )
     writer.stop(release=True)
     return lake
 
@@ -123,4 +127,4 @@ def test_a_model_that_cannot_be_loaded_cannot_be_measured_and_is_said(lake: Lake
     request = lake_of(lake, 'raise OSError("no such weights")').request()
     found = run.discover(request)
     with pytest.raises(JobError, match=r"^model\.uses: loading model:Model failed with OSError: no such weights$"):
-        measure_shard(request, found, run.plan(request, found)[0])
+        measure_shard(request, found, run.plan(request, found).plan)

@@ -29,6 +29,7 @@ from nightjar.inference.storage import (
     is_local,
     join,
     probe_conditional_writes,
+    same_version,
 )
 
 ODD = ["a b", "ünïcode 日本", "day=1", "50%", "a%20b", "#1", "a+b&c", "who?", "a:b", "[x]{y}*", 'it\'s "so"', "a\\b"]
@@ -143,10 +144,24 @@ def test_entries_tell_size_and_version(storage: LakeStorage, folder: str) -> Non
     storage.write(uri, b"123")
     os.utime(uri, ns=(1, 1_700_000_000_123_456_789))
     before = storage.stat(uri)
-    assert before == Entry(uri, 3, "1700000000123456789")
+    assert before == Entry(uri, 3, f"1700000000123456789+{Path(uri).stat().st_ctime_ns}")
     assert list(storage.list(folder)) == [before]
     storage.write(uri, b"456")
     assert storage.stat(uri) != before
+
+
+def test_a_file_written_over_with_its_times_kept_is_another(storage: LakeStorage, folder: str) -> None:
+    """As some tools copy: size and modification time say nothing then, the change time does."""
+    uri = join(folder, "x")
+    storage.write(uri, b"123")
+    before, times = storage.stat(uri), Path(uri).stat()
+    Path(uri).write_bytes(b"456")
+    os.utime(uri, ns=(times.st_atime_ns, times.st_mtime_ns))
+    now = storage.stat(uri)
+    assert now.size == before.size
+    assert not same_version(now.version, before.version)
+    assert same_version(now.version, str(times.st_mtime_ns)), "as a ledger of before has it"
+    assert not same_version(now.version, str(times.st_mtime_ns + 1))
 
 
 def test_our_temporary_files_are_not_objects(storage: LakeStorage, folder: str) -> None:

@@ -33,8 +33,8 @@ from proxy import (
 from nightjar.inference import publish, visibility
 from nightjar.inference.errors import AlreadyExists, Denied, InputChanged, Missing, StorageError, Transient
 from nightjar.inference.ledger import open_epoch
-from nightjar.inference.models import fetch_model, model_fingerprint
 from nightjar.inference.shards import Piece
+from nightjar.inference.snapshots import place_model, take_model
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import (
     LakeStorage,
@@ -447,11 +447,10 @@ class TestReading:
         self, storage: LakeStorage, proxy: FaultProxy, direct: LakeStorage, filled: str, tmp_path: Path
     ) -> None:
         """And lies in the cache under its own fingerprint."""
-        fingerprint = model_fingerprint(direct, join(filled, "big"))
+        taken = take_model(direct, join(filled, "big"))
         rule = proxy.on(cut_short, "GET", times=2)
-        local = fetch_model(storage, join(filled, "big"), fingerprint, tmp_path)
+        local, _ = place_model(storage, taken, tmp_path, join(filled, "big"))
         assert rule.hits == 2
-        assert local is not None
         assert Path(local).read_bytes() == BIG
 
 

@@ -1,0 +1,204 @@
+"""Which files of a job's folder score it: all that a cluster is sent, and nothing that only lies there.
+
+Left out are input, output and model (each known by itself), job files and what belongs to other jobs, version control,
+caches and virtual environments, and what `.gitignore` and `.rayignore` name, read as git reads them. `model.code`
+names the files instead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pathspec import GitIgnoreSpec
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job import Job
+from nightjar.inference.jobfile import MAX_BYTES
+
+_NEVER = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"}
+_NEVER |= {".venv", "venv", "node_modules", ".idea", ".vscode", ".DS_Store"}
+_ENVIRONMENT = "pyvenv.cfg"
+"""Lies in every virtual environment, whatever its name."""
+
+_IGNORE_FILES = (".gitignore", ".rayignore")
+_OUTPUT = {"runs", "publications", "snapshots", "latest", "dates", "job.json"}
+"""What a job's output holds, where that is the folder itself."""
+
+_DATA = (".parquet", ".pq")
+MOST_FILES = 20_000
+"""More files than that are no predictor: each would be read and hashed when a run begins."""
+
+_JOB_KEYS = {"input", "model", "output"}
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files that score, by relative name; and those that an ignore file leaves out, with its path."""
+
+    files: dict[str, str]
+    left_out: dict[str, str]
+
+
+def list_code(job: Job) -> Listing:
+    """The files that score the job; none if it names no code of the user's.
+
+    Raises:
+        JobError: there are more than a predictor can be; names `model.code`.
+    """
+    if not job.modules():
+        return Listing({}, {})
+    folder = Path(job.folder or Path.cwd()).absolute()
+    walk = _Walk(folder, job)
+    files, left_out = {}, {}
+    for name, path, ignored in walk.files():
+        if ignored:
+            left_out[name] = ignored
+        else:
+            files[name] = path
+        if len(files) > MOST_FILES:
+            raise JobError(
+                f"model.code: {folder} holds more than {MOST_FILES:,} files, and each would be part of what scores; "
+                "list those that do in model.code, or name the others in .rayignore"
+            )
+    return Listing(files, left_out)
+
+
+class _Walk:
+    """One look at a job's folder."""
+
+    def __init__(self, folder: Path, job: Job) -> None:
+        self.folder = folder
+        self.job = job
+        self._chosen = None if job.model.code is None else GitIgnoreSpec.from_lines(job.model.code)
+
+    def files(self) -> Iterator[tuple[str, str, str]]:
+        """Relative name, path, and the ignore file that leaves it out ('' for none)."""
+        jobs: list[tuple[str, str, str]] = []
+        others: list[tuple[str, str, str]] = []
+        for found in self._below("", (), self._above()):
+            (jobs if _is_job(found[1]) else others).append(found)
+        elsewhere = self._places(Path(path) for _, path, _ in jobs)
+        for name, path, ignored in others:
+            if not _lies_in(path, elsewhere):
+                yield name, path, "" if self._chosen is not None else ignored
+
+    def _below(
+        self, prefix: str, above: tuple[tuple[int, int], ...], rules: tuple[_Rules, ...]
+    ) -> Iterator[tuple[str, str, str]]:
+        here = self.folder / prefix
+        try:
+            found = here.stat()
+            with os.scandir(here) as items:
+                entries = sorted(items, key=lambda item: item.name)
+        except OSError as error:
+            raise JobError(f"model.code: {here} cannot be read: {error}; name it in .rayignore") from error
+        if (found.st_dev, found.st_ino) in above or any(entry.name == _ENVIRONMENT for entry in entries):
+            return
+        above = (*above, (found.st_dev, found.st_ino))
+        rules += tuple(_Rules(prefix, here / name) for name in _IGNORE_FILES if (here / name).is_file())
+        for entry in entries:
+            name = prefix + entry.name
+            if entry.name in _NEVER or entry.path in self._own:
+                continue
+            if entry.is_dir():
+                ignored = _ignored(name + "/", rules)
+                if not ignored or self._chosen is not None:
+                    yield from self._below(name + "/", above, rules)
+                else:
+                    yield name + "/", entry.path, ignored
+            elif entry.is_file() and self._is_code(name, entry.path):
+                yield name, entry.path, _ignored(name, rules)
+
+    def _is_code(self, name: str, path: str) -> bool:
+        if self._chosen is not None and not self._chosen.match_file(name):
+            return False
+        if self._among_data and (name.lower().endswith(_DATA) or name.split("/")[0] in _OUTPUT):
+            return False
+        return path not in self._own
+
+    @cached_property
+    def _own_places(self) -> set[str]:
+        places = {*self.job.places, self.job.output.uri.rstrip("/"), self.job.model.path or ""}
+        return {os.path.normpath(place) for place in places if place}
+
+    @cached_property
+    def _among_data(self) -> bool:
+        """Whether the job's folder lies in its own input or output."""
+        return any(f"{self.folder}/".startswith(f"{place}/") for place in self._own_places)
+
+    @cached_property
+    def _own(self) -> set[str]:
+        """Places of the job's own that are no code, unless it is the folder itself or one above."""
+        return {place for place in self._own_places if not f"{self.folder}/".startswith(f"{place}/")}
+
+    def _above(self) -> tuple[_Rules, ...]:
+        """The rules of the folders above, up to the repository's; none where they leave out the job's folder itself."""
+        tops = [self.folder, *self.folder.parents]
+        top = next((index for index, each in enumerate(tops) if (each / ".git").exists()), 0)
+        rules = []
+        for parent in reversed(tops[1 : top + 1]):
+            inner = os.path.relpath(self.folder, parent)
+            if (file := parent / ".gitignore").is_file():
+                rules.append(_Rules("", file, inner + "/"))
+        below = [_ignored("", (rule,)) for rule in rules]
+        return () if any(below) else tuple(rules)
+
+    def _places(self, jobs: Iterable[Path]) -> list[str]:
+        """Where other jobs of the folder have their input, output and model."""
+        places = []
+        for path in jobs:
+            content = _parsed(path)
+            for section, key in (("input", "uri"), ("output", "uri"), ("model", "path")):
+                given = content.get(section)
+                value = given.get(key) if isinstance(given, dict) else None
+                if isinstance(value, str) and "://" not in value:
+                    fixed = re.split(r"[*?\[{]", value, maxsplit=1)[0]
+                    if fixed != value:
+                        fixed = os.path.dirname(fixed)  # noqa: PTH120 (text, as the rest of a location)
+                    places.append(os.path.normpath(path.parent / fixed))
+        return [place for place in places if not f"{self.folder}/".startswith(f"{place}/")]
+
+
+class _Rules:
+    """One ignore file. prefix: of the names below it; inner: the way from it down to the job's folder."""
+
+    def __init__(self, prefix: str, path: Path, inner: str = "") -> None:
+        self.prefix, self.path, self.inner = prefix, str(path), inner
+        self.spec = GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8", errors="replace").splitlines())
+
+    def says(self, name: str) -> bool | None:
+        """True: left out, False: taken in, None: nothing."""
+        return self.spec.check_file(self.inner + name.removeprefix(self.prefix)).include
+
+
+def _ignored(name: str, rules: tuple[_Rules, ...]) -> str:
+    """The ignore file that leaves a name out, '' for none: the innermost one that says anything decides."""
+    for rule in reversed(rules):
+        if (said := rule.says(name)) is not None:
+            return rule.path if said else ""
+    return ""
+
+
+def _lies_in(path: str, places: list[str]) -> bool:
+    return any(f"{path}/".startswith(f"{place}/") for place in places)
+
+
+def _is_job(path: str) -> bool:
+    """Whether a file is a whole job file. Any other YAML may be what a predictor reads."""
+    return path.lower().endswith((".yaml", ".yml")) and set(_parsed(Path(path))) >= _JOB_KEYS
+
+
+def _parsed(path: Path) -> dict[Any, Any]:
+    """A YAML file's keys; none of one that is no job file for sure."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.stat().st_size <= MAX_BYTES else None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,121 @@
+"""Installed packages as part of what scores: by version and content, found without importing any of them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.sentences import nearest
+
+_READ_BYTES = 8 << 20
+"""Larger files, compiled libraries mostly, count by their size alone: torch has gigabytes of them."""
+
+
+def content_of(module: str, outside: str = "") -> str:
+    """SHA-256 over the files of the installed package that holds a module; '' for the standard library.
+
+    outside: the job's folder, which a process may have on its path: a package that lies in it is not installed.
+
+    Raises:
+        LookupError: there is no such package.
+    """
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return ""
+    digest = hashlib.sha256()
+    for name, path in sorted(_files(top, outside)):
+        size = path.stat().st_size
+        content = path.read_bytes() if size <= _READ_BYTES else b""
+        digest.update(f"{name}\0{size}\0".encode(errors="surrogateescape") + content)
+    return digest.hexdigest()
+
+
+def of_distribution(name: str) -> str:
+    """A distribution's version and a hash of its packages' content.
+
+    Raises:
+        JobError: it is not installed; names `identity.packages`.
+    """
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        known = {each.name for each in metadata.distributions() if each.name}
+        raise JobError(
+            f"identity.packages: {name!r} is not installed" + (nearest(name, known) or "; install it, or remove it")
+        ) from None
+    wanted = name.lower().replace("_", "-")
+    tops = [
+        top
+        for top, owners in metadata.packages_distributions().items()
+        if any(owner.lower().replace("_", "-") == wanted for owner in owners)
+    ]
+    digest = hashlib.sha256()
+    for top in sorted(tops):
+        digest.update(f"{top}\0{_known(top)}\0".encode())
+    return f"{version} {digest.hexdigest()}"
+
+
+def _known(top: str) -> str:
+    try:
+        return content_of(top)
+    except LookupError:  # listed by its distribution, and no module: a script's, or a namespace's
+        return ""
+
+
+def _files(top: str, outside: str) -> Iterator[tuple[str, Path]]:
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # loaded by hand, without a spec
+        spec = None
+    if spec is None:
+        raise LookupError(top)
+    if not spec.submodule_search_locations:
+        path = Path(spec.origin or "")
+        if _lies_in(path, outside):
+            raise LookupError(top)
+        if path.is_file():
+            yield path.name, path
+        return
+    roots = [root for root in spec.submodule_search_locations if not _lies_in(Path(root), outside)]
+    if not roots:
+        raise LookupError(top)
+    for root in roots:
+        for folder, folders, files in os.walk(root):
+            folders[:] = sorted(each for each in folders if each != "__pycache__")
+            for file in files:
+                path = Path(folder, file)
+                if path.is_file():
+                    yield path.relative_to(root).as_posix(), path
+
+
+def _lies_in(path: Path, folder: str) -> bool:
+    return bool(folder) and path.absolute().is_relative_to(folder)
+
+
+def importable_places(folder: str) -> list[str]:
+    """Where in the job's folder modules are found: right in it, and below it where the path says so, as with `src/`."""
+    places = [""]
+    for entry in sys.path:
+        below = os.path.relpath(entry or ".", folder)
+        if below != "." and not below.startswith(".."):
+            places.append(below.replace(os.sep, "/") + "/")
+    return places
+
+
+def module_files(module: str) -> list[str]:
+    """The relative names a module can have, in a folder that is on the path; its packages' own files first."""
+    words = module.split(".")
+    ends = ["/__init__.py", *(f"/__init__{end}" for end in EXTENSION_SUFFIXES), ".py", *EXTENSION_SUFFIXES, ".pyc"]
+    return [
+        "/".join(words[:depth]) + end
+        for depth in range(1, len(words) + 1)
+        for end in ends
+        if depth == len(words) or end.startswith("/")
+    ]

@@ -1,0 +1,150 @@
+"""Which files of a job's folder score: what a cluster would be sent, read as git reads ignore files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightjar.inference import folder
+from nightjar.inference.errors import JobError
+from nightjar.inference.folder import list_code
+from nightjar.inference.job import Job
+from nightjar.inference.jobfile import parse_job
+
+JOB = "name: {name}\ninput: {{uri: {input}}}\nmodel: {{uses: 'predict:f', path: {model}}}\noutput: {{uri: {output}}}\n"
+
+
+def lay(root: Path, *names: str, **texts: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(texts.get(name, name))
+
+
+def job_in(root: Path, **keys: Any) -> Job:
+    model = {"uses": "predict:f", "outputs": {"score": "float32"}, **keys.pop("model", {})}
+    content = {"name": "j", "input": {"uri": "data/"}, "model": model, "output": {"uri": "out/"}, **keys}
+    return parse_job(content, root / "job.yaml")
+
+
+def names(job: Job) -> set[str]:
+    return set(list_code(job).files)
+
+
+def test_all_that_lies_there_scores(tmp_path: Path) -> None:
+    """Code, compiled code, data files, archives, hidden ones and those without a suffix."""
+    files = {
+        "predict.py",
+        "vocab.json",
+        "pkg/__init__.py",
+        "pkg/deep/table.csv",
+        "h.pyc",
+        "x.so",
+        "lib.zip",
+        ".env",
+        "W",
+    }
+    lay(tmp_path, *files)
+    assert names(job_in(tmp_path)) == files
+
+
+def test_what_only_lies_there_does_not(tmp_path: Path) -> None:
+    lay(tmp_path, "predict.py", "data/a.parquet", "out/runs/x", "models/m.pt2", ".git/HEAD", "__pycache__/predict.pyc")
+    lay(tmp_path, "env/pyvenv.cfg", "env/lib/x.py", ".venv/lib/y.py", "pkg/__pycache__/z.pyc")
+    assert names(job_in(tmp_path, model={"path": "models/m.pt2"})) == {"predict.py"}
+
+
+def test_input_and_output_of_any_date_are_left_out(tmp_path: Path) -> None:
+    lay(tmp_path, "predict.py", "in/2026-11-19/a.parquet", "in/2026-11-20/a.parquet", "to/2026-11-19/r")
+    job = job_in(tmp_path, input={"uri": "in/{date}/"}, output={"uri": "to/{date}/"})
+    assert names(job) == {"predict.py"}
+
+
+def test_data_beside_the_code_is_no_code(tmp_path: Path) -> None:
+    lay(tmp_path, "predict.py", "a.parquet", "b.pq")
+    assert names(job_in(tmp_path, input={"uri": "*.parquet"})) == {"predict.py"}
+
+
+def test_what_belongs_to_other_jobs_is_left_out(tmp_path: Path) -> None:
+    lay(tmp_path, "predict.py", "theirs/in/a", "theirs/out/b", "theirs/m.bin", "settings.yaml")
+    lay(
+        tmp_path,
+        "other.yaml",
+        **{"other.yaml": JOB.format(name="o", input="theirs/in/*", output="theirs/out", model="theirs/m.bin")},
+    )
+    lay(tmp_path, "job.yaml", **{"job.yaml": JOB.format(name="j", input="data", output="out", model="m")})
+    assert names(job_in(tmp_path)) == {"predict.py", "settings.yaml"}
+
+
+def test_yaml_that_is_no_whole_job_is_what_a_predictor_may_read(tmp_path: Path) -> None:
+    lay(
+        tmp_path,
+        "predict.py",
+        "net.yaml",
+        "broken.yml",
+        **{"net.yaml": "model: x\ninput: y\n", "broken.yml": "a: !b [c"},
+    )
+    assert names(job_in(tmp_path)) == {"predict.py", "net.yaml", "broken.yml"}
+
+
+def test_ignore_files_are_read_as_git_reads_them(tmp_path: Path) -> None:
+    """In the folder, below it and above it up to the repository's; the innermost decides."""
+    lay(tmp_path, ".git/HEAD", ".gitignore", **{".gitignore": "*.log\njobs/churn/scratch/\n*.bin\n"})
+    root = tmp_path / "jobs" / "churn"
+    lay(root, "predict.py", "a.log", "scratch/x", "keep.bin", "sub/b.tmp", "sub/c.tmp", "big.raw")
+    lay(root, ".gitignore", "sub/.gitignore", ".rayignore")
+    (root / ".gitignore").write_text("!keep.bin\n*.tmp\n")
+    (root / "sub" / ".gitignore").write_text("!c.tmp\n")
+    (root / ".rayignore").write_text("/big.raw\n")
+    listing = list_code(job_in(root))
+    assert set(listing.files) == {"predict.py", "keep.bin", "sub/c.tmp", ".gitignore", ".rayignore", "sub/.gitignore"}
+    assert listing.left_out == {
+        "a.log": str(tmp_path / ".gitignore"),
+        "scratch/": str(tmp_path / ".gitignore"),
+        "sub/b.tmp": str(root / ".gitignore"),
+        "big.raw": str(root / ".rayignore"),
+    }
+
+
+def test_a_folder_that_is_ignored_as_a_whole_still_scores(tmp_path: Path) -> None:
+    lay(tmp_path, ".git/HEAD", ".gitignore", "scratch/predict.py", **{".gitignore": "scratch/\n"})
+    assert names(job_in(tmp_path / "scratch")) == {"predict.py"}
+
+
+def test_model_code_names_the_files_whatever_is_ignored(tmp_path: Path) -> None:
+    lay(
+        tmp_path,
+        ".gitignore",
+        "predict.py",
+        "lib/a.py",
+        "lib/deep/b.py",
+        "other/c.py",
+        "w.bin",
+        **{".gitignore": "*.bin"},
+    )
+    job = job_in(tmp_path, model={"code": ["/predict.py", "lib/**", "*.bin", "!lib/deep/**"]})
+    assert names(job) == {"predict.py", "lib/a.py", "w.bin"}
+
+
+def test_links_are_followed_and_circles_end(tmp_path: Path) -> None:
+    lay(tmp_path, "job/predict.py", "elsewhere/vocab.json", "elsewhere/more/x")
+    root = tmp_path / "job"
+    (root / "vocab.json").symlink_to(tmp_path / "elsewhere" / "vocab.json")
+    (root / "linked").symlink_to(tmp_path / "elsewhere" / "more")
+    (root / "round").symlink_to(root)
+    (root / "nowhere").symlink_to(root / "gone")
+    assert names(job_in(root)) == {"predict.py", "vocab.json", "linked/x"}
+
+
+def test_a_job_without_code_has_none(tmp_path: Path) -> None:
+    lay(tmp_path, "README.md", "m.pt2")
+    assert list_code(job_in(tmp_path, model={"uses": "torch", "path": "m.pt2"})).files == {}
+
+
+def test_too_many_files_are_told_how_to_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "MOST_FILES", 3)
+    lay(tmp_path, "predict.py", "a", "b", "c")
+    with pytest.raises(JobError, match=r"^model\.code: .* holds more than 3 files.*list those that do in model\.code"):
+        list_code(job_in(tmp_path))
+    assert names(job_in(tmp_path, model={"code": ["predict.py"]})) == {"predict.py"}

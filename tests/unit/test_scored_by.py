@@ -1,0 +1,221 @@
+"""Results are kept under what really scores them: code, model, packages and job, by content (promise 4)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.identity import ScoringSet, differences, fix, identify, read_identity
+from nightjar.inference.job import Job
+from nightjar.inference.jobfile import parse_job
+from nightjar.inference.snapshots import File, Snapshot
+from nightjar.inference.storage import LakeStorage
+
+COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float32()), ("late", pa.bool_())])
+STORAGE = LakeStorage()
+MakeJob = Callable[..., Job]
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> MakeJob:
+    def make(folder: str = "code", files: dict[str, str] | None = None, uses: str = "mine:P", **job: Any) -> Job:
+        root = write(tmp_path / folder, {"mine.py": "", "prep.py": ""} if files is None else files)
+        content = {
+            "name": "t",
+            "input": {"uri": "/in/"},
+            "model": {"uses": uses, "outputs": {"score": "float32"}, **job.pop("model", {})},
+            "output": {"uri": "/out"},
+            "preprocess": "prep:p",
+            **job,
+        }
+        return parse_job(content, root / "job.yaml")
+
+    return make
+
+
+def of(job: Job, schema: pa.Schema = COLUMNS) -> str:
+    return identify(job, fix(STORAGE, job), schema).fingerprint
+
+
+def test_the_same_code_in_another_folder_is_the_same(make_job: MakeJob) -> None:
+    assert of(make_job("here")) == of(make_job("there"))
+
+
+@pytest.mark.parametrize("name", ["mine.py", "vocab.json", "pkg/unused.py", "lib.zip", "h.pyc", "x.so", ".env"])
+def test_any_file_beside_the_job_is_part_of_what_scores(make_job: MakeJob, name: str) -> None:
+    """No import has to be guessed, and no reader be seen."""
+    before = of(make_job())
+    added = of(make_job(files={name: "# one"}))
+    assert len({before, added, of(make_job(files={name: "# two"}))}) == 3
+
+
+def test_a_link_that_points_elsewhere_is_another_file(make_job: MakeJob, tmp_path: Path) -> None:
+    job = make_job()
+    found = []
+    for index in range(2):
+        write(tmp_path, {f"v{index}.json": str(index)})
+        (tmp_path / "code" / "vocab.json").unlink(missing_ok=True)
+        (tmp_path / "code" / "vocab.json").symlink_to(tmp_path / f"v{index}.json")
+        found.append(of(job))
+    assert found[0] != found[1]
+
+
+def test_nothing_of_the_users_is_executed_or_imported(make_job: MakeJob, tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    hostile = f"open({str(proof)!r}, 'w')\n"
+    before = set(sys.modules)
+    fix(STORAGE, make_job(files={"mine.py": hostile, "prep.py": hostile, "pkg/__init__.py": hostile}))
+    assert not proof.exists()
+    assert not {"mine", "pkg", "prep"} & (set(sys.modules) - before)
+
+
+def test_without_code_the_identity_is_that_of_ledgers_of_before(make_job: MakeJob, tmp_path: Path) -> None:
+    """It was exact for them, so their results are kept."""
+    write(tmp_path / "code", {"m.pt2": "abc"})
+    job = make_job(uses="torch", preprocess=None, model={"path": "m.pt2", "features": ["x"]}, carry=["id"])
+    assert of(job) == "4cb85af7d3e430f8610afda7eb7183c65c6f7bff4fe7ed8806d6cec8dac91965"
+
+
+def test_an_installed_package_that_is_named_counts_by_content(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = write(tmp_path / "site", {"theirs/__init__.py": "", "theirs/m.py": "", "theirs/words.txt": "a"})
+    monkeypatch.syspath_prepend(str(site))
+    job = make_job(uses="theirs.m:P")
+    before = of(job)
+    write(site, {"other.py": "", "theirs/__pycache__/m.pyc": ""})
+    assert of(job) == before
+    write(site, {"theirs/words.txt": "b"})
+    assert of(job) != before
+    assert "theirs" not in sys.modules
+
+
+def test_an_installed_namespace_package_is_found_beside_a_folder_of_its_name(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on workers, which have the job's folder on their path."""
+    site = write(tmp_path / "site", {"company/models.py": ""})
+    job = make_job(files={"company/notes.txt": ""}, uses="company.models:P", preprocess=None)
+    monkeypatch.syspath_prepend(str(site))
+    before = of(job)
+    monkeypatch.syspath_prepend(str(job.folder))
+    assert of(job) == before
+
+
+def test_modules_below_the_folder_are_found_where_the_path_says(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path / "code" / "src"))
+    job = make_job(files={"src/deep/mine.py": "", "src/deep/__init__.py": ""}, uses="deep.mine:P", preprocess=None)
+    assert fix(STORAGE, job).packages == {}
+
+
+def test_packages_that_the_job_names_count(make_job: MakeJob) -> None:
+    plain, counted = make_job(), make_job(identity={"packages": ["PyYAML"]})
+    assert of(plain) != of(counted)
+    assert fix(STORAGE, counted).packages["PyYAML"].startswith("6.")
+    with pytest.raises(JobError, match=r"^identity\.packages: 'PyYAMLL' is not installed; did you mean"):
+        fix(STORAGE, make_job(identity={"packages": ["PyYAMLL"]}))
+
+
+@pytest.mark.parametrize(
+    ("files", "job", "message"),
+    [
+        ({"mine.py": ""}, {"uses": "mien:P"}, r"model\.uses: there is no module 'mien' in .*did you mean 'mine'"),
+        ({"pkg/__init__.py": ""}, {"uses": "pkg.gone:P"}, r"model\.uses: there is no module 'pkg\.gone'"),
+        ({"mine.py": ""}, {"preprocess": "gone_prep:p"}, r"preprocess: there is no module 'gone_prep'"),
+        ({"mine.py": "x = 1\ndef f(:"}, {}, r"model\.uses: .*mine\.py, line 2: "),
+        ({"mine.py": "\0"}, {}, r"model\.uses: .*mine\.py, line 1: "),
+        (
+            {"mine.py": "", ".gitignore": "mine.py"},
+            {},
+            r"model\.uses: there is no module 'mine'.*\.gitignore leaves out mine\.py; take it from there, or list",
+        ),
+    ],
+)
+def test_code_that_cannot_be_read_names_key_file_and_line(
+    make_job: MakeJob, files: dict[str, str], job: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(JobError, match=message):
+        fix(STORAGE, make_job(files={"prep.py": "", **files}, **job))
+
+
+def fixed(model: str = "m", code: str = "c", packages: dict[str, str] | None = None) -> ScoringSet:
+    files = (Snapshot((File("a", 1, each),) if each else ()) for each in (code, model))
+    return ScoringSet(*files, packages=packages or {})
+
+
+def test_whatever_can_change_an_output_changes_the_fingerprint(make_job: MakeJob) -> None:
+    def of(scoring: ScoringSet | None = None, schema: pa.Schema = COLUMNS, **job: Any) -> str:
+        return identify(make_job(**job), scoring or fixed(), schema).fingerprint
+
+    different = [
+        of(),
+        of(fixed(model="m2")),
+        of(fixed(code="c2")),
+        of(fixed(model="c", code="m")),
+        of(fixed(packages={"torch": "1"})),
+        of(carry=["id"]),
+        of(preprocess=None),
+        of(label="late"),
+        of(uses="mine:Q"),
+        of(schema=COLUMNS.append(pa.field("y", pa.float32()))),
+        of(schema=pa.schema(reversed(COLUMNS))),
+        of(schema=COLUMNS.set(1, pa.field("x", pa.float64()))),
+    ]
+    assert len(set(different)) == len(different)
+    assert of() == of(retry={"attempts": 9}) == of(name="other") == of(resources={"actors": 7})
+
+
+def test_columns_that_neither_model_nor_job_names_are_no_part_of_it(make_job: MakeJob) -> None:
+    """With features listed, what else is in the files, and where, does not matter."""
+
+    def of(schema: pa.Schema) -> str:
+        job = make_job(model={"features": ["x"]}, carry=["id"], preprocess=None)
+        return identify(job, fixed(), schema).fingerprint
+
+    assert of(COLUMNS) == of(COLUMNS.append(pa.field("y", pa.float32()))) == of(pa.schema(reversed(COLUMNS)))
+    assert of(COLUMNS) != of(COLUMNS.set(0, pa.field("id", pa.int32())))
+    # Whoever replays a row after the job was changed is told so, and need not mend the job first.
+    assert of(COLUMNS) != of(COLUMNS.remove(0))
+
+
+def test_options_that_yaml_reads_as_dates_are_no_text(make_job: MakeJob) -> None:
+    def of(day: Any) -> str:
+        return identify(make_job(model={"options": {"day": day}}), fixed(), COLUMNS).fingerprint
+
+    assert len({of("2026-01-02"), of(dt.date(2026, 1, 2)), of({"2026-01-02"}), of(b"2026-01-02")}) == 4
+    assert of({"a", "b"}) == of({"b", "a"})
+
+
+def test_what_differs_is_named(make_job: MakeJob) -> None:
+    """File by file, key by key; and after the way through storage the same as before."""
+    files = {"mine.py": "", "prep.py": "", "vocab.json": "1", "old.txt": ""}
+    job = make_job(files=files, model={"options": {"day": dt.date(2026, 1, 2)}})
+    before = identify(job, fix(STORAGE, job), COLUMNS)
+    assert differences(read_identity(before.to_bytes()), before) == []
+    (Path(job.folder) / "old.txt").unlink()
+    write(Path(job.folder), {"vocab.json": "2", "new.txt": ""})
+    changed = make_job(files={}, model={"options": {"day": dt.date(2026, 1, 3)}}, carry=["id"])
+    now = identify(changed, fix(STORAGE, changed), COLUMNS)
+    assert differences(read_identity(before.to_bytes()), now) == [
+        "new.txt is new",
+        "old.txt is gone",
+        "vocab.json changed",
+        "carry changed in the job",
+        "model.options.day changed in the job",
+    ]

@@ -1,0 +1,263 @@
+"""What scores is fixed by content when a run begins, and every process that scores loads that."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightjar.inference import snapshots
+from nightjar.inference.errors import JobError, Missing, ModelChanged, RunFailed, StorageError
+from nightjar.inference.snapshots import keep, place_code, place_model, read_kept, take, take_model, verify
+from nightjar.inference.storage import Entry, LakeStorage
+from support import wait_until
+
+STORAGE = LakeStorage()
+
+
+@dataclass
+class Bucket:
+    """An object store whose bucket `s3://b/` is a local folder; each object opened leaves a line in `log`."""
+
+    root: str
+    log: str = ""
+
+    def stat(self, uri: str) -> Entry:
+        path = Path(self.root, uri.removeprefix("s3://b/"))
+        if not path.is_file():
+            raise Missing(uri)
+        return Entry(uri, path.stat().st_size, "v")
+
+    def list(self, folder: str, after: str = "") -> Iterator[Entry]:
+        for path in sorted(Path(self.root, folder.removeprefix("s3://b/")).rglob("*")):
+            if path.is_file():
+                yield Entry(f"s3://b/{path.relative_to(self.root).as_posix()}", path.stat().st_size, "v")
+
+    def open(self, uri: str) -> io.BytesIO:
+        if self.log:
+            with Path(self.log).open("a") as log:
+                log.write(uri + "\n")
+            time.sleep(0.05)  # time enough for the others to come in
+        return io.BytesIO(Path(self.root, uri.removeprefix("s3://b/")).read_bytes())
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def digest(path: Path | str | None) -> str:
+    return take_model(STORAGE, None if path is None else str(path)).digest
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of more than 10 bytes together are too many to copy."""
+    monkeypatch.setattr(snapshots, "COPIED_BYTES", 10)
+
+
+def test_a_model_is_its_content_wherever_it_lies(tmp_path: Path) -> None:
+    files = {"config.json": "{}", "weights/0.bin": "abc"}
+    one, two = write(tmp_path / "one", files), write(tmp_path / "two", files)
+    assert digest(one) == digest(two) == digest(f"{two}/")
+    bucket: Any = Bucket(str(tmp_path))
+    assert take_model(bucket, "s3://b/one").digest == take_model(bucket, "s3://b/one/").digest == digest(one)
+    assert take_model(bucket, "s3://b/one/config.json").digest == digest(two / "config.json")
+    assert digest(None) == ""
+
+
+@pytest.mark.usefixtures("small")
+def test_how_files_travel_is_no_part_of_what_they_are(tmp_path: Path) -> None:
+    """Copied, linked or remote: the digest is of names and contents."""
+    write(tmp_path / "m", {"a": "1234", "b": "a larger one"})
+    bucket: Any = Bucket(str(tmp_path))
+    linked = take_model(STORAGE, str(tmp_path / "m"))
+    assert [file.source for file in linked.files] == ["", str(tmp_path / "m" / "b")]
+    assert linked.digest == take_model(bucket, "s3://b/m").digest
+
+
+def test_any_change_of_bytes_or_names_is_another_model(tmp_path: Path) -> None:
+    base = {"a": "1", "b": "23"}
+    variants = [
+        base,
+        {"a": "1", "b": "24"},
+        {"a": "12", "b": "3"},
+        {"a": "1", "c": "23"},
+        {"a": "1"},
+        {**base, "c": ""},
+    ]
+    found = [digest(write(tmp_path / str(index), files)) for index, files in enumerate(variants)]
+    assert len(set(found)) == len(variants)
+
+
+def test_no_model_at_the_path_names_the_key(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path in ("gone.pt2", "empty"):
+        with pytest.raises(JobError, match=rf"model\.path: there is no file or folder .*{path}"):
+            digest(tmp_path / path)
+    with pytest.raises(JobError, match=r"model\.path: there is no file or folder s3://b/gone"):
+        take_model(Bucket(str(tmp_path)), "s3://b/gone")  # type: ignore[arg-type]  # the methods used
+
+
+def test_a_local_model_is_placed_as_it_was_under_its_own_name(tmp_path: Path) -> None:
+    model = write(tmp_path, {"m.pt2": "abc"}) / "m.pt2"
+    taken = take_model(STORAGE, str(model))
+    model.write_text("abd")
+    placed, linked = place_model(STORAGE, taken, tmp_path / "cache", str(model))
+    assert (Path(placed).name, Path(placed).read_text(), linked) == ("m.pt2", "abc", ())
+
+
+def test_a_placed_model_that_somebody_wrote_to_is_placed_again(tmp_path: Path) -> None:
+    model = write(tmp_path / "m", {"a": "1", "b": "2"})
+    taken = take_model(STORAGE, str(model))
+    placed = Path(place_model(STORAGE, taken, tmp_path / "cache", str(model))[0])
+    (placed / "b").write_text("3")
+    again = Path(place_model(STORAGE, taken, tmp_path / "cache", str(model))[0])
+    assert (again / "b").read_text() == "2"
+
+
+@pytest.mark.usefixtures("small")
+def test_a_large_local_model_is_read_where_it_lies_and_watched(tmp_path: Path) -> None:
+    model = write(tmp_path, {"m.bin": "more than ten bytes"}) / "m.bin"
+    taken = take_model(STORAGE, str(model))
+    placed, (linked,) = place_model(STORAGE, taken, tmp_path / "cache", str(model))
+    assert Path(placed).resolve() == model.resolve()
+    linked.check()
+    verify(STORAGE, taken)
+    before = model.stat()
+    model.write_text("MORE than ten bytes")
+    os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(ModelChanged, match=r"m\.bin was changed while the run went on"):
+        linked.check()
+    with pytest.raises(RunFailed, match=r"m\.bin changed while the run went on"):
+        verify(STORAGE, taken)
+    with pytest.raises(JobError, match=r"model\.path: .*m\.bin changed after the run began"):
+        place_model(STORAGE, taken, tmp_path / "cache", str(model))
+    model.unlink()
+    with pytest.raises(JobError, match=r"there is no .*m\.bin on .*too large to travel"):
+        place_model(STORAGE, taken, tmp_path / "cache", str(model))
+
+
+@pytest.mark.parametrize("path", ["s3://b/model/m.pt2", "s3://b/model", "s3://b/model/"])
+def test_a_remote_model_is_fetched_whole_under_its_own_name(tmp_path: Path, path: str) -> None:
+    write(tmp_path / "bucket", {"model/m.pt2": "abc", "model/sub/x": "y"})
+    bucket: Any = Bucket(str(tmp_path / "bucket"))
+    taken = take_model(bucket, path)
+    placed, _ = place_model(bucket, taken, tmp_path / "cache", path)
+    assert Path(placed).name == path.rstrip("/").rsplit("/", 1)[-1]
+    assert digest(placed) == taken.digest
+
+
+def test_a_model_that_changed_is_not_left_in_the_cache(tmp_path: Path) -> None:
+    write(tmp_path / "bucket", {"m.pt2": "abc"})
+    bucket: Any = Bucket(str(tmp_path / "bucket"))
+    taken = take_model(bucket, "s3://b/m.pt2")
+    write(tmp_path / "bucket", {"m.pt2": "other"})
+    with pytest.raises(JobError, match="changed after the run began"):
+        place_model(bucket, taken, tmp_path / "cache", "s3://b/m.pt2")
+    assert [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [f"{taken.digest}.lock"]
+
+
+def test_what_a_killed_download_left_is_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "bucket", {"m.pt2": "abc"})
+    bucket: Any = Bucket(str(tmp_path / "bucket"))
+    taken = take_model(bucket, "s3://b/m.pt2")
+    write(tmp_path / "cache" / taken.digest, {".partial-m.pt2/half": "x"})
+    placed, _ = place_model(bucket, taken, tmp_path / "cache", "s3://b/m.pt2")
+    assert Path(placed).read_text() == "abc"
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    """A full disk and a home that is no folder alike: what, where, and what to do."""
+    write(tmp_path, {"bucket/m.pt2": "abc", "file": ""})
+    bucket: Any = Bucket(str(tmp_path / "bucket"))
+    taken = take_model(bucket, "s3://b/m.pt2")
+    with pytest.raises(JobError, match=r"^model\.path: it cannot be kept in .*/file/cache on .*XDG_CACHE_HOME"):
+        place_model(bucket, taken, tmp_path / "file" / "cache", "s3://b/m.pt2")
+
+
+def test_of_many_processes_one_downloads(tmp_path: Path) -> None:
+    write(tmp_path / "bucket", {"m/a": "abc", "m/b": "def"})
+    bucket: Any = Bucket(str(tmp_path / "bucket"), str(tmp_path / "log"))
+    silent: Any = Bucket(bucket.root)
+    taken = take_model(silent, "s3://b/m")
+    with ProcessPoolExecutor(4, multiprocessing.get_context("spawn")) as pool:
+        waiting = [pool.submit(place_model, bucket, taken, tmp_path / "cache", "s3://b/m") for _ in range(8)]
+        paths = {each.result()[0] for each in waiting}
+    assert len(paths) == 1
+    assert sorted((tmp_path / "log").read_text().split()) == ["s3://b/m/a", "s3://b/m/b"]
+
+
+def test_a_snapshot_is_kept_once_and_read_back(tmp_path: Path) -> None:
+    folder = write(tmp_path / "job", {"predict.py": "x = 1", "sub/vocab.json": "[]"})
+    (folder / "predict.py").chmod(0o755)
+    taken = take_model(STORAGE, str(folder))
+    for _ in range(2):
+        keep(STORAGE, str(tmp_path / "out"), taken)
+    assert [path.name for path in (tmp_path / "out" / "snapshots").iterdir()] == [f"{taken.digest}.zip"]
+    back = read_kept(STORAGE, str(tmp_path / "out"), taken.digest)
+    assert back == taken
+    placed, _ = place_code(STORAGE, back, tmp_path / "cache")
+    assert Path(placed, "sub", "vocab.json").read_text() == "[]"
+    assert Path(placed, "predict.py").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_kept_snapshot_that_was_damaged_is_named(tmp_path: Path) -> None:
+    taken = take_model(STORAGE, str(write(tmp_path / "job", {"a": "1"})))
+    keep(STORAGE, str(tmp_path / "out"), taken)
+    kept = tmp_path / "out" / "snapshots" / f"{taken.digest}.zip"
+    kept.write_bytes(kept.read_bytes()[:40])
+    with pytest.raises(StorageError, match=rf"{kept}: not a snapshot"):
+        read_kept(STORAGE, str(tmp_path / "out"), taken.digest)
+
+
+def test_no_process_sees_what_another_wrote_beside_its_code(tmp_path: Path) -> None:
+    taken = take("model.uses", STORAGE, [("predict.py", str(write(tmp_path, {"p": "x = 1"}) / "p"), 5)])
+    mine, _ = place_code(STORAGE, taken, tmp_path / "cache")
+    Path(mine, "learnt.json").write_text("{}")
+    other, _ = place_code(STORAGE, taken, tmp_path / "cache")
+    assert sorted(path.name for path in Path(other).iterdir()) == ["predict.py"]
+
+
+PLACE = """
+import sys
+from pathlib import Path
+from nightjar.inference.snapshots import Snapshot, place_code
+from nightjar.inference.storage import LakeStorage
+print(place_code(LakeStorage(), Snapshot(), Path(sys.argv[1]))[0], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_code_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path: Path) -> None:
+    """While it lives it is left alone."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", PLACE, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    theirs = Path(child.stdout.readline().strip())
+    place_code(STORAGE, snapshots.NOTHING, tmp_path)
+    assert theirs.is_dir()
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert child.stdin is not None
+    child.stdin.close()
+
+    def gone() -> bool:
+        place_code(STORAGE, snapshots.NOTHING, tmp_path)
+        return not theirs.exists()
+
+    wait_until(gone, 10, "the folder of the killed process is removed")
