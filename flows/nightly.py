@@ -30,7 +30,8 @@ from pydantic import Field
 
 from nightjar.flows import artifacts, events
 from nightjar.flows.api import is_away, no_such_limit, worker_env
-from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, has_ended, own_node
+from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, lifelines
+from nightjar.flows.cluster.local import has_ended
 from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
 from nightjar.inference import run as steps
@@ -296,7 +297,7 @@ def _result(future: Any) -> Any:
         RunFailed: the task's process, or the whole cluster, was lost.
     """
     done = threading.Event()
-    node = own_node()
+    needed = lifelines()
 
     def wait() -> None:
         try:
@@ -308,7 +309,7 @@ def _result(future: Any) -> Any:
     while not done.wait(_LOOK_S):
         # Ray says so itself, and of which task; but where another head has taken the place of the lost one it may wait
         # for ever.
-        if node is not None and has_ended(node) and not done.wait(_LOOK_S):
+        if any(map(has_ended, needed)) and not done.wait(_LOOK_S):
             raise RunFailed(LOST)
     if future.state.is_crashed():
         raise RunFailed(f"a task's process was lost: {str(future.state.message).splitlines()[0]}")

@@ -12,7 +12,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -24,14 +24,33 @@ SERVERS = ("nightjar.flows.server", "prefect.server.api.server", "prefect server
 
 
 @dataclass
+class Seen:
+    """What was seen of processes. servers: command lines of Prefect servers. listeners: address → who listens there."""
+
+    servers: set[str] = field(default_factory=set)
+    listeners: dict[str, set[str]] = field(default_factory=dict)
+
+    def look_at(self, process: psutil.Process) -> None:
+        """Take down what is to be seen of one process at this moment."""
+        name, line = process.name(), " ".join(process.cmdline())
+        self.servers.update([line] if any(server in line for server in SERVERS) else [])
+        for each in process.net_connections("inet"):
+            if each.status == psutil.CONN_LISTEN:
+                self.listeners.setdefault(each.laddr.ip, set()).add(name)
+
+
+@dataclass
 class Flights:
     """The flights example, run twice: first for people, reporting to an API; then for machines, on its own."""
 
     job: Path
     first: subprocess.CompletedProcess[str]
     again: subprocess.CompletedProcess[str]
-    servers_seen: set[str]
-    """Command lines of the Prefect servers that the second command and its workers started."""
+    seen: Seen
+    """Of the processes of the second command, as long as it ran."""
+
+    left: list[str]
+    """In the temporary folder of its Ray, when it had ended."""
 
     @property
     def out(self) -> Path:
@@ -48,17 +67,16 @@ class Partial:
 
 
 @contextmanager
-def watching_servers(mark: dict[str, str]) -> Iterator[set[str]]:
-    """Collects the command lines of Prefect servers among the processes with this environment."""
-    seen: set[str] = set()
+def watching(mark: dict[str, str]) -> Iterator[Seen]:
+    """Looks at the processes with this environment all the time."""
+    seen = Seen()
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(0.5):
             for process in marked(mark):
                 with suppress(psutil.Error):
-                    line = " ".join(process.cmdline())
-                    seen.update([line] if any(server in line for server in SERVERS) else [])
+                    seen.look_at(process)
 
     thread = threading.Thread(target=watch)
     thread.start()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
 import yaml
 
-from commands import DATE, Flights, Partial, Watched, at_terminal, watching_servers
+from commands import DATE, Flights, Partial, Watched, at_terminal, watching
 from support import FLIGHTS, Lake, command, leaves_nothing
 
 EVENTFUL = '''
@@ -46,10 +47,13 @@ def flights(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -
     path.write_text(yaml.safe_dump(job, sort_keys=False))
     with leaves_nothing() as mark:
         first = command("run", path, "--date", DATE, env={**api_env, **mark})
-    with leaves_nothing() as mark, watching_servers(mark) as seen:
-        own = {"PREFECT_HOME": str(tmp_path_factory.mktemp("home")), "PREFECT_API_URL": ""}
-        again = command("run", path, "--date", DATE, "--json", env={**own, **mark})
-    return Flights(path, first, again, seen)
+    # Ray's sockets want a short path.
+    with tempfile.TemporaryDirectory(prefix="njt-", dir="/tmp") as ray, leaves_nothing() as mark:
+        own = {"PREFECT_HOME": str(tmp_path_factory.mktemp("home")), "PREFECT_API_URL": "", "RAY_TMPDIR": ray}
+        with watching(mark) as seen:
+            again = command("run", path, "--date", DATE, "--json", env={**own, **mark})
+        left = sorted(path.name for path in Path(ray).iterdir())
+    return Flights(path, first, again, seen, left)
 
 
 @pytest.fixture(scope="session")

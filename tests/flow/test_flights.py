@@ -125,5 +125,17 @@ def test_without_a_terminal_progress_is_plain_lines(flights: Flights) -> None:
 
 def test_one_prefect_server_and_only_if_none_is_configured(flights: Flights) -> None:
     """The command starts a server of its own; its workers report to that one."""
-    assert len(flights.servers_seen) == 1, flights.servers_seen
-    assert "nightjar.flows.server" in flights.servers_seen.pop()
+    assert len(flights.seen.servers) == 1, flights.seen.servers
+    assert "nightjar.flows.server" in flights.seen.servers.pop()
+
+
+def test_a_local_run_listens_on_loopback_only(flights: Flights) -> None:
+    """Its Ray, its workers and its Prefect server: no other machine can reach any of them."""
+    listeners = flights.seen.listeners
+    assert {"raylet", "gcs_server"} <= set().union(*listeners.values()), "Ray was seen"
+    assert {address.removeprefix("::ffff:") for address in listeners} == {"127.0.0.1"}, listeners
+
+
+def test_a_local_run_leaves_nothing_of_its_ray(flights: Flights) -> None:
+    """No folder stays of a run that ended well; that no process does, the run itself was watched for."""
+    assert flights.left == []

@@ -165,7 +165,8 @@ class Planted:
         ray = Path(tempfile.mkdtemp(prefix="nj-", dir="/tmp"))
         try:
             with leaves_nothing() as mark, watching_command_lines(mark) as lines:
-                full = {**self.env, **self.secrets, "RAY_TMPDIR": str(ray), **env, **mark}
+                keep = {"RAY_TMPDIR": str(ray), "NIGHTJAR_KEEP_RAY": "1"}
+                full = {**self.env, **self.secrets, **keep, **env, **mark}
                 ended = command("run", self.lake.job_path, "--date", DATE, *words, env=full)
             return Searched(ended.returncode, self._left(ended, ray, lines))
         finally:

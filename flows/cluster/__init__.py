@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import socket
 import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -25,9 +24,11 @@ import ray
 from prefect.task_runners import TaskRunner
 from prefect_ray import RayTaskRunner
 from ray._private import worker as ray_worker
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from nightjar.flows.cluster import local
+from nightjar.flows.cluster.reaching import raylets, reach, unusable
+from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.flows.shipping import shipped
 from nightjar.inference import memory
 from nightjar.inference.engine.capacity import alive
@@ -43,11 +44,10 @@ ADDRESS = "NIGHTJAR_RAY"
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 LOST = "the Ray cluster of this run was lost"
-_REACH_S = 10.0
 _joined = threading.Event()
 """Set while this process hangs on a cluster that it joined here."""
-_TRIES = "3"
-"""How often Ray tries to reach a cluster's head; each may take most of a minute."""
+_failed = threading.Event()
+"""Set when something was raised meanwhile, wherever it was caught: then Ray's logs are wanted."""
 
 
 class ClusterRunner(RayTaskRunner):  # type: ignore[misc]
@@ -97,6 +97,7 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
         # Asked of Ray only if it is not known: through `ray://` that is a call, too.
         if not _joined.is_set() and not ray.is_initialized():
             connected.enter_context(_connected(named(address), job, env, verbose))
+        connected.push(_note_failure)
         try:
             yield
         except ray.exceptions.RayTaskError:
@@ -124,34 +125,36 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
         logging.getLogger("ray.util.client").setLevel(logging.CRITICAL)
         logging.getLogger("ray.util.client.logsclient").disabled = True  # this one sets its level itself
         warnings.filterwarnings("ignore", module=r"ray\.util\.client")
-    with tempfile.TemporaryDirectory(prefix="nightjar-") as staging:
-        if address is None:
-            # Ray's processes inherit it; what stands in a runtime_env is written to logs.
-            os.environ.update(env)
-            with _inherited(memory.environment(job)):
-                _start(address="local", include_dashboard=False, **options)
-        else:
-            _reach(address)
-            taken = shipped({**memory.environment(job), **env}, Path(staging))
-            _start(address=address, runtime_env=taken, **options)
+    with _own(job, env, options) if address is None else _elsewhere(address, job, env, options):
+        _failed.clear()
         _joined.set()
         try:
             yield
         finally:
             _joined.clear()
-            ray.shutdown()
+
+
+def _own(job: Job, env: dict[str, str], options: dict[str, Any]) -> AbstractContextManager[None]:
+    # Ray's processes inherit it; what stands in a runtime_env is written to logs.
+    os.environ.update(env)
+    return local.local_ray(memory.environment(job), options, _failed.is_set)
 
 
 @contextmanager
-def _inherited(settings: dict[str, str]) -> Iterator[None]:
-    """So is the environment of processes started meanwhile; this process's next run may have other settings."""
-    added = {name: value for name, value in settings.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
+def _elsewhere(address: str, job: Job, env: dict[str, str], options: dict[str, Any]) -> Iterator[None]:
+    with tempfile.TemporaryDirectory(prefix="nightjar-") as staging:
+        reach(address)
+        taken = shipped({**memory.environment(job), **env}, Path(staging))
+        _join(address, {**options, "runtime_env": taken})
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _note_failure(error: type[BaseException] | None, *_: object) -> None:
+    if error is not None:
+        _failed.set()
 
 
 def driving() -> dict[str, Any]:
@@ -163,22 +166,15 @@ def driving() -> dict[str, Any]:
     return {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": here}
 
 
-def own_node() -> psutil.Process | None:
-    """Ray's node process that this driver hangs on; None where it is not to be seen, as through `ray://`.
+def lifelines() -> list[psutil.Process]:
+    """The processes that this driver's cluster stands or falls with, as far as they are to be seen here.
 
-    Once it has ended, the cluster that this process joined is lost, even if another one answers at its address.
-    Ray cannot be asked: what it has for that ends the whole process then.
+    Its node's: once it has ended, the cluster that this process joined is lost, even if another one answers at its
+    address. And the head of a Ray of its own. Ray cannot be asked: what it has for that ends the whole process then.
     """
     here = ray.get_runtime_context().get_node_id()
-    return next((each for each in _raylets() if any(here in word for word in each.info["cmdline"] or ())), None)
-
-
-def has_ended(node: psutil.Process) -> bool:
-    """Whether a node's process is there no more, or only because nobody asked how it ended."""
-    try:
-        return not node.is_running() or bool(node.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
+    own = (each for each in raylets() if any(here in word for word in each.info["cmdline"] or ()))
+    return [*islice(own, 1), *local.lifelines()]
 
 
 def call(function: Callable[..., T], *arguments: object) -> T:
@@ -205,8 +201,8 @@ def describe_cluster(address: str | None) -> str:
     """
     if address is None:
         return f"no cluster is named: each run starts one of its own on this machine ({os.cpu_count()} CPUs)"
-    _reach(address)
-    _start(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+    reach(address)
+    _join(address, {"log_to_driver": False, "logging_level": logging.CRITICAL})
     try:
         nodes = alive()
         total = {kind: sum(node["Resources"].get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
@@ -215,59 +211,19 @@ def describe_cluster(address: str | None) -> str:
     return f"{address}: {len(nodes)} nodes, {total['CPU']:g} CPUs, {total['GPU']:g} GPUs"
 
 
-def _reach(address: str) -> None:
-    """Fail at once where nobody listens, and sign in as `ray start` would: Ray waits many minutes for either."""
-    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", _TRIES)
-    # A head uses the token it finds on its machine; a client does only when told to.
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdigit():
-        return
+def _join(address: str, options: dict[str, Any]) -> None:
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
-    except OSError as error:
-        raise _unusable(address, str(error)) from error
-    if os.environ.get("RAY_USE_TLS", "0") == "0":
-        _greet(address, host, port)
-    if not address.startswith("ray://") and next(_raylets(), None) is None:
-        # Ray would look for one for a minute.
-        raise ClusterError(
-            f"--ray {address}: this machine is no node of a Ray cluster, and only a node can drive a run: join it "
-            f"without capacity (`ray start --address={address} --num-cpus=0`), or go through ray://{host}:10001"
-        )
-
-
-_NO_PROXY = [("grpc.enable_http_proxy", 0)]
-"""As Ray's own connections: a cluster is no site behind the company's proxy."""
-
-
-def _greet(address: str, host: str, port: str) -> None:
-    """Ray's head and its client server both speak gRPC: with whoever does not, Ray would try for minutes."""
-    with grpc.insecure_channel(f"{host}:{port}", options=_NO_PROXY) as channel:
         try:
-            grpc.channel_ready_future(channel).result(timeout=_REACH_S)
-        except grpc.FutureTimeoutError as error:
-            raise _unusable(address, "something listens there, but it does not speak Ray's protocol") from error
-
-
-def _raylets() -> Iterator[psutil.Process]:
-    """Ray's node processes on this machine."""
-    return (each for each in psutil.process_iter(["name", "cmdline"]) if each.info["name"] == "raylet")
-
-
-def _start(address: str, **options: Any) -> None:
-    on_sigterm = signal.getsignal(signal.SIGTERM)
-    try:
-        _connect(address, options)
-        if threading.current_thread() is threading.main_thread():
-            # Ray's own handler would end the process without a word.
-            signal.signal(signal.SIGTERM, on_sigterm)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
-        said = _essence(error)
-        if address == "local":
-            raise ClusterError(f"Ray could not start on this machine: {said}") from error
-        raise _unusable(address, said) from error
+            start(address, options)
+        except ConnectionAbortedError:
+            if not address.startswith("ray://"):
+                raise
+            # The head starts a process for each client and gives it 30 s: a busy one is asked once more.
+            start(address, options)
+    except Exception as error:
+        if not is_rays(error):
+            raise
+        raise unusable(address, essence(error)) from error
 
 
 def _keep_off_stdout(verbose: bool) -> None:
@@ -282,30 +238,3 @@ def _keep_off_stdout(verbose: bool) -> None:
             _print_to_stdstream({**data, "is_err": True}, ignore_prefix)
 
     ray_worker.print_to_stdstream = tell
-
-
-def _connect(address: str, options: dict[str, Any]) -> None:
-    try:
-        ray.init(address=address, **options)
-    except ConnectionAbortedError:
-        if not address.startswith("ray://"):
-            raise
-        # The head starts a process for each client and gives it 30 s: a busy one is asked once more.
-        ray.init(address=address, **options)
-
-
-def _essence(error: Exception) -> str:
-    """What Ray says, on one line: its first one, but for versions, which it lists below that."""
-    text = str(error).strip() or type(error).__name__
-    if text.startswith("Version mismatch"):
-        return ", ".join(line.strip() for line in text.splitlines() if line.strip()).replace(":,", ":")
-    first, *more = text.splitlines()
-    # A heading says nothing: what it is about stands at the end of what follows.
-    return f"{first} {more[-1].strip()}" if first.endswith(":") and more else first
-
-
-def _unusable(address: str, why: str) -> ClusterError:
-    return ClusterError(
-        f"no usable Ray cluster at {address}: {why.rstrip('.')}. Start one with `ray start --head`, check the address, "
-        "its Ray and Python versions and its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN), or leave --ray out"
-    )

@@ -1,0 +1,220 @@
+"""A Ray of the run's own, on this machine: it listens on loopback only and leaves nothing behind.
+
+What it writes lies in one private folder, `/tmp/njray-…`, and every process that it starts has that folder's
+name in its environment. So what is left of it can be found, whatever died, and nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray._common.utils import get_default_system_temp_dir
+from ray._private import ray_constants
+
+from nightjar.flows.cluster.starting import essence, is_rays, start
+from nightjar.flows.cluster.token import keep_token_private
+from nightjar.inference.errors import ClusterError
+from nightjar.inference.shards import known
+from nightjar.inference.writers import Writer, is_dead, this_writer
+
+KEEP = "NIGHTJAR_KEEP_RAY"
+"""Environment variable: the folder of a run's own Ray stays whole, however the run ended."""
+
+KEPT_LOGS = 5
+"""The logs of so many runs that did not end well stay; those of earlier ones are removed by the next run."""
+
+_MARK = "NIGHTJAR_RAY_FOLDER"
+_PREFIX = "njray-"
+"""Short: Ray's sockets lie below, and the system bounds the length of their paths."""
+
+_LONGEST_BASE = 26
+"""Characters of the temporary folder that leave a socket's path within its bound."""
+
+_OWNER = "owner.json"
+_GRACE_S = 2.0
+"""So long processes have to end by themselves when Ray has ended."""
+
+
+@contextmanager
+def local_ray(env: Mapping[str, str], options: Mapping[str, Any], failed: Callable[[], bool]) -> Iterator[None]:
+    """A Ray on this machine for as long as the context lasts.
+
+    env: what its processes have in their environment, beside what this process has.
+    failed: asked at the end: whether Ray's logs are wanted.
+
+    Raises:
+        ClusterError: it did not start, twice.
+    """
+    tidy_up()
+    keep_token_private()
+    folder = _start_or_again(env, options)
+    well = False
+    try:
+        yield
+        well = not failed()
+    finally:
+        ray.shutdown()
+        _end(folder, keep_logs=not well)
+
+
+def lifelines() -> list[psutil.Process]:
+    """The head of the Ray that this process started, if it did: Ray itself notices its death after a minute."""
+    return [each for each in psutil.Process().children() if each.name() == "gcs_server"]
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether a process is there no more, or only because nobody asked how it ended."""
+    try:
+        return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def tidy_up() -> None:
+    """End and remove what is left of runs of this user that were killed; keep the logs of the last few."""
+    killed = [(owner.at, folder) for folder in _folders() if (owner := _owner(folder)) and is_dead(owner)]
+    for index, (_, folder) in enumerate(sorted(killed, reverse=True)):
+        if (folder / "r").exists():
+            _end(folder, keep_logs=True)
+        if index >= KEPT_LOGS:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start_or_again(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
+    """Ray's folder, once it runs. On a machine that stood still, or is busy, Ray gives up too early: two tries."""
+    try:
+        return _start(env, options)
+    except Exception as error:
+        if not is_rays(error):
+            raise
+    try:
+        return _start(env, options)
+    except Exception as error:
+        if not is_rays(error):
+            raise
+        raise ClusterError(
+            f"Ray could not start on this machine, twice: {essence(error).rstrip('.')}. Repeat the command when the "
+            f"machine is less busy; Ray's logs are in {_base() / _PREFIX}*/logs"
+        ) from error
+
+
+def _start(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base()))
+    (folder / _OWNER).write_text(json.dumps(asdict(this_writer("ray"))))
+    try:
+        with _inherited({**env, _MARK: str(folder)}), _loopback():
+            # One level down: Ray opens its own folder to everybody.
+            start("local", {**options, "_temp_dir": str(folder / "r"), "include_dashboard": False})
+    except BaseException:
+        # Of a node that did not come up Ray forgets which processes it started.
+        ray.shutdown()
+        _end(folder, keep_logs=True)
+        raise
+    return folder
+
+
+@contextmanager
+def _inherited(settings: Mapping[str, str]) -> Iterator[None]:
+    """So is the environment of processes started meanwhile; this process's next run may have other settings."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _loopback() -> Iterator[None]:
+    """A Ray that is started meanwhile takes 127.0.0.1 for its node's address, and then binds every port to it.
+
+    That is what Ray does on macOS and Windows. Elsewhere it replaces a loopback address that it is given by one that
+    others reach, and its servers listen on every interface.
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _end(folder: Path, *, keep_logs: bool) -> None:
+    """End the processes of the Ray in this folder, by force where need be, and remove it but for its logs."""
+    _wait_for_end(left := list(_processes(folder)))
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    _wait_for_end(left)
+    if os.environ.get(KEEP):
+        (folder / _OWNER).unlink(missing_ok=True)  # no later run takes it for one that was killed
+        return
+    for logs in (folder / "r").glob("session_2*/logs") if keep_logs else ():
+        with suppress(OSError):
+            logs.rename(folder / "logs")
+    shutil.rmtree(folder / "r", ignore_errors=True)
+    if not keep_logs:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_for_end(processes: list[psutil.Process]) -> None:
+    deadline = time.monotonic() + _GRACE_S
+    while not all(map(has_ended, processes)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _processes(folder: Path) -> Iterator[psutil.Process]:
+    """Whoever was started in this folder's Ray: its own processes, and theirs."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get(_MARK) == str(folder) and not has_ended(process):
+                yield process
+
+
+def _base() -> Path:
+    """Where Ray would put its own folder.
+
+    Raises:
+        ClusterError: the path is too long for sockets.
+    """
+    base: str = get_default_system_temp_dir()  # type: ignore[no-untyped-call]
+    if len(base) <= _LONGEST_BASE:
+        return Path(base)
+    if "RAY_TMPDIR" in os.environ:
+        raise ClusterError(
+            f"RAY_TMPDIR={base} is too long for the paths of sockets: {_LONGEST_BASE} characters at most"
+        )
+    return Path("/tmp")
+
+
+def _folders() -> Iterator[Path]:
+    """Folders of this user's runs. The temporary folder is everybody's: a link there, or another's folder, is none."""
+    for folder in _base().glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            found = folder.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+                yield folder
+
+
+def _owner(folder: Path) -> Writer | None:
+    """The process whose Ray it was; None where that cannot be told."""
+    try:
+        return known(Writer, json.loads((folder / _OWNER).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,70 @@
+"""A Ray cluster that somebody else started: whether it is there, speaks Ray's protocol, and this machine may use it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+
+import grpc
+import psutil
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+from nightjar.inference.errors import ClusterError
+
+_REACH_S = 10.0
+_TRIES = "3"
+"""How often Ray tries to reach a cluster's head; each may take most of a minute."""
+
+_NO_PROXY = [("grpc.enable_http_proxy", 0)]
+"""As Ray's own connections: a cluster is no site behind the company's proxy."""
+
+
+def reach(address: str) -> None:
+    """Fail at once where nobody listens, and sign in as `ray start` would: Ray waits many minutes for either.
+
+    Raises:
+        ClusterError: no run can use what is at the address.
+    """
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", _TRIES)
+    # A head uses the token it finds on its machine; a client does only when told to.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except OSError as error:
+        raise unusable(address, str(error)) from error
+    if os.environ.get("RAY_USE_TLS", "0") == "0":
+        _greet(address, host, port)
+    if not address.startswith("ray://") and next(raylets(), None) is None:
+        # Ray would look for one for a minute.
+        raise ClusterError(
+            f"--ray {address}: this machine is no node of a Ray cluster, and only a node can drive a run: join it "
+            f"without capacity (`ray start --address={address} --num-cpus=0`), or go through ray://{host}:10001"
+        )
+
+
+def _greet(address: str, host: str, port: str) -> None:
+    """Ray's head and its client server both speak gRPC: with whoever does not, Ray would try for minutes."""
+    with grpc.insecure_channel(f"{host}:{port}", options=_NO_PROXY) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_REACH_S)
+        except grpc.FutureTimeoutError as error:
+            raise unusable(address, "something listens there, but it does not speak Ray's protocol") from error
+
+
+def raylets() -> Iterator[psutil.Process]:
+    """Ray's node processes on this machine."""
+    return (each for each in psutil.process_iter(["name", "cmdline"]) if each.info["name"] == "raylet")
+
+
+def unusable(address: str, why: str) -> ClusterError:
+    """One sentence for a cluster that cannot be used, whatever the cause."""
+    return ClusterError(
+        f"no usable Ray cluster at {address}: {why.rstrip('.')}. Start one with `ray start --head`, check the address, "
+        "its Ray and Python versions and its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN), or leave --ray out"
+    )

@@ -1,0 +1,63 @@
+"""Ray's token: whoever has it may run code in a cluster of this user, so nobody else may read its file."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from ray._private.authentication.authentication_token_generator import generate_new_authentication_token
+
+from nightjar.inference.errors import ClusterError
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def token_file() -> Path:
+    """The file from which Ray takes its token, unless `RAY_AUTH_TOKEN` says it."""
+    given = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return Path(given) if given else Path.home() / ".ray" / "auth_token"
+
+
+def readers_of_token() -> str:
+    """Who else may read the token file, as its mode; empty where nobody may, or where there is no such file."""
+    with suppress(FileNotFoundError):
+        mode = stat.S_IMODE(token_file().stat().st_mode)
+        return f"{mode:04o}" if mode & _OTHERS else ""
+    return ""
+
+
+def keep_token_private() -> None:
+    """Before Ray would write its token for everybody to read: a file that only this user reads, new or as it is.
+
+    Raises:
+        ClusterError: it cannot be written, or belongs to somebody else and is open to others.
+    """
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token" or os.environ.get("RAY_AUTH_TOKEN"):
+        return
+    path = token_file()
+    try:
+        if not path.exists() and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+            _create(path)
+        if readers_of_token():
+            path.chmod(0o600)
+    except OSError as error:
+        raise ClusterError(
+            f"Ray's token cannot be kept in {path}: {error.strerror or error}; mend its owner and mode (0600), or put "
+            "the token into RAY_AUTH_TOKEN"
+        ) from error
+
+
+def _create(path: Path) -> None:
+    """At once and whole: another command may look for it at this moment, or make its own."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(generate_new_authentication_token())
+        with suppress(FileExistsError):
+            os.link(made, path)
+    finally:
+        Path(made).unlink()

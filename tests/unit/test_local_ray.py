@@ -1,0 +1,171 @@
+"""A run's own Ray: what is left of killed ones is removed, and nothing else; its token is this user's alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from nightjar.flows.cluster import local
+from nightjar.flows.cluster.token import keep_token_private, readers_of_token
+from nightjar.inference.errors import ClusterError
+from nightjar.inference.writers import Writer, this_writer
+
+TIMED_OUT = "The current node timed out during startup. This could happen because the GCS has become overloaded."
+
+
+@pytest.fixture
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where Ray's folders lie, for this test alone; its path is short, as sockets need it."""
+    link = Path(f"/tmp/njt{os.getpid()}")
+    link.symlink_to(tmp_path_factory.mktemp("ray"))
+    monkeypatch.setenv("RAY_TMPDIR", str(link))
+    monkeypatch.delenv(local.KEEP, raising=False)
+    yield link
+    link.unlink()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder without a token."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def gone() -> Writer:
+    """A process that lives no more."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    return replace(this_writer("ray"), pid=ended.pid)
+
+
+def folder_of(temporary: Path, name: str, owner: Writer | None) -> Path:
+    """What a run's own Ray leaves when it is killed."""
+    folder = temporary / f"njray-{name}"
+    logs = folder / "r" / "session_2026-11-19_02-00-00_000000_1" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "raylet.out").write_text(name)
+    if owner:
+        (folder / "owner.json").write_text(json.dumps(asdict(owner)))
+    return folder
+
+
+def test_of_killed_runs_the_last_logs_stay_and_all_else_goes(temporary: Path) -> None:
+    dead = gone()
+    hours = [f"2026-11-19T0{hour}:00:00+00:00" for hour in (3, 1, 4, 2, 6, 5, 7)]
+    killed = {at: folder_of(temporary, f"killed{at[12]}", replace(dead, at=at)) for at in hours}
+    local.tidy_up()
+    assert [at for at in sorted(hours) if killed[at].exists()] == sorted(hours)[-local.KEPT_LOGS :]
+    for folder in filter(Path.exists, killed.values()):
+        assert {path.name for path in folder.iterdir()} == {"owner.json", "logs"}
+        assert (folder / "logs" / "raylet.out").read_text() in folder.name
+
+
+def test_what_is_not_provably_of_a_dead_run_is_left_alone(temporary: Path) -> None:
+    """One that lives, one on another machine, one that says nothing, Ray's own, and a link to somewhere else."""
+    alive = folder_of(temporary, "alive", this_writer("ray"))
+    elsewhere = folder_of(temporary, "elsewhere", replace(gone(), host="another/machine"))
+    silent = folder_of(temporary, "silent", None)
+    rays = temporary / "ray" / "session_2026-11-19_02-00-00_000000_1"
+    rays.mkdir(parents=True)
+    target = folder_of(temporary / "not-there", "target", gone())
+    (temporary / "njray-link").symlink_to(target)
+    local.tidy_up()
+    assert all((folder / "r").exists() for folder in (alive, elsewhere, silent, target))
+    assert rays.exists()
+
+
+def test_processes_of_a_killed_run_are_ended_and_no_others(temporary: Path) -> None:
+    """They are told by their environment, wherever they hang in the tree of processes."""
+    ours, others = folder_of(temporary, "killed", gone()), folder_of(temporary, "alive", this_writer("ray"))
+    left, stays = (
+        subprocess.Popen(["sleep", "600"], env={**os.environ, "NIGHTJAR_RAY_FOLDER": str(folder)})
+        for folder in (ours, others)
+    )
+    try:
+        local.tidy_up()
+        assert left.wait(timeout=10) == -9
+        assert stays.poll() is None
+    finally:
+        for process in (left, stays):
+            process.kill()
+            process.wait()
+
+
+def test_a_start_that_times_out_is_tried_once_more_and_told_in_one_sentence(
+    temporary: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray says so with a bare `Exception`."""
+    tried: list[str] = []
+
+    def init(**options: Any) -> None:
+        tried.append(options["_temp_dir"])
+        raise Exception(TIMED_OUT)  # noqa: TRY002 (as Ray does)
+
+    monkeypatch.setattr(ray, "init", init)
+    timed_out = pytest.raises(ClusterError, match="twice: The current node timed out during startup")
+    with timed_out as raised, local.local_ray({}, {}, lambda: False):
+        raise AssertionError("there is no Ray")
+    assert "\n" not in str(raised.value)
+    assert len(set(tried)) == 2, "each try has a folder of its own"
+
+
+def test_a_mistake_of_our_own_is_not_taken_for_rays(
+    temporary: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "init", lambda: None)  # does not take what it is given
+    with pytest.raises(TypeError), local.local_ray({}, {}, lambda: False):
+        raise AssertionError("there is no Ray")
+    assert list(temporary.glob("njray-*/r")) == []
+
+
+def test_a_temporary_folder_with_too_long_a_path_is_named(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", "/" + "long" * 10)
+    with pytest.raises(ClusterError, match=r"RAY_TMPDIR=/longlong.* at most"):
+        local.tidy_up()
+
+
+def test_a_new_token_is_for_this_user_alone(home: Path) -> None:
+    keep_token_private()
+    token = home / ".ray" / "auth_token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert len(token.read_text()) == 64
+    assert [path.name for path in token.parent.iterdir()] == [token.name]
+    first = token.read_text()
+    keep_token_private()
+    assert token.read_text() == first
+
+
+def test_a_token_that_others_could_read_is_closed_to_them(home: Path) -> None:
+    token = home / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("a token")
+    token.chmod(0o644)
+    assert readers_of_token() == "0644"
+    keep_token_private()
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert token.read_text() == "a token"
+    assert readers_of_token() == ""
+
+
+@pytest.mark.parametrize(("name", "value"), [("RAY_AUTH_MODE", "disabled"), ("RAY_AUTH_TOKEN", "said")])
+def test_without_need_no_token_is_made(home: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    keep_token_private()
+    assert not (home / ".ray").exists()
+
+
+def test_a_token_that_cannot_be_kept_is_one_sentence(home: Path) -> None:
+    (home / ".ray").write_text("no folder")
+    with pytest.raises(ClusterError, match=r"Ray's token cannot be kept in .*auth_token: .*RAY_AUTH_TOKEN"):
+        keep_token_private()
