@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
+from nightjar.inference.endings import BEFORE_IT_BEGINS, FAILED
 from nightjar.inference.errors import StorageError
 from nightjar.inference.request import RunRequest
+from nightjar.inference.standing import Standing
 
 
 def typed(name: str) -> str:
@@ -53,6 +55,11 @@ class Aftermath:
     fresh: bool
     taken_back: bool = False
 
+    @property
+    def state(self) -> str:
+        """As `remedies` takes it."""
+        return "rolled back" if self.taken_back else FAILED
+
 
 def aftermath(request: RunRequest) -> Aftermath:
     """Look: what fails last may fail after the publication."""
@@ -71,12 +78,34 @@ def aftermath(request: RunRequest) -> Aftermath:
     return Aftermath("What was committed is kept and nothing new was published.", fresh, taken_back and not fresh)
 
 
-def remedies(request: RunRequest, ray: str | None, after: Aftermath, job: str) -> dict[str, str]:
-    """What a person may do about a run that readers do not see: commands without `nightjar`, each under a word for it.
+def remedies(
+    request: RunRequest, state: str, job: str, *, fresh: bool = False, ray: str | None = None
+) -> dict[str, str]:
+    """What a person may do about a run: commands without `nightjar`, each under a word for it; none if it is fine.
 
-    ray: the cluster that was named. job: the job file, as the person may type it.
+    state: how it stands, as in `Standing`, or `unknown`, or `never begun`, of one that failed before that. job: the job
+    file, as the person may type it. fresh: whether it must be asked for as `--fresh` again. ray: the cluster that was
+    named.
     """
-    again = shlex.join(["run", job, *_again(request, ray, fresh=after.fresh or after.taken_back)])
-    if after.taken_back:
-        return {"show it": shlex.join(["republish", job, *request.named]), "anew": again}
+    again = shlex.join(["run", job, *_again(request, ray, fresh=fresh or state == "rolled back")])
+    match state:
+        case "unknown" | "never begun":
+            tried = {"try": shlex.join(["check", job, "--date", request.date])}
+            return tried if state == "unknown" else {**tried, "repeat": again}
+        case "published" | "limited" | "running" | "publishing":
+            return {}
+        case "rolled back":
+            return {"show it": shlex.join(["republish", job, *request.named]), "anew": again}
+        case "validated":
+            return {"publish": again}
     return {"look": shlex.join(["show", job, request.run_id, *request.place]), "repeat": again}
+
+
+def advised(request: RunRequest, found: Standing, job: str) -> dict[str, str]:
+    """`remedies` of a run that is looked at later, whoever ran it: whole commands."""
+    tried = found.tried is not None and found.state == "published"
+    publish = found.state == "validated" or found.ended is None or found.ended.publish
+    asked = replace(request, publish=publish and not request.limit)
+    never = found.ended is not None and found.ended.step in BEFORE_IT_BEGINS
+    commands = remedies(asked, "never begun" if never or tried else found.state, job)
+    return {word: f"{typed('nightjar')} {command}" for word, command in commands.items()}

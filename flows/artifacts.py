@@ -30,6 +30,7 @@ from nightjar.flows.advice import aftermath, remedies
 from nightjar.flows.display import counted, describe
 from nightjar.flows.escaping import code, markdown
 from nightjar.flows.summary import unfinished
+from nightjar.inference import endings
 from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.gates import GateResult
 from nightjar.inference.metrics import nonfinite_notes
@@ -178,8 +179,11 @@ def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> 
     except StorageError:
         progress = None  # that it is away may be why the run failed
     after = aftermath(request)
+    commands = remedies(request, after.state, request.job_path, fresh=after.fresh, ray=ray)
+    ended = endings.of_error(error, "")
+    how = f"{ended.outcome} at {ended.where}" if ended and ended.where else "failed"
     lines = [
-        f"# {request.job.name} {markdown(request.run_id)}: failed",
+        f"# {request.job.name} {markdown(request.run_id)}: {markdown(how)}",
         "",
         markdown(str(error)),
         "",
@@ -189,11 +193,11 @@ def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> 
         *[
             f"- {word}{', which scores only what is missing' if word == 'repeat' and not after.fresh else ''}: "
             f"{code(f'nightjar {command}')}"
-            for word, command in remedies(request, ray, after, request.job_path).items()
+            for word, command in commands.items()
         ],
     ]
     page = "\n".join(lines)
-    deliver({key: lambda: create_markdown_artifact(page, key=key, description="failed")})
+    deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(how))})
 
 
 def _shard_tables(request: RunRequest, revision: int) -> dict[str, Send]:

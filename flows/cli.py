@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from nightjar.flows.commands import EXIT_INTERRUPTED, EXIT_USAGE, err, looking, publishing, running, say, scheduling
-from nightjar.inference.errors import NightjarError
+from nightjar.inference.errors import NightjarError, Terminated
 
 EXAMPLES = """Examples:
 
@@ -86,7 +86,7 @@ def main() -> None:
             err.print(note, highlight=False, markup=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        say("interrupted; what was committed is kept, repeat the command to continue")
+        say("interrupted")
         sys.exit(EXIT_INTERRUPTED)
     except typer.Abort:
         sys.exit(EXIT_INTERRUPTED)
@@ -106,7 +106,7 @@ def _spell_out_the_unprintable() -> None:
 
 
 def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+    raise Terminated
 
 
 def _misused(error: Any, as_json: bool) -> None:

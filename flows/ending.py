@@ -52,12 +52,11 @@ def note_ending(of_code: Outcome | NightjarError) -> None:
 
 
 @contextmanager
-def keeping_ending() -> Iterator[Ending]:
+def keeping_ending(ending: Ending) -> Iterator[None]:
     """Keep how the flow called within ends; not being able to tell Prefect's API is noted, not raised."""
-    ending = Ending()
     token = _ending.set(ending)
     try:
-        yield ending
+        yield
     except NightjarError:
         if ending.of_code is None:
             raise

@@ -11,11 +11,13 @@ from rich.console import Console
 from nightjar.flows.api import api_url, worker_env
 from nightjar.flows.cluster import check_reports, cluster
 from nightjar.flows.display import following
-from nightjar.flows.ending import keeping_ending
+from nightjar.flows.ending import Ending, keeping_ending
 from nightjar.flows.nightly import Outcome, nightly
 from nightjar.flows.server import reporting_to, start_api
 from nightjar.flows.summary import after_failure
-from nightjar.inference.errors import RunFailed
+from nightjar.inference import reasons
+from nightjar.inference.endings import stopped_by
+from nightjar.inference.errors import NightjarError, RunFailed
 from nightjar.inference.request import RunRequest
 
 
@@ -43,7 +45,7 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
         NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
     """
     began = time.monotonic()
-    flow_run = ""
+    ending = Ending()
     check_reports(address, api_url())
     api = start_api()
     # Prefect's server starts in its own process while Ray starts in this one.
@@ -57,7 +59,7 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
             reporting.wait()
             prefect_s = time.monotonic() - began
             flow_begins()
-            with keeping_ending() as ending:
+            with keeping_ending(ending):
                 nightly(
                     job=request.job_path,
                     date=dt.date.fromisoformat(request.date),
@@ -68,9 +70,15 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
                     shards=list(request.shards) or None,
                     ray=address,
                 )
-        flow_run = ending.flow_run
         outcome = ending.outcome()
-    except RunFailed as error:
-        error.add_note(after_failure(replace(request, invocation=flow_run), address))
+    except KeyboardInterrupt as signal:
+        stopped = stopped_by(signal)
+        stopped.add_note(after_failure(replace(request, invocation=ending.flow_run), address))
+        raise stopped from signal
+    except NightjarError as error:
+        if not ending.flow_run:
+            reasons.keep(request, error, "start")
+        if isinstance(error, RunFailed):
+            error.add_note(after_failure(replace(request, invocation=ending.flow_run), address))
         raise
     return Launched(outcome, prefect_s, ray_s, api.url, api.own, ending.unreported, address)

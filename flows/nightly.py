@@ -21,7 +21,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.concurrency.sync import concurrency
-from prefect.exceptions import PrefectException
+from prefect.exceptions import PrefectException, TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed
@@ -34,9 +34,20 @@ from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, lifeli
 from nightjar.flows.cluster.local import has_ended
 from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
+from nightjar.inference import reasons
 from nightjar.inference import run as steps
 from nightjar.inference.discovery import Discovery
-from nightjar.inference.errors import AuditFailed, GateFailed, Held, JobError, NightjarError, RunFailed, StorageError
+from nightjar.inference.endings import stopped_by
+from nightjar.inference.errors import (
+    AuditFailed,
+    ClusterError,
+    GateFailed,
+    Held,
+    JobError,
+    NightjarError,
+    RunFailed,
+    StorageError,
+)
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.run import Publication, Scored, Verdict
 
@@ -45,6 +56,9 @@ _LOOK_S = 10.0
 
 _AWAY_S = 1800.0
 """So long a run that waits for its turn goes on asking an API that is away."""
+
+_KEEP_S = 10.0
+"""So long a run that ends waits for its reason to be kept."""
 
 _NOTICED_S = 600.0
 """A question that lasted longer was asked of an API that was there: it is noticed sooner that nobody answers."""
@@ -207,14 +221,29 @@ def nightly(
         if request is None:
             events.refused(_job_name(flow_run.parameters), job, error)
         else:
+            _keep_reason(request, error)
             if not isinstance(error, Held):  # the page of who holds the run says how it stands
                 artifacts.show_failure(request, error, ray)
             events.failed(request, error)
         # The run's page shows the message alone; calling the flow still raises the error.
         return Failed(message=str(error), data=error)
+    except (KeyboardInterrupt, TerminationSignal) as signal:
+        stopped = stopped_by(signal)
+        note_ending(stopped)
+        if request is not None:
+            _keep_reason(request, stopped)
+        raise
     note_ending(outcome)
     events.published(outcome)
     return Completed(message=outcome.sentence)
+
+
+def _keep_reason(request: RunRequest, error: NightjarError) -> None:
+    """For whoever asks once the terminal is closed. Storage that hangs must not hold up the end of the run."""
+    step = "start" if isinstance(error, ClusterError) else "discover"
+    thread = threading.Thread(target=reasons.keep, args=(request, error, step), daemon=True, name="nightjar-reason")
+    thread.start()
+    thread.join(_KEEP_S)
 
 
 def _four_steps(request: RunRequest) -> Outcome:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import shlex
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.advice import Aftermath, aftermath, near, remedies, repeating, typed
+from nightjar.flows.advice import Aftermath, advised, aftermath, near, remedies, repeating, typed
 from nightjar.flows.display import counted, describe, duration
 from nightjar.flows.escaping import line
-from nightjar.inference import publish
+from nightjar.inference import publish, reasons
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import StorageError
 from nightjar.inference.metrics import nonfinite_notes
-from nightjar.inference.report import SILENT, follow, lost, standing
+from nightjar.inference.report import follow, lost
 from nightjar.inference.request import RunRequest
+from nightjar.inference.standing import RunLine, Standing, stands
 
 if TYPE_CHECKING:
     from nightjar.flows.launch import Launched
@@ -167,9 +168,9 @@ def after_failure(request: RunRequest, ray: str | None = None) -> str:
     # The storage may be why it failed: that was said.
     with suppress(StorageError):
         found = status(request)
-        if found["state"] != "unknown":
+        if found["revision"]:
             lines.append(f"  so far     {found['summary']}")
-    commands = remedies(request, ray, after, near(request.job_path))
+    commands = remedies(request, after.state, near(request.job_path), fresh=after.fresh, ray=ray)
     lines += [f"  {word:<10} {typed('nightjar')} {command}{_scores(word, after)}" for word, command in commands.items()]
     return "\n".join(lines)
 
@@ -179,55 +180,113 @@ def _scores(word: str, after: Aftermath) -> str:
 
 
 def status(request: RunRequest) -> dict[str, Any]:
-    """How far a run is, from its ledger and the publications."""
+    """How far a run is and how it stands, from its ledger and the publications; and what to do about it."""
     newest = revs.newest_revision(request.storage, request.run_uri)
     now = publish.newest(request.storage, request.output)
     shown = now.runs.get(request.run_id)
     if newest is None:
-        return {"run_id": request.run_id, "state": "unknown", "published": sorted(now.runs)[-10:]}
+        return _never_begun(request, now)
+    found = stands(
+        request.storage,
+        request.run_uri,
+        newest,
+        shown.revision if shown else 0,
+        request.job.name,
+        request.lease_s,
+    )
     progress = next(follow(request.storage, request.run_uri))
-    state = newest.state
     failed = lost(request.storage, newest)
-    going = standing(request.storage, newest, shown.revision if shown else 0, request.lease_s)
     return {
         "job": request.job.name,
         "run_id": request.run_id,
         "revision": newest.number,
-        "state": going,
-        "holder": str(state.holder) if state.holder else None,
+        **explained(request, found),
+        "holder": str(newest.state.holder) if newest.state.holder else None,
         "published_revision": shown.revision if shown else None,
         "publication": now.number,
         "shards": progress.shards if progress else 0,
         "committed": progress.done_shards if progress else 0,
         "rows_out": progress.rows_out if progress else 0,
         "rows_quarantined": progress.rows_quarantined if progress else 0,
-        "summary": describe(progress, running=going == "running") if progress else "not planned yet",
+        "summary": describe(progress, running=found.state == "running") if progress else "not planned yet",
         "failed_shards": len(failed),
         "failures": [
-            {"shard": shard, "attempts": len(found), "cause": found[-1].cause, "message": found[-1].message}
-            for shard, found in islice(failed.items(), _FAILURES)
+            {"shard": shard, "attempts": len(said), "cause": said[-1].cause, "message": said[-1].message}
+            for shard, said in islice(failed.items(), _FAILURES)
         ],
+    }
+
+
+def _never_begun(request: RunRequest, now: publish.Snapshot) -> dict[str, Any]:
+    """`status` of a run without a ledger: why it could not begin, where that was kept."""
+    about = {"job": request.job.name, "run_id": request.run_id, "revision": 0, "published": sorted(now.runs)[-10:]}
+    note = reasons.note_of(request.storage, request.run_uri, request.job.name)
+    return {**about, **explained(request, Standing(note.outcome, note) if note else Standing("unknown"))}
+
+
+def explained(request: RunRequest, found: Standing) -> dict[str, Any]:
+    """How a run stands, why, and the commands that look, repeat or mend."""
+    return {
+        "state": found.state,
+        "standing": found.words,
+        "cause": found.cause,
+        "ended": asdict(found.ended) if found.ended else None,
+        "tried_again": asdict(found.tried) if found.tried else None,
+        "commands": advised(request, found, near(request.job_path)),
     }
 
 
 def status_text(found: dict[str, Any]) -> str:
     """`status` for people."""
-    if found["state"] == "unknown":
-        known = ", ".join(found["published"]) or "none"
-        return f"{found['run_id']}: no such run yet; published runs: {known}"
-    lines = [f"{found['job']} {found['run_id']} r{found['revision']}: {found['state']}, {found['summary']}"]
+    if not found["revision"]:
+        return "\n".join(_never_text(found))
+    lines = [f"{found['job']} {found['run_id']} r{found['revision']}: {found['standing']}, {found['summary']}"]
     if found["holder"]:
         lines.append(f"  writer     {found['holder']}")
-    if found["state"] == SILENT:
-        lines.append(
-            "             no sign of life from it: gone, hanging, or waiting between two steps (its page says)"
-        )
+    lines += explained_lines(found)
     seen = f"r{found['published_revision']}" if found["published_revision"] else "nothing of it"
     lines.append(f"  readers    see {seen} (publication {found['publication']})")
-    lines += [f"  failed     shard {f['shard']}: {f['cause']}: {line(f['message'])}" for f in found["failures"]]
+    lines += [f"  shard      {f['shard']}: {f['cause']}: {line(f['message'])}" for f in found["failures"]]
     if more := found["failed_shards"] - len(found["failures"]):
-        lines.append(f"             and {more:,} more: nightjar show JOB {found['run_id']} --limit N")
-    return "\n".join(lines)
+        lines.append(f"             and {more:,} more: nightjar show JOB {found['run_id']} --lines N")
+    return "\n".join([*lines, *command_lines(found)])
+
+
+def run_data(run: RunLine, why: dict[str, Any]) -> dict[str, Any]:
+    """A line of `runs` for machines. why: as `explained`."""
+    found = asdict(run)
+    del found["standing"]
+    return {**found, **why}
+
+
+def _never_text(found: dict[str, Any]) -> list[str]:
+    known = ", ".join(found["published"]) or "none"
+    if found["state"] == "unknown":
+        said = f"{found['run_id']}: no such run yet; published runs: {known}"
+    else:
+        said = f"{found['job']} {found['run_id']}: {found['standing']}, nothing of it was begun"
+    return [said, *explained_lines(found), *command_lines(found)]
+
+
+def explained_lines(found: dict[str, Any]) -> list[str]:
+    """Why a run stands as it does, and when that was."""
+    lines = [f"  why        {line(found['cause'])}"] if found["cause"] else []
+    if found["ended"]:
+        lines.append(f"  ended      {found['ended']['at']}")
+    if tried := found["tried_again"]:
+        how = f"{tried['outcome']} at {tried['step']}"
+        lines.append(f"  tried      again {tried['at']}: {how}: {line(tried['message'])}")
+    return lines
+
+
+def reason_text(run_id: str, found: dict[str, Any]) -> str:
+    """Of one run in a list: how it stands, why, and what to do about it."""
+    return "\n".join([f"{run_id}: {found['standing']}", *explained_lines(found), *command_lines(found)])
+
+
+def command_lines(found: dict[str, Any]) -> list[str]:
+    """What to do about it."""
+    return [f"  {word:<10} {command}" for word, command in found["commands"].items()]
 
 
 def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: Measured | None) -> dict[str, Any]:

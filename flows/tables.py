@@ -9,10 +9,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from nightjar.flows.display import counted
+from nightjar.flows.display import counted, duration
 from nightjar.flows.escaping import line, visible
-from nightjar.inference.report import RunLine
 from nightjar.inference.request import RunRequest
+from nightjar.inference.standing import Metric, RunLine
 from nightjar.inference.visibility import Change, Listed
 
 if TYPE_CHECKING:
@@ -26,17 +26,28 @@ _SHARDS = ("input", "status", "failed attempts", "rows", "quarantined", "seconds
 
 def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
     """A job's runs."""
-    table = _table(f"{request.job.name}: {request.output}", ["run", "state", "readers see", "shards", "rows", "lost"])
+    columns = ["run", "state", "began", "took", "readers see", "shards", "rows", "lost", "metric"]
+    table = _table(f"{request.job.name}: {request.output}", columns)
     for each in found:
+        number = f" (#{each.publication})" if each.publication and each.shown == each.revision else ""
         table.add_row(
             Text(visible(each.run_id)),
-            f"{each.state} r{each.revision}",
-            f"r{each.shown}" if each.shown else "nothing",
+            Text(visible(f"{each.standing.words} r{each.revision}" if each.revision else each.standing.words)),
+            each.began[:16].replace("T", " "),
+            duration(each.seconds) if each.seconds is not None else "",
+            f"r{each.shown}{number}" if each.shown else "nothing",
             f"{each.done_shards:,} of {each.shards:,}",
             f"{each.rows_out:,}",
             f"{each.rows_quarantined:,}",
+            Text(visible(_metric(each.metric))),
         )
     return table
+
+
+def _metric(metric: Metric | None) -> str:
+    if metric is None:
+        return ""
+    return f"{metric.name} {metric.value:.4g}" if isinstance(metric.value, float) else f"{metric.name} {metric.value}"
 
 
 def shards(found: Sequence[dict[str, Any]], total: int) -> Table:
@@ -55,7 +66,7 @@ def shards(found: Sequence[dict[str, Any]], total: int) -> Table:
 
 def incidents(found: Sequence[dict[str, Any]], limit: int) -> str:
     """What went wrong in a run, in lines that can be copied. limit: so many, at most, were asked for."""
-    first = f" (the first {limit:,}; --limit shows more)" if len(found) >= limit else ""
+    first = f" (the first {limit:,}; --lines shows more)" if len(found) >= limit else ""
     return "\n".join([f"Failed attempts and quarantined rows{first}", *(_incident(each) for each in found)])
 
 

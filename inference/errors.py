@@ -9,6 +9,7 @@ NightjarError
 │   ├── GateFailed        a check said no: nothing was published
 │   ├── AuditFailed       the files written do not prove the cover
 │   └── TakenBack         nothing was left to score, and readers do not see it: a person took it back
+├── Interrupted           a person or a signal stopped the run; committed work is kept                (exit 130)
 ├── Held                  another writer holds the revision                                             (exit 3)
 │   └── Fenced            another writer replaced this one
 ├── ClusterError          the Ray cluster cannot do what the job asks                                   (exit 2)
@@ -28,7 +29,8 @@ NightjarError
     ├── ShardTooSlow      an attempt took longer than the job gives a shard
     └── OutputInvalid     the predictor's outputs are not what the job declares
 
-Apart from them stands `ProcessSpoilt`: no `Exception`, so that no code that catches these holds it up.
+Apart from them stand `ProcessSpoilt` and `Terminated`: no `Exception`, so that no code that catches these holds them
+up.
 
 Whether to try again is decided by type alone: `terminal` on a `ShardError`, `Transient` on storage.
 Every class survives pickling, because these cross process boundaries.
@@ -107,6 +109,12 @@ class AuditFailed(RunFailed):
 
 class TakenBack(RunFailed):
     """The run was published before, and rolled back or unpublished since: repeating it does not show it again."""
+
+
+class Interrupted(NightjarError):
+    """A person or a signal stopped the run; the message says which. What was committed stays committed."""
+
+    exit_code = 130
 
 
 class Held(NightjarError):
@@ -193,6 +201,10 @@ class ShardTooSlow(ShardError):
 
 class OutputInvalid(ShardError):
     """Outputs are missing, of the wrong length, or do not fit their declared type."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does."""
 
 
 class ProcessSpoilt(BaseException):

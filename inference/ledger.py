@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from nightjar.inference import endings
 from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError, StorageError
 from nightjar.inference.shards import Failed, Receipt, decode, known
 from nightjar.inference.storage import RetryingStorage, Storage, join
@@ -110,6 +111,7 @@ class State:
     """What a replay knows. Grows by a shard's id per committed shard, and by failures.
 
     revoked: shard → the segment that took its receipt back, because the audit found its parts damaged.
+    ended: how the last invocation that kept it ended; of use while nobody holds the revision.
     """
 
     number: int = 0
@@ -123,6 +125,7 @@ class State:
     revoked: dict[str, int] = field(default_factory=dict)
     intent: Record | None = None
     published: Record | None = None
+    ended: endings.Ended | None = None
 
     def apply(self, segment: Segment) -> None:
         """Fold one segment in, in order."""
@@ -154,6 +157,8 @@ class State:
                 self.intent = record
             case "published":
                 self.published = record
+            case "ended":
+                self.ended = endings.of_record(record)
             case _:
                 pass
 
@@ -219,14 +224,17 @@ class LedgerWriter:
         self._thread.start()
         return self
 
-    def stop(self, *, release: bool) -> None:
-        """End the tenure. `release` lets the next writer in at once; else the same flow run's next task follows."""
+    def stop(self, *, release: bool, ending: endings.Ended | None = None) -> None:
+        """End the tenure. `release` lets the next writer in at once; else the same flow run's next task follows.
+
+        ending: how the run ended with it, if it did; kept with the release.
+        """
         self._done.set()
         self._thread.join()
         if release and self._stopped is None:
             # Whoever replaced this writer needs no release; whoever misses it waits for the lease to lapse.
             with contextlib.suppress(Fenced, StorageError):
-                self.append([{"t": "closed"}])
+                self.append([*([ending.as_record()] if ending else []), {"t": "closed"}])
 
     def _keep_alive(self) -> None:
         while not self._done.wait(self._lease_s / 20):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,26 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nightjar.inference import publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import Missing, StorageError
-from nightjar.inference.ledger import LEASE_S, Ledger, replay, shows_life
+from nightjar.inference.ledger import Ledger, replay
 from nightjar.inference.outcomes import lines, outcomes, part_names
 from nightjar.inference.plan import Plan, shard_of_line
 from nightjar.inference.progress import Progress
 from nightjar.inference.request import RunRequest
 from nightjar.inference.shards import Failed, clip
 from nightjar.inference.storage import Storage, join
-from nightjar.inference.writers import can_be_asked, is_dead
 
 MAX_LINES = 300
 """Lines of any table shown to a person; the complete record is `shards-<epoch>.parquet` and the ledger."""
 
-SILENT = "silent"
-"""How a run stands whose writer, on another machine, gives no sign of life: gone, hanging, or between two steps."""
-
 _PARTS_READ = 50
-_RUNS_READ = 16
 
 
 def follow(storage: Storage, run_uri: str) -> Iterator[Progress | None]:
@@ -49,75 +41,6 @@ def follow(storage: Storage, run_uri: str) -> Iterator[Progress | None]:
                 for record in segment.records:
                     progress.fold(record)
         yield progress if progress.shards else None
-
-
-@dataclass(frozen=True, slots=True)
-class RunLine:
-    """One run of a job, for a list of them.
-
-    state: as in `standing`. revision: the newest one, whose rows
-    and shards these are. shown: the revision readers see, 0 for none of this run. failed: attempts that failed.
-    """
-
-    run_id: str
-    date: str
-    state: str
-    revision: int
-    shown: int
-    shards: int
-    done_shards: int
-    rows_out: int
-    rows_quarantined: int
-    failed: int
-
-
-def list_runs(storage: Storage, output: str, limit: int = 20, lease_s: float = LEASE_S) -> list[RunLine]:
-    """The runs of a job, the latest names first; at most `limit`."""
-    now = publish.newest(storage, output)
-
-    def look(run_id: str) -> RunLine | None:
-        uri = join(output, "runs", run_id)
-        newest = revs.newest_revision(storage, uri)
-        progress = next(follow(storage, uri)) or Progress()
-        if newest is None:
-            return None
-        shown = now.runs.get(run_id)
-        planned = newest.state.planned or {}
-        return RunLine(
-            run_id,
-            planned.get("date", ""),
-            standing(storage, newest, shown.revision if shown else 0, lease_s),
-            newest.number,
-            shown.revision if shown else 0,
-            progress.shards,
-            progress.done_shards,
-            progress.rows_out,
-            progress.rows_quarantined,
-            progress.failed_attempts,
-        )
-
-    # At once: each may have to be watched for a lease.
-    with ThreadPoolExecutor(_RUNS_READ) as pool:
-        lines = pool.map(look, sorted(storage.subfolders(join(output, "runs")), reverse=True)[:limit])
-        return [line for line in lines if line is not None]
-
-
-def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float = LEASE_S) -> str:
-    """In one word, how a run stands: published, rolled back, publishing, stopped, killed, running or `SILENT`.
-
-    A writer on another machine can only be watched: for at most `lease_s`.
-    """
-    if newest.success is not None:
-        return "published" if shown == newest.number else "rolled back"
-    if newest.sealed:
-        return "publishing"
-    if newest.state.holder is None:
-        return "stopped"
-    if is_dead(newest.state.holder):
-        return "killed"
-    if can_be_asked(newest.state.holder) or shows_life(Ledger(storage, newest.uri), newest.state, lease_s):
-        return "running"
-    return SILENT if newest.state.holder is not None else "stopped"
 
 
 class RunReport:

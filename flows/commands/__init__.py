@@ -41,6 +41,7 @@ DateOfRunOption = Annotated[
 RunOption = Annotated[str | None, typer.Option("--run-id", help="Name of the run. Default: its date.")]
 RunIdOption = Annotated[str | None, typer.Option("--run-id", help="The run, instead of RUN.")]
 LinesOption = Annotated[int, typer.Option("--lines", min=1, help="At most so many lines of a table.")]
+OldLimitOption = Annotated[int | None, typer.Option("--limit", min=1, hidden=True)]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", help="Only the first shards that hold so many rows; never published.")
 ]
@@ -112,7 +113,7 @@ def as_json_too(wanted: bool, about: dict[str, Any]) -> Iterator[None]:
         yield
     except NightjarError as error:
         if wanted:
-            state = "held" if error.exit_code == EXIT_HELD else "failed"
+            state = {EXIT_HELD: "held", EXIT_INTERRUPTED: "interrupted"}.get(error.exit_code, "failed")
             print(json.dumps({**about, "state": state, "error": type(error).__name__, "message": str(error)}))
         raise
     except KeyboardInterrupt:

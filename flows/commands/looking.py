@@ -9,29 +9,38 @@ from typing import Annotated
 import typer
 
 from nightjar.flows.commands import (
-    DateOfRunOption,
     DateOption,
     JobArgument,
     JsonOption,
+    LinesOption,
+    OldLimitOption,
+    OptionalRunArgument,
     RayOption,
-    RunArgument,
-    RunOption,
+    RunIdOption,
     as_json_too,
+    named_run,
     out,
     tell,
 )
 
 
-def status(job: JobArgument, date: DateOption = None, run_id: RunOption = None, as_json: JsonOption = False) -> None:
+def status(
+    job: JobArgument,
+    run_name: OptionalRunArgument = None,
+    date: DateOption = None,
+    run_id: RunIdOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """How far a run is; works while it runs, and after.
 
-    Read from the ledger, so it needs neither Ray nor Prefect.
+    By default today's. Read from the ledger, so it needs neither Ray nor Prefect.
     """
     from nightjar.flows import summary
     from nightjar.inference.request import make_request
 
     with as_json_too(as_json, {}):
-        found = summary.status(make_request(job, date=date, run_id=run_id, scores=False))
+        run = named_run(run_name, run_id)
+        found = summary.status(make_request(job, date=date, run_id=run, scores=False))
     out.print_json(data=found) if as_json else tell(summary.status_text(found))
 
 
@@ -40,40 +49,58 @@ def runs(
     date: Annotated[
         str | None, typer.Option("--date", help="Which night's place, where output.uri has {date}. Default: today's.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="So many, by name, the highest first.")] = 20,
+    lines: LinesOption = 20,
+    limit: OldLimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the runs of a job, and what readers see."""
-    from nightjar.flows import tables
-    from nightjar.inference.report import list_runs
+    """List the runs of a job, and what readers see.
+
+    By name, the highest first. Below: why one is not published, and the command for it.
+    """
+    from nightjar.flows import summary, tables
     from nightjar.inference.request import make_request
+    from nightjar.inference.standing import list_runs
 
     with as_json_too(as_json, {}):
         request = make_request(job, date=date, scores=False)
-        found = list_runs(request.storage, request.output, limit, request.lease_s)
-    out.print_json(data=[asdict(line) for line in found]) if as_json else out.print(tables.runs(request, found))
+        place = request.date if request.dated else None
+        found = list_runs(request.storage, request.output, request.job.name, limit or lines, request.lease_s)
+        told = [
+            summary.explained(make_request(job, date=place, run_id=line.run_id, scores=False), line.standing)
+            for line in found
+        ]
+    if as_json:
+        out.print_json(data=[summary.run_data(line, why) for line, why in zip(found, told, strict=True)])
+        return
+    out.print(tables.runs(request, found))
+    for line, why in zip(found, told, strict=True):
+        if why["cause"] or why["tried_again"]:
+            tell(summary.reason_text(line.run_id, why))
 
 
 def show(
     job: JobArgument,
-    run_name: RunArgument,
-    date: DateOfRunOption = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Lines of each table.")] = 20,
+    run_name: OptionalRunArgument = None,
+    date: DateOption = None,
+    run_id: RunIdOption = None,
+    lines: LinesOption = 20,
+    limit: OldLimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one run's shards, failures and quarantine.
 
-    Shards without a result first, then those that were retried, then the slowest.
+    By default today's. Shards without a result first, then those that were retried, then the slowest.
     """
     from nightjar.flows import summary, tables
     from nightjar.inference.report import RunReport
     from nightjar.inference.request import make_request
 
     with as_json_too(as_json, {}):
-        request = make_request(job, date=date, run_id=run_name, scores=False)
+        lines = limit or lines
+        request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
         found = summary.status(request)
-        report = RunReport(request, found["revision"]) if found["state"] != "unknown" else None
-        shards, incidents = (report.shards(limit), report.incidents(limit)) if report else ([], [])
+        report = RunReport(request, found["revision"]) if found["revision"] else None
+        shards, incidents = (report.shards(lines), report.incidents(lines)) if report else ([], [])
     if as_json:
         out.print_json(data={**found, "shards_shown": shards, "incidents": incidents})
         return
@@ -81,13 +108,14 @@ def show(
     if report and shards:
         out.print(tables.shards(shards, len(report.plan)))
     if incidents:
-        tell(tables.incidents(incidents, limit))
+        tell(tables.incidents(incidents, lines))
 
 
 def files(
     job: JobArgument,
+    run_name: OptionalRunArgument = None,
     date: Annotated[str | None, typer.Option("--date", help="Logical date. Default: the latest night.")] = None,
-    run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run, instead of a date.")] = None,
+    run_id: RunIdOption = None,
 ) -> None:
     """Print the exact files of a published night.
 
@@ -96,8 +124,9 @@ def files(
     from nightjar.inference import publish
     from nightjar.inference.request import make_request
 
-    request = make_request(job, date=date, run_id=run_id, scores=False)
-    wanted = request.run_id if run_id or date else None
+    run = named_run(run_name, run_id)
+    request = make_request(job, date=date, run_id=run, scores=False)
+    wanted = request.run_id if run or date else None
     for uri in publish.data_files(request.storage, request.output, wanted):
         print(uri)
 

@@ -82,7 +82,13 @@ def _launch(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) 
     from nightjar.inference.request import check_request
 
     began = time.monotonic()
-    check_request(request)
+    try:
+        check_request(request)
+    except JobError as error:
+        from nightjar.inference import reasons
+
+        reasons.keep(request, error, "discover")
+        raise
     from nightjar.flows import summary
     from nightjar.flows.launch import launch
 

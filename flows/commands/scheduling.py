@@ -13,6 +13,7 @@ from nightjar.flows.commands import (
     FolderArgument,
     JobArgument,
     JsonOption,
+    OldLimitOption,
     RayOption,
     VerboseOption,
     as_json_too,
@@ -47,7 +48,8 @@ def deploy(
 
 def serve(
     folder: FolderArgument,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="So many runs at a time.")] = 1,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, help="So many runs at a time.")] = 1,
+    limit: OldLimitOption = None,
     ray: RayOption = None,
 ) -> None:
     """Schedule and run the jobs of a folder from here.
@@ -56,7 +58,7 @@ def serve(
     """
     from nightjar.flows.serving import serve_until_ended
 
-    serve_until_ended(folder, out, ray=ray, limit=limit)
+    serve_until_ended(folder, out, ray=ray, limit=limit or parallel)
 
 
 def backfill(

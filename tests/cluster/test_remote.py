@@ -202,8 +202,9 @@ class Remote:
         elsewhere.rename(self.lake.folder)
 
     def scoring(self) -> int:
-        """How many score tasks have opened the ledger."""
-        return sum(record["t"] == "opened" and record["writer"]["task"] == "score" for record in self.records())
+        """How many commands have begun to score."""
+        openers = (record["writer"] for record in self.records() if record["t"] == "opened")
+        return len({writer["flow_run"] for writer in openers if writer["task"] == "score"})
 
     def records(self) -> list[dict[str, Any]]:
         """What is in the ledger now."""
@@ -281,6 +282,7 @@ class Interrupted:
     freed: bool
     exit_code: int
     said: str
+    last_words: list[dict[str, Any]]
 
 
 def interrupt(remote: Remote, head: Head, how: signal.Signals) -> Interrupted:
@@ -304,7 +306,7 @@ def interrupt(remote: Remote, head: Head, how: signal.Signals) -> Interrupted:
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    return Interrupted(len(remote.receipts()), freed, process.returncode, out + err)
+    return Interrupted(len(remote.receipts()), freed, process.returncode, out + err, remote.records()[-2:])
 
 
 def _gone(process: subprocess.Popen[Any]) -> bool:
@@ -341,9 +343,20 @@ def test_an_interrupted_command_says_so_and_nothing_else(interrupted: dict[str, 
     """Exit 130, one JSON object as asked for, and one sentence; no traceback."""
     stopped = interrupted[how]
     assert stopped.exit_code == 130, stopped.said
-    told, said = stopped.said.strip().split("\n")
+    told, said, *next_steps = stopped.said.strip().split("\n")
     assert json.loads(told)["state"] == "interrupted"
-    assert said == "nightjar: interrupted; what was committed is kept, repeat the command to continue"
+    who = "Ctrl-C (SIGINT)" if how == "SIGINT" else "SIGTERM"
+    assert said.startswith(f"nightjar: stopped by {who}, process ")
+    assert next_steps[0] == "What was committed is kept and nothing new was published."
+    assert [line.split()[0] for line in next_steps[1:]] == ["so", "look", "repeat"]
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
+def test_who_stopped_it_is_found_in_the_ledger(interrupted: dict[str, Interrupted], how: str) -> None:
+    """Though the step that wrote there is a process of the cluster, which is told nothing."""
+    ended, closed = interrupted[how].last_words
+    assert (ended["outcome"], ended["step"], closed) == ("stopped", "score", {"t": "closed"})
+    assert ended["message"] in interrupted[how].said
 
 
 def test_the_next_command_continues(

@@ -95,8 +95,12 @@ def test_runs_lists_them_and_what_readers_see(flights: Flights, partial: Partial
     assert published["run_id"] == DATE
     assert (published["state"], published["revision"], published["shown"]) == ("published", 1, 1)
     assert published["rows_out"] == 336_776
+    assert (published["publication"], published["metric"]["name"], published["cause"]) == (1, "auc_roc", "")
+    assert published["seconds"] > 0
     (failed,) = json.loads(command("runs", partial.lake.job_path, "--json").stdout)
-    assert failed["state"] in {"stopped", "killed"}
+    assert (failed["state"], failed["standing"]) == ("failed", "failed at score")
+    assert failed["cause"].startswith("1 of 8 shards have no result; the first is part-02.parquet")
+    assert f"nightjar run {partial.lake.job_path} --run-id {DATE}" in failed["commands"]["repeat"]
     assert (failed["shown"], failed["done_shards"], failed["shards"]) == (0, 7, 8)
     shown = command("runs", partial.lake.job_path, env={"COLUMNS": "120"}).stdout
     assert "7 of 8" in shown
@@ -115,7 +119,7 @@ def test_show_has_the_failed_shard_first_and_why(partial: Partial) -> None:
     assert "part-02.parquet" in first["input"]
     assert "not a readable Parquet file" in first["why"]
     assert found["incidents"][0]["cause"] == "InputCorrupt"
-    shown = command("show", partial.lake.job_path, DATE, "--limit", "3", env={"COLUMNS": "200"}).stdout
+    shown = command("show", partial.lake.job_path, DATE, "--lines", "3", env={"COLUMNS": "200"}).stdout
     assert "part-02.parquet" in shown
     assert "Shards (3 of 8)" in shown
     assert shown.count("committed") <= 3
@@ -232,7 +236,7 @@ def test_what_went_wrong_is_said_in_lines_that_can_be_copied() -> None:
         f"    again    {INCIDENT['replay']}",
     ]
     bare = {**INCIDENT, "file": "", "row": "", "replay": "", "what was done": ""}
-    assert tables.incidents([bare], 1).splitlines()[0].endswith("(the first 1; --limit shows more)")
+    assert tables.incidents([bare], 1).splitlines()[0].endswith("(the first 1; --lines shows more)")
     assert tables.incidents([bare], 1).splitlines()[2:] == ["    where    shard s"]
 
 

@@ -61,7 +61,7 @@ def test_a_failed_run_says_what_and_what_next(partial: Partial) -> None:
     assert said.startswith("nightjar: 1 of 8 shards have no result; the first is part-02.parquet")
     assert "7/8 shards" in said
     assert " left" not in said
-    assert f"nightjar status {partial.lake.job_path} --run-id {DATE}" in said
+    assert f"nightjar show {partial.lake.job_path} {DATE}" in said
     assert f"nightjar run {partial.lake.job_path} --run-id {DATE}" in said
     assert "Traceback" not in said
 

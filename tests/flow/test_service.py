@@ -105,7 +105,7 @@ def services(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) 
     assert done.returncode == 0, done.stderr
     worker = ("worker", "start", "--pool", "service-tests", "--limit", "1")
     with (
-        service(folder, "serve", folder / "served", "--limit", "2", env=api_env) as serving,
+        service(folder, "serve", folder / "served", "--parallel", "2", env=api_env) as serving,
         service(folder, *worker, env=api_env, program="prefect"),
     ):
         wait_until(lambda: serving.says("Ctrl-C ends"), 90, "it serves")

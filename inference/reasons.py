@@ -1,0 +1,73 @@
+"""Why a run ended, kept where no step could: its process was lost or stopped, or nothing had been begun."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+from nightjar.inference import publish
+from nightjar.inference import revisions as revs
+from nightjar.inference.endings import Ended, of_error, of_record
+from nightjar.inference.errors import Held, Interrupted, JobError, Missing, StorageError, TakenBack
+from nightjar.inference.ledger import open_epoch
+from nightjar.inference.request import RunRequest
+from nightjar.inference.storage import Storage, join
+from nightjar.inference.writers import this_writer
+
+_MAX_TRIES = 10
+"""A step that still lives appends every second or so, and may overtake this that often."""
+
+
+def keep(request: RunRequest, error: BaseException, step: str) -> None:
+    """Keep why this invocation ended the run, unless a step of its own did; nothing, where the storage is away.
+
+    In the ledger, if a step had begun. Else in a note beside the revisions, if the output is this job's: a run
+    that never began must not claim a place. step: where it ended, if it had not begun.
+    """
+    with suppress(StorageError, Held):
+        newest = revs.newest_revision(request.storage, request.run_uri)
+        if newest is not None and newest.success is None and newest.begun_by(request.invocation):
+            _end(request, newest, error)
+        elif not isinstance(error, Interrupted | TakenBack):
+            _note(request, of_error(error, step, publish=request.publish))
+
+
+def note_of(storage: Storage, run_uri: str, job: str) -> Ended | None:
+    """Why the run could not begin when it was last tried, if that was kept."""
+    try:
+        kept = json.loads(storage.read(join(run_uri, "not-begun.json")))
+        return of_record(kept) if kept["job"] == job else None
+    except Missing:
+        return None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None  # A note is no promise: one that somebody wrote over says nothing.
+
+
+def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> None:
+    """End the tenure of a step of this invocation that did not: it is lost, or must stop."""
+    for _ in range(_MAX_TRIES):
+        state = newest.state
+        last = state.openers[-1][1]
+        if last.flow_run != request.invocation or (state.holder is None and state.ended is not None):
+            return  # somebody else goes on with it, or the step has kept why
+        ended = of_error(error, last.task, publish=request.publish)
+        try:
+            writer = open_epoch(
+                request.storage, newest.uri, this_writer(last.task, request.invocation), lease_s=request.lease_s
+            )
+        except Held:
+            newest = revs.read_revision(request.storage, request.run_uri, newest.number)
+            continue
+        writer.stop(release=True, ending=ended)
+        return
+
+
+def _note(request: RunRequest, ended: Ended | None) -> None:
+    try:
+        publish.check_owner(request.storage, request.output, request.job.name)
+        request.storage.read(join(request.output, "job.json"))
+    except (JobError, Missing):
+        return
+    if ended is not None:
+        content = json.dumps({"job": request.job.name, **ended.as_record()}).encode()
+        request.storage.write(join(request.run_uri, "not-begun.json"), content)

@@ -1,0 +1,215 @@
+"""How a run stands, in a word; and why, from what its ledger keeps."""
+
+from __future__ import annotations
+
+import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from nightjar.inference import publish, reasons
+from nightjar.inference import revisions as revs
+from nightjar.inference.endings import Ended
+from nightjar.inference.errors import JobError, StorageError
+from nightjar.inference.ledger import LEASE_S, Ledger, State, shows_life
+from nightjar.inference.progress import Progress
+from nightjar.inference.publish import Published
+from nightjar.inference.report import follow
+from nightjar.inference.shards import known
+from nightjar.inference.storage import Storage, join
+from nightjar.inference.writers import can_be_asked, is_dead
+
+SILENT = "silent"
+"""How a run stands whose writer, on another machine, gives no sign of life: gone, hanging, or between two steps."""
+
+UNFINISHED = "unfinished"
+"""How a run stands that ended by itself and whose ledger does not say how: an older release wrote it."""
+
+_GOING = {"running", "publishing", SILENT}
+_RUNS_READ = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One figure by which nights are compared."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a run stands.
+
+    state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, stopped, limited,
+    validated, killed or `UNFINISHED`. ended: how it ended, where it did not come to a publication and something was
+    kept. tried: how the last try ended that could not begin, of a run that stands as `state` says all the same.
+    """
+
+    state: str
+    ended: Ended | None = None
+    tried: Ended | None = None
+
+    @property
+    def words(self) -> str:
+        """The state for a person: with the gate or the step."""
+        return f"{self.state} at {self.ended.where}" if self.ended and self.ended.error else self.state
+
+    @property
+    def cause(self) -> str:
+        """Why, in a sentence; empty where there is nothing to explain."""
+        if self.ended is not None:
+            return " ".join(gate.sentence for gate in self.ended.gates) or self.ended.message
+        return _CAUSES.get(self.state, "")
+
+
+_CAUSES = {
+    "killed": "its process ended without a word: it was killed, or the machine was lost",
+    SILENT: "no sign of life from its writer: gone, hanging, or waiting between two steps (its page says)",
+    UNFINISHED: "it ended, and the release that wrote it did not keep why",
+    "rolled back": "it was published; a person rolled it back or unpublished it since",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """One run of a job, for a list of them. revision: the newest one, whose rows and shards these are; 0 if none.
+
+    standing: how it stands. began, seconds: when the last invocation began that wrote, and how long it took until it
+    ended; None while it runs, or if nobody knows. shown: the revision readers see, 0 for none of this run.
+    publication: the number under which the newest revision was published, else 0. failed: attempts that failed.
+    rows: of the input, as planned. metric: the first one of a revision that passed its gates.
+    """
+
+    run_id: str
+    date: str
+    standing: Standing
+    revision: int
+    shown: int
+    publication: int
+    began: str
+    seconds: float | None
+    shards: int
+    done_shards: int
+    rows: int
+    rows_out: int
+    rows_quarantined: int
+    failed: int
+    metric: Metric | None
+
+
+def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s: float = LEASE_S) -> list[RunLine]:
+    """The runs of a job, the latest names first; at most `limit`. job: its name."""
+    now = publish.newest(storage, output)
+
+    def look(run_id: str) -> RunLine | None:
+        uri = join(output, "runs", run_id)
+        newest = revs.newest_revision(storage, uri)
+        shown = now.runs[run_id].revision if run_id in now.runs else 0
+        if newest is None:
+            note = reasons.note_of(storage, uri, job)
+            return _never_begun(run_id, note, shown) if note else None
+        progress = next(follow(storage, uri)) or Progress()
+        manifest = _manifest(storage, output, newest.state)
+        began, seconds = _took(newest.state, manifest)
+        return RunLine(
+            run_id,
+            (newest.state.planned or {}).get("date", ""),
+            stands(storage, uri, newest, shown, job, lease_s),
+            newest.number,
+            shown,
+            int(newest.success["publication"]) if newest.success else 0,
+            began,
+            seconds,
+            progress.shards,
+            progress.done_shards,
+            progress.rows,
+            progress.rows_out,
+            progress.rows_quarantined,
+            progress.failed_attempts,
+            first_metric(manifest["metrics"]) if manifest else None,
+        )
+
+    # At once: each may have to be watched for a lease.
+    with ThreadPoolExecutor(_RUNS_READ) as pool:
+        lines = pool.map(look, sorted(storage.subfolders(join(output, "runs")), reverse=True)[:limit])
+        return [line for line in lines if line is not None]
+
+
+def _never_begun(run_id: str, note: Ended, shown: int) -> RunLine:
+    return RunLine(run_id, "", Standing(note.outcome, note), 0, shown, 0, note.at, None, 0, 0, 0, 0, 0, 0, None)
+
+
+def stands(
+    storage: Storage, run_uri: str, newest: revs.Revision, shown: int, job: str, lease_s: float = LEASE_S
+) -> Standing:
+    """How a run stands, and why. shown: the revision readers see, 0 for none. job: its name.
+
+    A writer on another machine can only be watched: for at most `lease_s`.
+    """
+    state = standing(storage, newest, shown, lease_s)
+    note = reasons.note_of(storage, run_uri, job)
+    ended = newest.state.ended if newest.state.holder is None else None
+    last = ended.at if ended else newest.state.openers[-1][1].at if newest.state.openers else ""
+    if note is not None and note.at < last:
+        note = None  # it was tried again since, and began
+    if state in _GOING:
+        return Standing(state)
+    if state in {"published", "rolled back"}:
+        return Standing(state, None, note)
+    return Standing(note.outcome, note) if note else Standing(state, ended)
+
+
+def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float = LEASE_S) -> str:
+    """In one word, how a revision stands by its ledger: as in `Standing`.
+
+    A writer on another machine can only be watched: for at most `lease_s`.
+    """
+    if newest.success is not None:
+        return "published" if shown == newest.number else "rolled back"
+    if newest.sealed and shown == newest.number:
+        return "published"  # what is left is to tidy up
+    state = newest.state
+    if state.holder is not None and is_dead(state.holder):
+        return "killed"
+    if state.holder is not None:
+        lives = can_be_asked(state.holder) or shows_life(Ledger(storage, newest.uri), state, lease_s)
+        if lives or state.holder is not None:
+            return SILENT if not lives else "publishing" if newest.sealed else "running"
+    return state.ended.outcome if state.ended else UNFINISHED
+
+
+def _manifest(storage: Storage, output: str, state: State) -> dict[str, Any] | None:
+    """The manifest of a revision whose publication was begun, if it is as it was written."""
+    if state.intent is None:
+        return None
+    try:
+        return publish.read_manifest(storage, output, known(Published, state.intent["published"]))
+    except (JobError, StorageError):
+        return None  # a list of runs must not end for one that was tidied away
+
+
+def _took(state: State, manifest: dict[str, Any] | None) -> tuple[str, float | None]:
+    """When the invocation began that ended the run, or that writes now, and how long it took."""
+    kept = state.ended.at if state.ended else ""
+    end = "" if state.holder is not None else manifest["validated_at"] if manifest else kept
+    # Whoever opened the ledger after that tidied up.
+    writers = [writer for _, writer in state.openers if not end or writer.at <= end]
+    if not writers:
+        return "", None
+    began = next(writer.at for writer in writers if writer.flow_run == writers[-1].flow_run)
+    if not end:
+        return began, None
+    return began, (dt.datetime.fromisoformat(end) - dt.datetime.fromisoformat(began)).total_seconds()
+
+
+def first_metric(metrics: dict[str, Any]) -> Metric | None:
+    """The figure by which nights are compared first: of the evaluation, else the greatest value of a checked column."""
+    evaluation = metrics.get("evaluation") or {}
+    for name in ("auc_roc", "log_loss"):
+        if evaluation.get(name) is not None:
+            return Metric(name, evaluation[name])
+    for column, state in metrics.get("columns", {}).items():
+        if state["max"] is not None:
+            return Metric(f"{column}.max", state["max"])
+    return None

@@ -1,0 +1,325 @@
+"""A reason stays found: with the terminal closed, `runs` and `status` alone lead to the cause and to the command.
+
+What ends a run is made to happen where it happens, inside a step's tenure of the real ledger, or beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from prefect.exceptions import TerminationSignal
+from test_visibility import finished
+
+from nightjar.flows.cli import app
+from nightjar.inference import publish, reasons, visibility
+from nightjar.inference import revisions as revs
+from nightjar.inference.endings import stopped_by
+from nightjar.inference.errors import (
+    AuditFailed,
+    ClusterError,
+    Fenced,
+    GateFailed,
+    Held,
+    JobError,
+    QuarantineFull,
+    RunFailed,
+    ShardsFailed,
+    StorageError,
+    Terminated,
+    Transient,
+)
+from nightjar.inference.faults import FaultyStorage, fail, pause
+from nightjar.inference.gates import GateResult
+from nightjar.inference.ledger import open_epoch
+from nightjar.inference.request import RunRequest
+from nightjar.inference.standing import stands
+from nightjar.inference.storage import LakeStorage
+from nightjar.inference.tenure import tenure
+from nightjar.inference.writers import this_writer
+from support import Lake
+
+NIGHT = "2026-11-19"
+NULLS = "'score' is null in 3 rows, more than the 0 that checks[0].nulls = 0 allows."
+GATES = (GateResult("complete", True, "", "", "All done."), GateResult("score.nulls", False, "3", "0", NULLS))
+
+
+def fails(lake: Lake, step: str, error: BaseException, **options: object) -> RunRequest:
+    """A step of a run of tonight is ended by this, as its code would end it."""
+    request = lake.request(**options)
+    with pytest.raises(type(error)), tenure(request, f"{request.run_uri}/r1", step, keep=True):
+        raise error
+    return request
+
+
+def begun(lake: Lake) -> RunRequest:
+    """A step of a run of tonight works, and nothing ends it."""
+    request = lake.request()
+    open_epoch(request.storage, f"{request.run_uri}/r1", this_writer("score", request.invocation)).stop(release=False)
+    return request
+
+
+def killed(lake: Lake) -> None:
+    """A process of its own opens the ledger, and is killed."""
+    code = (
+        "import os, signal; from nightjar.inference.ledger import open_epoch; "
+        "from nightjar.inference.storage import LakeStorage; from nightjar.inference.writers import this_writer; "
+        f"open_epoch(LakeStorage(), {str(lake.revision())!r}, this_writer('score')); "
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+
+
+def no_input(lake: Lake) -> None:
+    """The real command, on a night whose input did not come."""
+    for path in (lake.folder / "data").iterdir():
+        path.unlink()
+    with pytest.raises(JobError):
+        app(["run", str(lake.job_path), "--date", NIGHT], standalone_mode=False)
+
+
+def taken_back(lake: Lake) -> None:
+    finished(str(lake.out), NIGHT)
+    visibility.unpublish(LakeStorage(), str(lake.out), NIGHT)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What happens, and what is to be read of it."""
+
+    happens: Callable[[Lake], object]
+    words: str
+    cause: str
+    commands: tuple[str, ...] = ("nightjar show JOB 2026-11-19", "nightjar run JOB --run-id 2026-11-19")
+
+
+NEVER_BEGUN = ("nightjar check JOB --date 2026-11-19", "nightjar run JOB --run-id 2026-11-19")
+
+CASES = {
+    "shards without result": Case(
+        lambda lake: fails(lake, "score", ShardsFailed("1 of 8 shards have no result; the first is part-02")),
+        "failed at score",
+        "1 of 8 shards have no result; the first is part-02",
+    ),
+    "too many rows in quarantine": Case(
+        lambda lake: fails(lake, "score", QuarantineFull("900 rows are quarantined, more than the 8")),
+        "failed at score",
+        "900 rows are quarantined, more than the 8",
+    ),
+    "a model that cannot be loaded": Case(
+        lambda lake: fails(lake, "score", JobError("model.uses: model:score raised ImportError: no module 'xgb'")),
+        "failed at score",
+        "no module 'xgb'",
+    ),
+    "a gate": Case(lambda lake: fails(lake, "validate", GateFailed(NULLS, GATES)), "failed at gate score.nulls", NULLS),
+    "an audit": Case(
+        lambda lake: fails(lake, "validate", AuditFailed("the files written do not prove the cover, 2 findings")),
+        "failed at validate",
+        "do not prove the cover",
+    ),
+    "storage that refuses the publication": Case(
+        lambda lake: fails(lake, "publish", StorageError("out/publications/00000001.json: access denied")),
+        "failed at publish",
+        "access denied",
+    ),
+    "no input": Case(no_input, "failed at discover", "input.uri: no Parquet files at", NEVER_BEGUN),
+    "no cluster": Case(
+        lambda lake: reasons.keep(lake.request(), ClusterError("no usable Ray cluster at head:6379"), "start"),
+        "failed at start",
+        "no usable Ray cluster at head:6379",
+        NEVER_BEGUN,
+    ),
+    "a lost cluster": Case(
+        lambda lake: reasons.keep(begun(lake), RunFailed("the Ray cluster of this run was lost"), "discover"),
+        "failed at score",
+        "the Ray cluster of this run was lost",
+    ),
+    "Ctrl-C": Case(
+        lambda lake: fails(lake, "score", KeyboardInterrupt()),
+        "stopped at score",
+        "stopped by Ctrl-C (SIGINT), process",
+    ),
+    "SIGTERM, while a step works elsewhere": Case(
+        lambda lake: reasons.keep(begun(lake), stopped_by(Terminated()), "discover"),
+        "stopped at score",
+        "stopped by SIGTERM, process",
+    ),
+    "cancelled on its page": Case(
+        lambda lake: reasons.keep(begun(lake), stopped_by(TerminationSignal(signal=signal.SIGTERM)), "discover"),
+        "stopped at score",
+        "stopped by SIGTERM (cancelled, or what ran it was ended), process",
+    ),
+    "killed": Case(killed, "killed", "its process ended without a word: it was killed, or the machine was lost"),
+    "an older release": Case(
+        lambda lake: open_epoch(LakeStorage(), str(lake.revision()), this_writer("score")).stop(release=True),
+        "unfinished",
+        "the release that wrote it did not keep why",
+    ),
+    "taken back by a person": Case(
+        taken_back,
+        "rolled back",
+        "a person rolled it back or unpublished it since",
+        ("nightjar republish JOB --run-id 2026-11-19", "nightjar run JOB --run-id 2026-11-19 --fresh"),
+    ),
+    "not asked to be published": Case(
+        lambda lake: validated(lake, publish=False), "validated", "", ("nightjar run JOB --run-id 2026-11-19",)
+    ),
+}
+
+
+def validated(lake: Lake, **options: object) -> RunRequest:
+    """A run that passes its gates and is not to be published."""
+    request = lake.request(**options)
+    with tenure(request, f"{request.run_uri}/r1", "validate", keep=request.publish):
+        pass
+    return request
+
+
+@pytest.fixture
+def job(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A job that has run before: the output is its own. Its commands are pasted from its folder."""
+    lake.ready()
+    publish.claim_output(LakeStorage(), str(lake.out), "lake")
+    monkeypatch.chdir(lake.folder)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    return lake
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What `nightjar …` prints, in this process."""
+    capsys.readouterr()
+    app(list(words), standalone_mode=False)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_runs_and_status_lead_to_cause_and_command(job: Lake, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of them alone: for a person, and with --json the same in fields."""
+    case.happens(job)
+    commands = [command.replace("JOB", "job.yaml") for command in case.commands]
+    for words in (("status", "job.yaml", NIGHT), ("runs", "job.yaml")):
+        told = said(capsys, *words)
+        lines = [line.strip() for line in told.splitlines()]
+        assert case.words in told
+        assert case.cause in told
+        if case.cause or words[0] == "status":
+            assert all(any(line.endswith(f" {command}") for line in lines) for command in commands), told
+        found = json.loads(said(capsys, *words, "--json"))
+        (found,) = found if isinstance(found, list) else (found,)
+        assert (found["standing"], case.cause in found["cause"]) == (case.words, True)
+        assert found["state"] == case.words.split(" at ")[0]
+        assert list(found["commands"].values()) == commands
+
+
+def test_gates_are_kept_by_name_with_their_sentence(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    """And the step, the class of the error and the time: for programs."""
+    fails(job, "validate", GateFailed(NULLS, GATES))
+    ended = json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json"))["ended"]
+    assert ended["gates"] == [{"name": "score.nulls", "sentence": NULLS}]
+    assert (ended["outcome"], ended["step"], ended["error"]) == ("failed", "validate", "GateFailed")
+    assert ended["at"] >= job.records()[0]["writer"]["at"]
+
+
+def test_a_limited_run_that_is_done_is_not_called_stopped(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is to be done about it; nor does it say that anything went wrong."""
+    request = validated(job, limit=1000)
+    found = json.loads(said(capsys, "status", "job.yaml", request.run_id, "--json"))
+    assert (found["state"], found["standing"], found["cause"], found["commands"]) == ("limited", "limited", "", {})
+
+
+def test_what_is_tried_again_is_running_and_its_new_end_counts(job: Lake) -> None:
+    fails(job, "score", ShardsFailed("the first end"))
+    request = begun(job)
+    assert stood(request) == ("running", "")
+    reasons.keep(request, RunFailed("the second end"), "")
+    assert stood(request) == ("failed at score", "the second end")
+
+
+def test_a_step_that_kept_why_is_believed_more_than_the_flow(job: Lake) -> None:
+    """The flow hears of it later, and perhaps less."""
+    request = fails(job, "score", ShardsFailed("1 of 8 shards have no result"))
+    records = job.records()
+    reasons.keep(request, RunFailed("a task failed"), "")
+    assert job.records() == records
+
+
+def test_who_was_replaced_says_nothing_about_the_run(job: Lake) -> None:
+    """Another writer goes on with it: how that one ends counts."""
+    mine = fails(job, "score", ShardsFailed("the other's end"))
+    fails(job, "validate", Fenced("this writer was replaced"))
+    fails(job, "validate", Held("this run was taken over"))
+    reasons.keep(replace(mine, invocation="third"), Held("is being written by"), "score")
+    assert stood(mine) == ("failed at score", "the other's end")
+
+
+def test_a_living_step_is_overtaken_to_say_that_the_run_was_stopped(job: Lake) -> None:
+    """It may append at that very moment; whoever stops the run tries again, and the step can write no more."""
+    request = job.request()
+    step = open_epoch(LakeStorage(), f"{request.run_uri}/r1", this_writer("score", request.invocation))
+    appends = iter([[{"t": "planned", "file": "", "fingerprint": ""}], []])
+
+    def overtake(_: str) -> None:
+        for records in appends:
+            step.append(records)
+
+    racing = FaultyStorage(LakeStorage(), [pause("create", "*/ledger/*", before=overtake)])
+    reasons.keep(replace(request, storage=racing), stopped_by(KeyboardInterrupt()), "")
+    with pytest.raises(Fenced):
+        step.append([])
+    step.stop(release=True)
+    assert stood(request)[0] == "stopped at score"
+
+
+def test_what_the_storage_refuses_is_not_kept_and_hides_nothing(job: Lake) -> None:
+    """The error that ended the run is the one that is raised."""
+    away = FaultyStorage(LakeStorage(), [fail("create", "*/ledger/00000002*", None, StorageError("away"))])
+    fails(job, "score", Transient("the input's storage is away"), storage=away)
+    reasons.keep(job.request(storage=away), ClusterError("none"), "start")
+    assert "ended" not in {record["t"] for record in job.records()}
+
+
+def test_a_published_night_stays_so_when_a_later_try_could_not_begin(
+    job: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What readers see is said first, and then what became of the try."""
+    finished(str(job.out), NIGHT)
+    no_input(job)
+    told = said(capsys, "runs", "job.yaml")
+    assert "published r1" in told
+    assert "failed at discover: input.uri" in told
+    found = json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json"))
+    assert (found["state"], found["tried_again"]["step"]) == ("published", "discover")
+
+
+@pytest.mark.parametrize("owner", [None, "another"])
+def test_nothing_is_written_into_a_place_that_is_not_the_jobs(lake: Lake, owner: str | None) -> None:
+    """A run that never began must not claim it."""
+    lake.ready()
+    if owner:
+        publish.claim_output(LakeStorage(), str(lake.out), owner)
+    before = sorted(lake.folder.rglob("*"))
+    no_input(lake)
+    (lake.folder / "data" / "gone").touch()
+    assert [path for path in sorted(lake.folder.rglob("*")) if path not in before] == [lake.folder / "data" / "gone"]
+
+
+def test_a_run_nobody_heard_of_leads_to_check(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    told = said(capsys, "status", "job.yaml", "2020-01-01").splitlines()
+    assert told == [
+        "2020-01-01: no such run yet; published runs: none",
+        "  try        nightjar check job.yaml --date 2020-01-01",
+    ]
+
+
+def stood(request: RunRequest) -> tuple[str, str]:
+    """How the run stands, and why."""
+    newest = revs.newest_revision(LakeStorage(), request.run_uri)
+    assert newest is not None
+    found = stands(LakeStorage(), request.run_uri, newest, 0, "lake")
+    return found.words, found.cause
