@@ -45,7 +45,7 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
         NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
     """
     began = time.monotonic()
-    ending = Ending()
+    ending, stopped, outcome = Ending(), None, None
     check_reports(address, api_url())
     api = start_api()
     # Prefect's server starts in its own process while Ray starts in this one.
@@ -73,12 +73,15 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
         outcome = ending.outcome()
     except KeyboardInterrupt as signal:
         stopped = stopped_by(signal)
-        stopped.add_note(after_failure(replace(request, invocation=ending.flow_run), address))
-        raise stopped from signal
     except NightjarError as error:
         if not ending.flow_run:
             reasons.keep(request, error, "start")
         if isinstance(error, RunFailed):
             error.add_note(after_failure(replace(request, invocation=ending.flow_run), address))
         raise
+    if stopped is not None:
+        # Raised here, so that what was interrupted is let go of before the process ends.
+        stopped.add_note(after_failure(replace(request, invocation=ending.flow_run), address))
+        raise stopped
+    assert outcome is not None
     return Launched(outcome, prefect_s, ray_s, api.url, api.own, ending.unreported, address)
