@@ -34,6 +34,7 @@ check: $(VENV)/.installed-dev  ## ruff and mypy, strict
 
 bench: $(VENV)/.installed  ## Nightjar beside a bare loop and a Ray Data script, on generated data
 	$(BIN)/python benchmarks/run.py --rows $(ROWS) --repeat $(REPEAT)
+	$(BIN)/python benchmarks/copies.py --data benchmarks/results/work/data-$(subst _,,$(ROWS))-64
 
 chaos: $(VENV)/.installed-dev  ## Nights with actors, nodes, driver and storage killed at random; every publication compared
 	$(BIN)/python tests/chaos/chaos.py --seconds $(SECONDS) --seed $(SEED)

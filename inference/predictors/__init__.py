@@ -10,7 +10,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job import Job
 from nightjar.inference.predictors import batches, outputs, user
-from nightjar.inference.predictors.private import own_copy
+from nightjar.inference.predictors.private import Copier
 from nightjar.inference.sentences import nearest
 
 __all__ = ["Scorer", "input_columns", "load_scorer"]
@@ -94,6 +94,7 @@ class _Scorer:
         self.device = device
         self.wrote = False
         self._watched = False
+        self._copy = Copier()
         self._form = form
         self._features = job.model.features
         self._types = job.model.output_types()
@@ -106,7 +107,7 @@ class _Scorer:
             table = table.select(list(self._features))
         if self._preprocess is None and self._takes_table:  # an adapter of ours, which writes into nothing
             return outputs.normalise(self._predictor(table), self._types, table.num_rows)
-        given = own_copy(table)
+        given = self._copy(table)
         before = None if self._watched else given.digest()
         scored = outputs.normalise(self._predictor(self._batch(given.table)), self._types, table.num_rows)
         if before is not None:

@@ -3,7 +3,7 @@
 A batch is what Ray Data's `map_batches` hands over: a dict of numpy arrays (`numpy`), a DataFrame
 (`pandas`), a Table (`pyarrow`) or a dict of tensors (`torch`). As there, numpy batches may share memory
 with the table they are made of and be read-only; tensors are copies, because torch has no read-only tensor.
-So the user's code is given batches of a copy (`private.own_copy`).
+So the user's code is given batches of a copy (`private.Copier`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.flows.display import describe
-from nightjar.inference.assignment import Assignment, load
+from nightjar.inference.assignment import Assignment
 from nightjar.inference.cuts import ALLOWED, FEW, Cuts, note
 from nightjar.inference.errors import BatchesBroken
 from nightjar.inference.progress import Progress
@@ -169,9 +169,8 @@ def test_one_failure_in_preflight_may_be_an_accident(lake: Lake) -> None:
 
 
 def events(lake: Lake) -> list[Any]:
-    spec = lake.worker_spec()
     work = [Assignment(shard) for shard in lake.planned().shards()]
-    return list(ShardWorker(spec, load(spec)).process(work))
+    return list(ShardWorker(lake.worker_spec()).process(work))
 
 
 def test_a_shard_of_it_fails_for_good_in_seconds(lake: Lake) -> None:

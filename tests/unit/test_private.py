@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.assignment import Assignment, load
+from nightjar.inference.assignment import Assignment
 from nightjar.inference.predictors.batches import FORMATS, to_batch
-from nightjar.inference.predictors.private import own_copy
+from nightjar.inference.predictors.private import Copier
 from nightjar.inference.shards import Receipt
 from nightjar.inference.trial import WRITES, Loaded, samples, try_model
 from nightjar.inference.worker import ShardWorker
@@ -115,7 +115,7 @@ def test_a_copy_is_equal_and_shares_no_memory_whatever_the_types(table: pa.Table
         table = pa.concat_tables([table.slice(0, 50), table.slice(50, 13), table.slice(63)])
     if shape != "whole":
         table = table.slice(7, 101)
-    copy = own_copy(table).table
+    copy = Copier()(table).table
     assert overlap(table, table), "the memory of these types is not looked at"
     assert not overlap(table, copy)
     assert copy.schema.equals(table.schema, check_metadata=True)
@@ -127,7 +127,7 @@ def test_a_few_rows_of_much_text_are_copied_alone() -> None:
     text = pa.array(["x" * 1000 + str(n) for n in range(10_000)])
     for kind in (pa.string(), pa.large_string(), pa.string_view()):
         few = pa.table({"text": text.cast(kind)}).slice(5000, 10)
-        assert sum(buffer.size for buffer in own_copy(few).memory) < 20_000, kind
+        assert sum(buffer.size for buffer in Copier()(few).memory) < 20_000, kind
 
 
 VANDAL = '''
@@ -255,9 +255,8 @@ def vandals(lake: Lake, form: str, fails: str, prepared: bool) -> list[Receipt]:
         carry=table.column_names,
         retry__max_quarantined=0.1,
     )
-    spec = lake.worker_spec()
     work = [Assignment(shard) for shard in lake.planned().shards()]
-    return [event for event in ShardWorker(spec, load(spec)).process(work) if isinstance(event, Receipt)]
+    return [event for event in ShardWorker(lake.worker_spec()).process(work) if isinstance(event, Receipt)]
 
 
 def independent(lake: Lake, form: str) -> list[str]:
@@ -268,7 +267,7 @@ def independent(lake: Lake, form: str) -> list[str]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     table = pq.read_table(lake.folder / "data/all.parquet")
-    found: list[str] = module.score(to_batch(own_copy(table).table, form))
+    found: list[str] = module.score(to_batch(Copier()(table).table, form))
     return found
 
 
