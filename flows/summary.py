@@ -22,11 +22,14 @@ from nightjar.inference.standing import RunLine, Standing, stands
 if TYPE_CHECKING:
     from nightjar.flows.launch import Launched
     from nightjar.inference.discovery import Discovery
-    from nightjar.inference.local import Measured
+    from nightjar.inference.local import Measured, Replayed, Values
     from nightjar.inference.run import Planned, Publication
 
 _FAILURES = 20
 """Failed shards that `status` names; it says how many there are."""
+
+_NAME_CHARS = 30
+"""Names of columns are aligned up to so many characters."""
 
 
 def as_json(launched: Launched, total_s: float) -> dict[str, Any]:
@@ -287,6 +290,16 @@ def reason_text(run_id: str, found: dict[str, Any]) -> str:
 def command_lines(found: dict[str, Any]) -> list[str]:
     """What to do about it."""
     return [f"  {word:<10} {command}" for word, command in found["commands"].items()]
+
+
+def replayed(result: Replayed) -> str:
+    """One row's input, and what became of it."""
+    return "\n".join([*_values("input", result.inputs), result.text, *_values("output", result.outputs)])
+
+
+def _values(kind: str, values: Values) -> list[str]:
+    wide = max((len(name) for name, _ in values), default=0)
+    return [f"  {kind:<6} {line(name):<{min(wide, _NAME_CHARS)}}  {line(value)}" for name, value in values]
 
 
 def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: Measured | None) -> dict[str, Any]:

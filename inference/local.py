@@ -25,18 +25,39 @@ from nightjar.inference.scoring import BatchSize, Scored, score_table
 from nightjar.inference.shards import Piece, Shard, clip
 from nightjar.inference.snapshots import read_kept
 from nightjar.inference.sources import parquet
+from nightjar.inference.values import row_values
 from nightjar.inference.watchdog import Watchdog
 
 _FINDING, _READING, _LOADING, _SCORING = "finding the row", "reading the rows", "loading the model", "scoring"
 """The steps of a replay. Only of what happens in the last one a row may be to blame."""
 
+_VALUE_CHARS = 500
+"""Longest value of a row that is shown: an image or a page of text is no help on a terminal."""
+
+
+Values = tuple[tuple[str, str], ...]
+"""Columns of a row by name, as text."""
+
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of one row. `scored`: it has outputs this time."""
+    """What became of one row. `scored`: it has outputs this time.
+
+    inputs: what the model was given, what is carried, and the label; empty where the row could not be read.
+    """
 
     scored: bool
     text: str
+    inputs: Values = ()
+    outputs: Values = ()
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of a replay begins. inputs: of the row, once it was read."""
+
+    name: str
+    inputs: Values = ()
 
 
 @dataclass(frozen=True)
@@ -70,9 +91,9 @@ def replay_row(
     child = spawn.Process(target=_child, args=(answer, request, shard_id, row, file, live))
     child.start()
     answer.close()
-    step = _FINDING
+    step = _Step(_FINDING)
     try:
-        while isinstance(found := answers.recv(), str):
+        while isinstance(found := answers.recv(), _Step):
             step = found
     except EOFError:
         child.join()
@@ -84,24 +105,24 @@ def replay_row(
     return found
 
 
-def _died(request: RunRequest, row: int, step: str, code: int) -> Replayed:
+def _died(request: RunRequest, row: int, step: _Step, code: int) -> Replayed:
     """What it means that the child ended in this step without an answer."""
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    if step == _SCORING:
-        return Replayed(False, f"row {row} ended its process ({how}), without an exception")
-    if step == _LOADING:
+    if step.name == _SCORING:
+        return Replayed(False, f"row {row} ended its process ({how}), without an exception", step.inputs)
+    if step.name == _LOADING:
         raise JobError(
             f"{request.job.model.loaded_by}: loading {request.job.model.uses} ended its process ({how}), without an "
             "exception; load it once in a plain Python process to see why"
         )
-    raise RunFailed(f"{step} ended the process ({how}), without an exception; row {row} was not scored")
+    raise RunFailed(f"{step.name} ended the process ({how}), without an exception; row {row} was not scored")
 
 
 def _child(answer: Connection, request: RunRequest, shard_id: str, row: int, file: str | None, live: bool) -> None:
     """Sends each step as it begins, and at last what came of the row or what was raised."""
-    step = _FINDING
+    step = _Step(_FINDING)
 
-    def begin(following: str) -> None:
+    def begin(following: _Step) -> None:
         nonlocal step
         step = following
         answer.send(step)
@@ -111,7 +132,9 @@ def _child(answer: Connection, request: RunRequest, shard_id: str, row: int, fil
     except NightjarError as error:
         answer.send(error)
     except Exception as error:  # noqa: BLE001 (whatever it is, to end without a word would blame the row)
-        answer.send(RunFailed(clip(f"{step} failed with {type(error).__name__}: {error}; row {row} was not scored")))
+        answer.send(
+            RunFailed(clip(f"{step.name} failed with {type(error).__name__}: {error}; row {row} was not scored"))
+        )
 
 
 def _replay_here(
@@ -122,7 +145,7 @@ def _replay_here(
     *,
     pdb: bool,
     live: bool,
-    begin: Callable[[str], None] = lambda _: None,
+    begin: Callable[[_Step], None] = lambda _: None,
 ) -> Replayed:
     revision = revs.newest_revision(request.storage, request.run_uri)
     if revision is None or revision.state.planned is None:
@@ -147,14 +170,19 @@ def _replay_here(
     spec = replace(worker_spec(request, schema if theirs else own), own_process=True)
     if not theirs and not changed:
         changed = "Note: the model, the code, the job or the input's columns changed since that run.\n"
+    begin(_Step(_READING))
+    table = parquet.read_piece(spec.storage, piece, spec.schema).slice(row - piece.first_row, 1)
+    inputs = row_values(table, 0, _VALUE_CHARS)
     try:
-        scored = _score_row(spec, piece, row, pdb, begin)
+        scored = _score_row(spec, table, row, pdb, lambda name: begin(_Step(name, inputs)))
     except RunFailed as lost:
-        return Replayed(False, f"{changed}row {row}: {lost}")
+        return Replayed(False, f"{changed}row {row}: {lost}", inputs)
     if scored.failures:
         failure = scored.failures[0]
-        return Replayed(False, f"{changed}{failure.traceback or ''}\n{failure.error}: {failure.message}".strip())
-    return Replayed(True, f"{changed}row {row} of {piece.uri} is scored: {scored.outputs.to_pylist()[0]}")
+        said = f"{changed}{failure.traceback or ''}\n{failure.error}: {failure.message}".strip()
+        return Replayed(False, said, inputs)
+    outputs = row_values(scored.outputs, 0, _VALUE_CHARS)
+    return Replayed(True, f"{changed}row {row} of {piece.uri} is scored", inputs, outputs)
 
 
 def _as_then(request: RunRequest, revision: revs.Revision, live: bool) -> tuple[RunRequest, str]:
@@ -170,9 +198,7 @@ def _as_then(request: RunRequest, revision: revs.Revision, live: bool) -> tuple[
     return now, "" if live else "Note: this is today's code and model; the run's own are not kept.\n"
 
 
-def _score_row(spec: WorkerSpec, piece: Piece, row: int, pdb: bool, begin: Callable[[str], None]) -> Scored:
-    begin(_READING)
-    table = parquet.read_piece(spec.storage, piece, spec.schema).slice(row - piece.first_row, 1)
+def _score_row(spec: WorkerSpec, table: pa.Table, row: int, pdb: bool, begin: Callable[[str], None]) -> Scored:
     features = table.select(list(input_columns(spec.job, spec.schema)))
     begin(_LOADING)
     scorer = open_scorer(spec).scorer

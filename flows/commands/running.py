@@ -167,12 +167,16 @@ def replay(
         bool, typer.Option("--live", help="With code and model as they are now, not as the run kept them.")
     ] = False,
 ) -> None:
-    """Score one row alone, in one process, to debug it."""
+    """Score one row alone, in one process, to debug it.
+
+    Prints its input values, then its outputs, or why it has none.
+    """
+    from nightjar.flows import summary
     from nightjar.inference.local import replay_row
     from nightjar.inference.request import make_request
 
     request = make_request(job, date=date, run_id=run_name, scores=False)
     result = replay_row(request, shard, row, file, pdb=pdb, live=live)
-    tell(result.text)
+    tell(summary.replayed(result))
     if not result.scored:
         sys.exit(1)

@@ -182,6 +182,7 @@ def test_the_replay_command_of_a_quarantined_row_replays_it(eventful_page: Page)
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "1234 cannot be scored" in ended.stdout + ended.stderr
+    assert "  input  x     1234\n" in ended.stdout
 
 
 def test_a_run_without_incidents_has_an_empty_table_of_retries(flights_page: Page) -> None:

@@ -15,8 +15,9 @@ import pytest
 from rich.console import Console
 
 from commands import DATE, Flights, Partial
-from nightjar.flows import tables
+from nightjar.flows import summary, tables
 from nightjar.flows.server import go_past_proxies
+from nightjar.inference.local import Replayed
 from service import client, own_server
 from support import Lake, command, nightjar
 
@@ -238,6 +239,19 @@ def test_what_went_wrong_is_said_in_lines_that_can_be_copied() -> None:
     bare = {**INCIDENT, "file": "", "row": "", "replay": "", "what was done": ""}
     assert tables.incidents([bare], 1).splitlines()[0].endswith("(the first 1; --lines shows more)")
     assert tables.incidents([bare], 1).splitlines()[2:] == ["    where    shard s"]
+
+
+def test_a_replayed_row_shows_what_went_in_and_what_came_out() -> None:
+    """A value a line; what could be taken for a line of ours is shown, not obeyed."""
+    inputs = (("id", "5"), ("long name\nof a column", "'row\\n5'"))
+    scored = Replayed(True, "row 5 of a.parquet is scored", inputs, (("score", "10"),))
+    assert summary.replayed(scored).splitlines() == [
+        "  input  id                     5",
+        "  input  long name of a column  'row\\n5'",
+        "row 5 of a.parquet is scored",
+        "  output score  10",
+    ]
+    assert summary.replayed(Replayed(False, "row 5 ended its process")) == "row 5 ended its process"
 
 
 def test_doctor_finds_all_well(tmp_path: Path, api_env: dict[str, str]) -> None:

@@ -60,21 +60,27 @@ def die(_: str) -> None:
     os._exit(9)
 
 
+INPUTS = (("id", "5"), ("x", "5"), ("name", "'row 5'"))
+"""What the row holds: what the model is given and what is carried, in the order of the file."""
+
+
 def test_a_row_that_can_be_scored_shows_its_outputs(lake: Lake) -> None:
     replayed = replay(lake_of(lake))
     assert replayed.scored
-    assert replayed.text == f"row 5 of {lake.folder}/data/part-00.parquet is scored: {{'score': 10.0}}"
+    assert replayed.text == f"row 5 of {lake.folder}/data/part-00.parquet is scored"
+    assert (replayed.inputs, replayed.outputs) == (INPUTS, (("score", "10"),))
 
 
 def test_a_row_that_raises_shows_where(lake: Lake) -> None:
     replayed = replay(lake_of(lake, called='raise ValueError("not this one")'))
     assert not replayed.scored
     assert re.search(r"model\.py.*in __call__.*ValueError: not this one$", replayed.text, re.DOTALL)
+    assert (replayed.inputs, replayed.outputs) == (INPUTS, ())
 
 
 def test_a_row_that_ends_its_process_is_seen_to_do_so(lake: Lake) -> None:
     replayed = replay(lake_of(lake, called="os._exit(7)"))
-    assert replayed == Replayed(False, "row 5 ended its process (exit code 7), without an exception")
+    assert replayed == Replayed(False, "row 5 ended its process (exit code 7), without an exception", INPUTS)
 
 
 @pytest.mark.parametrize(
