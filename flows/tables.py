@@ -64,6 +64,16 @@ def shards(found: Sequence[dict[str, Any]], total: int) -> Table:
     return table
 
 
+def sample_rows(title: str, names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A few rows with their predictions."""
+    table = _table(line(title), [])
+    for name in names:
+        table.add_column(Text(line(name)), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(line(value)) for value in row))
+    return table
+
+
 def incidents(found: Sequence[dict[str, Any]], limit: int) -> str:
     """What went wrong in a run, in lines that can be copied. limit: so many, at most, were asked for."""
     first = f" (the first {limit:,}; --lines shows more)" if len(found) >= limit else ""

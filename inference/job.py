@@ -453,6 +453,14 @@ def arrow_type(text: str) -> pa.DataType:
         ) from None
 
 
+_AS_WRITTEN = {"halffloat": "float16", "float": "float32", "double": "float64"}
+
+
+def type_name(kind: pa.DataType) -> str:
+    """An Arrow type as a job file has it: Arrow itself calls a float32 `float`."""
+    return _AS_WRITTEN.get(str(kind), str(kind))
+
+
 def fill(text: str, date: dt.date) -> str:
     """A location with its dates filled in."""
     return text.format(date=date)

@@ -33,6 +33,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.evidence import found, judge_input
 from nightjar.inference.gates import GateResult
+from nightjar.inference.job import type_name
 from nightjar.inference.ledger import LedgerWriter, Record, State
 from nightjar.inference.manifest import write_manifest
 from nightjar.inference.metrics import Metrics
@@ -52,19 +53,25 @@ from nightjar.inference.resume import (
     succeed,
     why_again,
 )
+from nightjar.inference.samples import Examined, Sampled, check_labels, examine, refuse_broken, sample_notes
 from nightjar.inference.shards import Failed, encode, known
+from nightjar.inference.sink import output_schema, readers_schema
 from nightjar.inference.snapshots import keep, verify
 from nightjar.inference.space import check_space
 from nightjar.inference.tenure import tenure
-from nightjar.inference.trial import SAMPLE_ROWS, Loaded, samples
+from nightjar.inference.trial import Loaded, samples
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What preflight found: the model's device, how many rows it scored, and what to know before the night."""
+    """What `check` found: the model's device, what it made of the samples, and what to know before the night.
+
+    columns: name and Arrow type of each column of a part.
+    """
 
     device: str
-    sample_rows: int
+    sampled: Sampled
+    columns: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
 
 
@@ -148,8 +155,17 @@ def plan(request: RunRequest, discovery: Discovery) -> Planned:
     return Planned(made, state, why_again(request, identity, made, newest))
 
 
+def look(request: RunRequest, discovery: Discovery) -> None:
+    """The part of `check` that needs neither cluster nor model.
+
+    Raises:
+        JobError: what must be changed first.
+    """
+    check_labels(request.storage, request.job, discovery.schema, samples(make_plan(discovery, request.job, "")))
+
+
 def check(request: RunRequest, discovery: Discovery) -> Checked:
-    """Preflight without a run: cluster, storage, and the model on a few rows.
+    """Preflight without a run: cluster, storage, and the model on rows of several files.
 
     Raises:
         JobError, ClusterError: what must be changed first.
@@ -159,12 +175,18 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     made = make_plan(discovery, request.job, "")
     check_cluster(request.job, descriptors=made.table.nbytes)
     spec = worker_spec(request, discovery.schema, rows=discovery.rows)
-    loaded = tasks.preflight(spec, samples(made))
+    loaded = tasks.preflight(spec, samples(made), examine)
+    sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
+    refuse_broken(request.job, sampled)
     warnings = [*_told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
     warnings += [gate.sentence for gate in judge_input(request, discovery) if not gate.passed]
     if discovery.unreadable:
         warnings.append(f"{discovery.unreadable} files cannot be read: their shards will fail")
-    return Checked(loaded.device, SAMPLE_ROWS, tuple(warnings))
+    warnings += sample_notes(spec, sampled)
+    columns = readers_schema(output_schema(request.job, discovery.schema))
+    return Checked(
+        loaded.device, sampled, tuple((each.name, type_name(each.type)) for each in columns), tuple(warnings)
+    )
 
 
 def _told(request: RunRequest, loaded: Loaded) -> list[str]:

@@ -106,14 +106,14 @@ def _write(storage: Storage, revision: str, name: str, table: pa.Table, footer: 
         store_schema=False,
     ) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({**footer, _ARROW_SCHEMA: _readers_schema(table.schema)})
+        writer.add_key_value_metadata({**footer, _ARROW_SCHEMA: _footer_schema(table.schema)})
     data = sink.getvalue()
     storage.write(join(revision, name), data)
     return Part(name, table.num_rows, data.size, checksum(data))
 
 
-def _readers_schema(schema: pa.Schema) -> bytes:
-    """The Arrow schema kept in the footer, with lineage as plain strings.
+def readers_schema(schema: pa.Schema) -> pa.Schema:
+    """A part's columns as its readers find them: with lineage as plain strings.
 
     The file column is handed to the writer as a dictionary because that spares it hashing one long path per
     row; readers should not find a dictionary type for it.
@@ -121,7 +121,11 @@ def _readers_schema(schema: pa.Schema) -> bytes:
     index = schema.get_field_index(LINEAGE[0])
     if index >= 0 and pa.types.is_dictionary(schema.field(index).type):
         schema = schema.set(index, pa.field(LINEAGE[0], pa.string(), nullable=False))
-    return base64.b64encode(schema.serialize().to_pybytes())
+    return schema
+
+
+def _footer_schema(schema: pa.Schema) -> bytes:
+    return base64.b64encode(readers_schema(schema).serialize().to_pybytes())
 
 
 def _dictionaries(table: pa.Table) -> list[str]:

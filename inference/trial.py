@@ -17,7 +17,7 @@ from nightjar.inference.cuts import Cuts
 from nightjar.inference.errors import BatchesBroken, NightjarError, ProcessSpoilt, ShardError, StorageError
 from nightjar.inference.metrics import nonfinite_notes
 from nightjar.inference.plan import Plan, shard_of_line
-from nightjar.inference.scoring import BatchSize, Scored, score_table
+from nightjar.inference.scoring import BatchSize, Scored, Scorer, score_table
 from nightjar.inference.shards import Piece, clip
 from nightjar.inference.sources import parquet
 from nightjar.inference.worker import ShardWorker
@@ -59,12 +59,24 @@ def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> 
     once more where rows fail together that can be scored, which may have been an accident. last: try the last rows
     there, not the first.
     """
+    worker = load_worker(spec)
+    if isinstance(worker, str):
+        yield worker
+    else:
+        yield from try_places(worker, places, last)
+
+
+def load_worker(spec: WorkerSpec) -> ShardWorker | str:
+    """The model, loaded; or why it cannot be."""
     try:
-        worker = ShardWorker(spec)
+        return ShardWorker(spec)
     except NightjarError as error:
-        yield clip(str(error).removeprefix("model.uses: ").removeprefix("model.path: "))
-        return
-    device = worker.scorer.device
+        return clip(str(error).removeprefix("model.uses: ").removeprefix("model.path: "))
+
+
+def try_places(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
+    """The rest of `try_model`, once the model is loaded."""
+    spec, device = worker.spec, worker.scorer.device
     unread, broken, refused = "", "", []
     for place, piece in enumerate(places):
         yield Loaded(device, place=place)
@@ -76,7 +88,7 @@ def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> 
             continue
         first = piece.first_row + (piece.rows - table.num_rows if last else 0)
         try:
-            scored = _score(worker, table, first)
+            scored = score_sample(worker, table, first)
         except BatchesBroken as error:
             if broken:
                 break
@@ -103,10 +115,13 @@ def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> 
     yield f"none of the first {refused[0]}{more}"
 
 
-def _score(worker: ShardWorker, table: pa.Table, first: int) -> Scored:
-    """What becomes of the rows. A batch of which every row can be scored must not fail: `BatchesBroken`."""
+def score_sample(worker: ShardWorker, table: pa.Table, first: int, scorer: Scorer | None = None) -> Scored:
+    """What becomes of the rows. A batch of which every row can be scored must not fail: `BatchesBroken`.
+
+    scorer: in place of the worker's own.
+    """
     size, types = BatchSize(min(SAMPLE_ROWS, worker.size.rows)), worker.spec.job.model.output_types()
-    steps = score_table(table, worker.scorer, size, types, origin=first, cuts=Cuts(allowed=0, share=0.0))
+    steps = score_table(table, scorer or worker.scorer, size, types, origin=first, cuts=Cuts(allowed=0, share=0.0))
     while True:
         try:
             next(steps)

@@ -129,30 +129,32 @@ def plan(
     out.print_json(data=planned) if as_json else tell(summary.plan_text(planned))
 
 
-def check(job: JobArgument, date: DateOption = None, ray: RayOption = None, verbose: VerboseOption = False) -> None:
+def check(
+    job: JobArgument,
+    date: DateOption = None,
+    ray: RayOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
     """Try job, storage, cluster and model on a few rows.
 
     Writes nothing but a probe of the storage.
     """
     from nightjar.inference.request import check_request, make_request
 
-    request = make_request(job, date=date)
-    check_request(request)
-    from nightjar.flows.api import check_limit
-    from nightjar.flows.cluster import call, cluster
-    from nightjar.inference import run as steps
+    about: dict[str, Any] = {}
+    with as_json_too(as_json, about):
+        request = make_request(job, date=date)
+        about.update(job=request.job.name, run_id=request.run_id)
+        check_request(request)
+        from nightjar.flows import checking
 
-    limit = request.job.resources.concurrency_limit
-    notes = [check_limit(limit)] if limit is not None else []
-    found = steps.discover(request)
-    with cluster(ray, request.job, {}, verbose):
-        checked = call(steps.check, request, found)
-    tell(
-        f"{request.job.name}: {found.files.num_rows:,} files, {found.rows:,} rows; the model loads and scores "
-        f"{checked.sample_rows} rows on {checked.device}; {request.output} accepts conditional writes. Ready."
-    )
-    for note in filter(None, [*checked.warnings, *notes]):
-        tell(f"Note: {note}")
+        said = checking.examine(request, ray, verbose)
+    if as_json:
+        out.print_json(data=said)
+        return
+    for part in checking.as_text(said):
+        tell(part) if isinstance(part, str) else out.print(part)
 
 
 def replay(

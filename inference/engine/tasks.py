@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,11 @@ AUDIT_SHARDS = 32
 """At least so many blocks an audit has, and at most so many shards a block: each has the same time to end."""
 
 
-def preflight(spec: WorkerSpec, places: Sequence[Piece]) -> Loaded:
+Trial = Callable[[WorkerSpec, Sequence[Piece], bool], Iterator[Loaded | str]]
+"""`trial.try_model`, or what does as much and more."""
+
+
+def preflight(spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_model) -> Loaded:
     """Load the model once, in one process without restarts, and score a few rows.
 
     places: of the input, as of `trial.samples`.
@@ -38,21 +42,21 @@ def preflight(spec: WorkerSpec, places: Sequence[Piece]) -> Loaded:
     Raises:
         JobError: the model cannot be loaded, its process died over that, or no row anywhere could be scored.
     """
-    loaded = _try(spec, places)
+    loaded = _try(trial, spec, places)
     if loaded.hung:
         # One row may be why, and the passes find that; at another place it is the model.
         others = places[loaded.place + 1 :]
-        if _try(spec, others or places[loaded.place :], last=not others).hung:
+        if _try(trial, spec, others or places[loaded.place :], last=not others).hung:
             raise JobError(f"{spec.job.model.loaded_by}: {loaded.sample_error}; see whether it hangs, or allow more")
     return loaded
 
 
-def _try(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Loaded:
+def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Loaded:
     need = spec.job.resources
-    trial: Any = ray.remote(
-        num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming"
-    )(try_model)
-    steps: Any = trial.options(name="nightjar preflight").remote(replace(spec, own_process=True), list(places), last)
+    task: Any = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
+        trial
+    )
+    steps: Any = task.options(name="nightjar preflight").remote(replace(spec, own_process=True), list(places), last)
     key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
     loaded: Loaded | None = None
     try:
@@ -70,11 +74,11 @@ def _try(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Loade
                 "load it once in a plain Python process to see why"
             ) from error
         # A row that kills its process is the passes' business: they find it and quarantine it.
-        return Loaded(loaded.device, "scoring the first rows ended the process")
+        return replace(loaded, sample_error="scoring the first rows ended the process")
     except TimeoutError:
         took = f"took longer than retry.stall_s = {stall_s:g} s and was ended"
         if loaded is not None:
-            return Loaded(loaded.device, f"scoring the first rows {took}", loaded.place, hung=True)
+            return replace(loaded, sample_error=f"scoring the first rows {took}", hung=True)
         raise JobError(
             f"{key}: loading the model {took}; see whether it hangs, whether the cluster is busy with others, or "
             "allow more"

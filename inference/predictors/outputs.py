@@ -39,7 +39,10 @@ def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str
         outputs = _outputs(raw, types, rows)
     for name, values in outputs.items():
         if len(values) != rows:
-            raise OutputInvalid(f"output {name!r} has {len(values)} values for {rows} rows")
+            raise OutputInvalid(
+                f"output {name!r} has {len(values)} values for {rows} rows: return one for each row that came in, in "
+                "their order, None or NaN where there is nothing to say"
+            )
     return outputs
 
 

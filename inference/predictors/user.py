@@ -29,11 +29,8 @@ def load_predictor(job: Job, model_path: str | None) -> BatchFunction:
     Raises:
         JobError: it cannot be found, does not take its options or the model's path, or is async.
     """
-    options = {key: value for key, value in job.model.options.items() if key != "batch_format"}
-    if model_path is not None and "path" in options:
-        raise JobError("model.options.path: the predictor is given model.path as `path`; remove one of them")
     target = find("model.uses", job.model.uses, folder_of(job))
-    return _ready("model.uses", job.model.uses, target, options, model_path)
+    return _ready("model.uses", job.model.uses, target, _options(job, model_path), model_path)
 
 
 def load_preprocess(job: Job) -> BatchFunction | None:
@@ -46,6 +43,35 @@ def load_preprocess(job: Job) -> BatchFunction | None:
         return None
     target = find("preprocess", job.preprocess, folder_of(job))
     return _ready("preprocess", job.preprocess, target, {}, None)
+
+
+def imported(job: Job) -> dict[str, Any]:
+    """What `model.uses` and `preprocess` name, by key, found but not called.
+
+    Raises:
+        JobError: it cannot be found, or its module cannot be imported.
+    """
+    named = {"model.uses": job.model.uses, "preprocess": job.preprocess}
+    return {key: find(key, spec, folder_of(job)) for key, spec in named.items() if spec and ":" in spec}
+
+
+def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
+    """Whether what was imported can be called as the job has it. Builds nothing.
+
+    Raises:
+        JobError: it is no predictor, is async, or does not take its options or the model's path.
+    """
+    for key, target in targets.items():
+        is_model = key == "model.uses"
+        spec, path = (job.model.uses, job.model.path) if is_model else (job.preprocess or "", None)
+        _keywords(key, spec, target, _options(job, path) if is_model else {}, path)
+
+
+def _options(job: Job, model_path: str | None) -> dict[str, Any]:
+    options = {key: value for key, value in job.model.options.items() if key != "batch_format"}
+    if model_path is not None and "path" in options:
+        raise JobError("model.options.path: the predictor is given model.path as `path`; remove one of them")
+    return options
 
 
 def folder_of(job: Job) -> Path:
@@ -119,6 +145,14 @@ def _forget_namesakes(folder: Path) -> None:
 
 def _ready(key: str, spec: str, target: Any, options: dict[str, Any], path: str | None) -> BatchFunction:
     """A class is built, a function given its keywords: either way, what remains takes a batch."""
+    keywords = _keywords(key, spec, target, options, path)
+    is_class = inspect.isclass(target)
+    made: BatchFunction = target(**keywords) if is_class else functools.partial(target, **keywords)
+    return made
+
+
+def _keywords(key: str, spec: str, target: Any, options: dict[str, Any], path: str | None) -> dict[str, Any]:
+    """What a class is built with, or a function called with, besides the batch."""
     _refuse_unusable(key, spec, target)
     is_class = inspect.isclass(target)
     signature = _signature(target)
@@ -129,8 +163,7 @@ def _ready(key: str, spec: str, target: Any, options: dict[str, Any], path: str 
             raise JobError(f"model.path: {spec} takes no keyword `path`; add it to {where}, or remove model.path")
         keywords["path"] = path
     _check_arguments(key, spec, signature, keywords, positional=0 if is_class else 1)
-    made: BatchFunction = target(**keywords) if is_class else functools.partial(target, **keywords)
-    return made
+    return keywords
 
 
 def _refuse_unusable(key: str, spec: str, target: Any) -> None:

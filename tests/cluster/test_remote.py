@@ -421,7 +421,10 @@ def test_through_a_ray_client(doubled: Remote, head: Head) -> None:
     client = f"ray://127.0.0.1:{head.client_port}"
     checked = command("check", doubled.lake.job_path, "--ray", client, env=doubled.env, timeout_s=120)
     assert checked.returncode == 0, checked.stderr
-    assert "Ready." in checked.stdout
+    assert "the model loads and scores 256 rows of 8 places on cpu" in checked.stdout
+    assert "Ready.\n  columns    id int64, name string, score float32, _file string, _row int64\n" in checked.stdout
+    rows = [line.split() for line in checked.stdout.splitlines()[-6:-1]]
+    assert rows == [[str(n), "row", str(n), str(2 * n)] for n in range(5)]
     words = ("run", doubled.lake.job_path, "--date", "2026-11-19", "--ray", client, "--json")
     ended = command(*words, env=doubled.env, timeout_s=180)
     assert ended.returncode == 0, ended.stderr

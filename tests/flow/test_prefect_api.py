@@ -236,16 +236,20 @@ def _limit_by_doctor(lake: Lake, env: dict[str, str]) -> tuple[bool, str, str]:
     return found["ok"], found["found"], found["remedy"]
 
 
-def test_without_an_api_check_says_what_it_cannot_know(tmp_path: Path, no_leftovers: None) -> None:
+def test_without_an_api_check_asks_the_server_that_a_run_would_start(tmp_path: Path, no_leftovers: None) -> None:
+    """It has the limits of this machine's database. `doctor`, which starts nothing, says what it cannot know."""
     lake = Lake(tmp_path / "lake").ready(resources__concurrency_limit="gpus")
     env = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "home")}
-    checked = command("check", lake.job_path, env=env)
-    assert checked.returncode == 0, checked.stderr
-    ready, note = checked.stdout.splitlines()
-    assert ready.endswith("Ready.")
-    assert note.startswith("Note: resources.concurrency_limit: 'gpus' was not looked up: ")
+    checked = command("check", lake.job_path, "--json", env=env)
+    said = (
+        "resources.concurrency_limit: Prefect has no limit 'gpus'; create it with `prefect gcl create gpus --limit 1`"
+    )
+    assert (checked.returncode, checked.stderr) == (2, f"nightjar: {said}\n")
+    assert json.loads(checked.stdout)["message"] == said
+    ok, note, remedy = _limit_by_doctor(lake, env)
+    assert (ok, remedy) == (True, "")
+    assert note.startswith("resources.concurrency_limit: 'gpus' was not looked up: ")
     assert "A run's own server has those in this machine's Prefect database, and no others" in note
-    assert _limit_by_doctor(lake, env) == (True, note.removeprefix("Note: "), "")
 
 
 def test_the_own_server_has_the_limits_of_the_machine_s_database(

@@ -1,0 +1,84 @@
+"""`nightjar check`: what can be known of a night before it, for people and for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from nightjar.flows.api import check_limit
+from nightjar.flows.cluster import call, cluster, named
+from nightjar.flows.escaping import line
+from nightjar.flows.server import reporting_to, start_api
+from nightjar.flows.tables import sample_rows
+from nightjar.inference import run as steps
+from nightjar.inference.discovery import Discovery
+from nightjar.inference.inspection import inspect_code
+from nightjar.inference.request import RunRequest
+from nightjar.inference.run import Checked
+
+
+def examine(request: RunRequest, ray: str | None, verbose: bool) -> dict[str, Any]:
+    """Look at all that a night needs, the cheapest first; a request that was checked by itself.
+
+    Raises:
+        JobError, ClusterError: what must be changed first.
+    """
+    if (limit := request.job.resources.concurrency_limit) is not None:
+        # Where no API is configured, that is a run's own server, which has the limits of this machine's database.
+        with reporting_to(start_api(), verbose) as api:
+            api.wait()
+            check_limit(limit)
+    slow = inspect_code(request.job, elsewhere=named(ray) is not None)
+    discovery = steps.discover(request)
+    steps.look(request, discovery)
+    with cluster(ray, request.job, {}, verbose):
+        checked = call(steps.check, request, discovery)
+    return found(request, discovery, checked, [slow] if slow else [])
+
+
+def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Sequence[str]) -> dict[str, Any]:
+    """All that `check` found, for machines. The sample's values are text."""
+    sampled = checked.sampled
+    return {
+        "job": request.job.name,
+        "run_id": request.run_id,
+        "date": request.date,
+        "state": "ready",
+        "files": discovery.files.num_rows,
+        "unreadable_files": discovery.unreadable,
+        "rows": discovery.rows,
+        "device": checked.device,
+        "output": request.output,
+        "columns": [{"name": name, "type": kind} for name, kind in checked.columns],
+        "sample": {
+            "rows": sampled.rows,
+            "places": sampled.places,
+            "failed": sampled.failed,
+            "nonfinite": dict(sampled.nonfinite),
+            "file": sampled.shown.uri if sampled.shown else None,
+            "names": list(sampled.shown.names) if sampled.shown else [],
+            "values": [list(row) for row in sampled.shown.rows] if sampled.shown else [],
+        },
+        "notes": [*checked.warnings, *notes],
+    }
+
+
+def as_text(said: dict[str, Any]) -> list[str | Table]:
+    """The same for people: lines, and a table of the rows that were scored."""
+    sample = said["sample"]
+    columns = (f"{line(each['name'])} {each['type']}" for each in said["columns"])
+    scores = f"scores {sample['rows']:,} rows of {_places(sample['places'])} on" if sample["rows"] else "is on"
+    parts: list[str | Table] = [
+        f"{said['job']}: {said['files']:,} files, {said['rows']:,} rows; the model loads and {scores} "
+        f"{said['device']}; {said['output']} accepts conditional writes. Ready.",
+        f"  columns    {', '.join(columns)}",
+    ]
+    if sample["values"]:
+        parts.append(sample_rows(f"The first rows of {sample['file']}", sample["names"], sample["values"]))
+    return parts + [f"Note: {line(note)}" for note in said["notes"]]
+
+
+def _places(count: int) -> str:
+    return "one place" if count == 1 else f"{count} places"

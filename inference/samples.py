@@ -1,0 +1,207 @@
+"""What `check` shows before the night: rows of several files, and what the model makes of them.
+
+Stricter than the preflight of a run, which goes on once it has seen the model work anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+import pyarrow as pa
+
+from nightjar.inference.assignment import WorkerSpec
+from nightjar.inference.columns import FiniteState, holds_floats
+from nightjar.inference.errors import (
+    BatchesBroken,
+    JobError,
+    LabelInvalid,
+    OutputInvalid,
+    ProcessSpoilt,
+    ShardError,
+    StorageError,
+)
+from nightjar.inference.job import Job
+from nightjar.inference.metrics import Metrics, nonfinite_notes
+from nightjar.inference.scoring import Scored, Scorer
+from nightjar.inference.shards import Piece, clip
+from nightjar.inference.sources import parquet
+from nightjar.inference.storage import Storage
+from nightjar.inference.trial import SAMPLE_ROWS, WRITES, Loaded, load_worker, score_sample, try_places
+from nightjar.inference.values import shown
+from nightjar.inference.worker import ShardWorker
+
+LABEL_ROWS = 4096
+"""Labels looked at in each place: they cost no model."""
+
+SHOWN_ROWS = 5
+_SHOWN_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Rows with their predictions. names: carried columns, then outputs; rows: their values, as text."""
+
+    uri: str
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What the model made of `rows` rows from `places` places of the input.
+
+    broken: outputs that are not what the job declares, a sentence for each place. cut: batches that failed although
+    each row can be scored. failed: rows that cannot be scored;
+    first_failure: of one of them. unread: why places could not be read. nonfinite: values by output.
+    """
+
+    rows: int = 0
+    places: int = 0
+    broken: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
+    failed: int = 0
+    first_failure: str = ""
+    unread: tuple[str, ...] = ()
+    nonfinite: tuple[tuple[str, int], ...] = ()
+    shown: Shown | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Examined(Loaded):
+    """What preflight learnt, and what the model made of the samples."""
+
+    sampled: Sampled = field(default_factory=Sampled)
+
+
+def check_labels(storage: Storage, job: Job, schema: pa.Schema, places: Sequence[Piece]) -> None:
+    """Whether the label is what it must be, in rows of each place. Needs no model and no cluster.
+
+    schema: the input's columns.
+
+    Raises:
+        JobError: a label is neither 0 nor 1 nor null; names the file.
+    """
+    evaluation = Metrics.for_job(job).evaluation
+    if evaluation is None:
+        return
+    column = pa.schema([schema.field(evaluation.label)])
+    for piece in places:
+        try:
+            labels = parquet.read_sample(storage, piece, column, LABEL_ROWS)[evaluation.label]
+        except (ShardError, StorageError):
+            continue  # a file that cannot be read is noted otherwise, and costs its own shards
+        try:
+            evaluation.update(pa.chunked_array([pa.nulls(len(labels), pa.float32())]), labels)
+        except LabelInvalid as error:
+            raise JobError(f"label: {error} (in {piece.uri})") from error
+
+
+def refuse_broken(job: Job, sampled: Sampled) -> None:
+    """Raise a JobError if anywhere the outputs were not what the job declares: so it would be all night."""
+    if sampled.broken:
+        others = len(sampled.broken) - 1
+        more = f"; the like at {others} of the {sampled.places - 1} other places looked at" if others else ""
+        raise JobError(f"{job.model.loaded_by}: {sampled.broken[0]}{more}")
+
+
+def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
+    """What the samples show that no run would refuse, a sentence each."""
+    notes = [f"{why}: its shards will fail" for why in sampled.unread]
+    if sampled.failed:
+        allowed = f"retry.max_quarantined = {spec.job.retry.max_quarantined:g} allows {spec.budget:,} of the whole run"
+        notes.append(
+            f"{sampled.failed:,} of {sampled.rows:,} sample rows cannot be scored, and {allowed}; the first: "
+            f"{sampled.first_failure}"
+        )
+    return notes
+
+
+def examine(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
+    """`trial.try_model`, and once the model works somewhere, a look at what it makes of every place."""
+    worker = load_worker(spec)
+    if isinstance(worker, str):
+        yield worker
+        return
+    step: Loaded | str = Loaded(worker.scorer.device)
+    for step in try_places(worker, places, last):
+        yield step
+    if isinstance(step, Loaded) and not step.sample_error:
+        yield from _look(worker, places)
+
+
+def _look(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Examined]:
+    """What is known after each place: one that ends the process takes nothing of the others with it."""
+    found, error = Sampled(), ""
+    floats = {name: FiniteState() for name, kind in worker.spec.job.model.output_types().items() if holds_floats(kind)}
+    for place, piece in enumerate(places):
+        try:
+            found = _place(worker, piece, found, floats)
+        except ProcessSpoilt as spoilt:
+            error = str(spoilt)
+        nonfinite = nonfinite_notes({name: asdict(state) for name, state in floats.items()}, "the sample")
+        notes = *found.cut, *([WRITES] if worker.scorer.wrote else []), *nonfinite
+        yield Examined(worker.scorer.device, error, place, notes=notes, sampled=found)
+        if error:
+            return
+
+
+def _place(worker: ShardWorker, piece: Piece, found: Sampled, floats: dict[str, FiniteState]) -> Sampled:
+    """What was found before, and what one place adds to it."""
+    try:
+        table = parquet.read_sample(worker.spec.storage, piece, worker.spec.schema, SAMPLE_ROWS)
+    except (ShardError, StorageError) as error:
+        return replace(found, unread=(*found.unread, clip(str(error))))
+    found = replace(found, rows=found.rows + table.num_rows, places=found.places + 1)
+    witness = _Witness(worker.scorer)
+    where = f"({table.num_rows} rows of {piece.uri})"
+    try:
+        scored = score_sample(worker, table.select(worker.features().names), piece.first_row, witness)
+    except BatchesBroken as error:
+        if not witness.broken:
+            return replace(found, cut=(*found.cut, f"{clip(str(error))} {where}"))
+        scored = None
+    if witness.broken:
+        found = replace(found, broken=(*found.broken, f"{witness.broken} {where}"))
+    return found if scored is None else _scored(worker.spec.job, piece.uri, table, scored, found, floats)
+
+
+def _scored(
+    job: Job, uri: str, table: pa.Table, scored: Scored, found: Sampled, floats: dict[str, FiniteState]
+) -> Sampled:
+    for name, state in floats.items():
+        state.update(scored.outputs[name])
+    first = scored.failures[0] if scored.failures else None
+    return replace(
+        found,
+        failed=found.failed + len(scored.failures),
+        first_failure=found.first_failure or (f"{uri}: {first.error}: {first.message}" if first else ""),
+        nonfinite=tuple((name, state.nonfinite) for name, state in floats.items() if state.nonfinite),
+        shown=found.shown or _shown(job, uri, table, scored),
+    )
+
+
+class _Witness:
+    """A scorer that remembers the first outputs that were not as declared: cutting the batch may hide them."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self.broken = ""
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        try:
+            return self._scorer(table)
+        except OutputInvalid as error:
+            self.broken = self.broken or clip(str(error))
+            raise
+
+
+def _shown(job: Job, uri: str, table: pa.Table, scored: Scored) -> Shown | None:
+    """The first rows that have predictions."""
+    if not scored.outputs.num_rows:
+        return None
+    kept = table if scored.kept is None else table.take(pa.array(scored.kept))
+    columns = [*(kept[name] for name in job.carry), *scored.outputs.columns]
+    count = min(SHOWN_ROWS, scored.outputs.num_rows)
+    rows = tuple(tuple(shown(column[row], _SHOWN_CHARS) for column in columns) for row in range(count))
+    return Shown(uri, (*job.carry, *scored.outputs.column_names), rows)

@@ -1,0 +1,79 @@
+"""The user's code is looked at before anything starts: in a process of its own, for a bounded time."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.inspection import inspect_code
+from nightjar.inference.job import Job
+from nightjar.inference.jobfile import load_job
+from support import Lake, leaves_nothing
+
+CLASS = """
+class Model:
+    def __init__(self, size): raise RuntimeError("built")
+    def __call__(self, batch): return batch
+"""
+
+
+def job(lake: Lake, source: str, **changes: Any) -> Job:
+    lake.write_model(source)
+    lake.write_job(**{"model__uses": "model:Model", **changes})
+    return load_job(lake.job_path)
+
+
+def test_all_that_can_be_wrong_with_a_class_is_found_without_building_it(lake: Lake) -> None:
+    """One sentence each, as of the worker that would load it."""
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        (
+            CLASS,
+            {},
+            r"model\.options: model:Model cannot be called: missing a required argument: 'size'; it takes \(size\)",
+        ),
+        (
+            CLASS,
+            {"model__options": {"size": 1, "colour": 2}},
+            r"model\.options: .* got an unexpected keyword argument 'co",
+        ),
+        ("class Model:\n    pass\n", {}, r"model\.uses: class model:Model has no __call__\(batch\); give it one"),
+        (
+            "import nowhere_to_be_found\n",
+            {},
+            r"model\.uses: importing module 'model' .* failed with ModuleNotFoundError",
+        ),
+        ("import os\nos._exit(7)\n", {}, r"model\.uses: importing the job's code ended its process \(exit code 7\)"),
+        ("Model = print\n", {"preprocess": "model:absent"}, r"preprocess: module 'model' .* has no 'absent'"),
+    ]
+    with leaves_nothing():
+        for source, changes, sentence in wrong:
+            with pytest.raises(JobError) as caught:
+                inspect_code(job(lake, source, **changes))
+            assert re.match(sentence, str(caught.value)), str(caught.value)
+
+
+def test_what_is_right_is_not_built_and_prints_nothing(lake: Lake, capfd: pytest.CaptureFixture[str]) -> None:
+    """What an import prints must not get into `--json`."""
+    assert inspect_code(job(lake, f"print('hello')\n{CLASS}", model__options={"size": 1})) == ""
+    assert capfd.readouterr() == ("", "hello\n")
+    assert {path.name for path in lake.folder.iterdir()} == {"job.yaml", "model.py"}, "nothing is left behind"
+
+
+def test_an_import_that_hangs_is_ended_and_said(lake: Lake) -> None:
+    began = time.monotonic()
+    with leaves_nothing():
+        note = inspect_code(job(lake, "import threading\nthreading.Event().wait()\n"), patience_s=1)
+    assert note == "model.uses: importing the code took longer than 1 s here; every worker has to do it"
+    assert time.monotonic() - began < 30
+
+
+def test_an_import_that_fails_here_does_not_say_that_it_fails_in_the_cluster(lake: Lake) -> None:
+    """A laptop need not have what the cluster's image has. What could be imported is the same on both."""
+    note = inspect_code(job(lake, "import nowhere_to_be_found\n"), elsewhere=True)
+    assert note.startswith("on this machine, model.uses: importing module 'model'")
+    with pytest.raises(JobError, match="has no __call__"):
+        inspect_code(job(lake, "class Model:\n    pass\n"), elsewhere=True)

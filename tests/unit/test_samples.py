@@ -1,0 +1,142 @@
+"""What `check` shows before the night: rows of several files, and what the model makes of them. No Ray here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.samples import (
+    Examined,
+    Sampled,
+    Shown,
+    check_labels,
+    examine,
+    refuse_broken,
+    sample_notes,
+)
+from nightjar.inference.shards import Piece
+from nightjar.inference.storage import LakeStorage
+from nightjar.inference.trial import samples
+from support import Lake
+
+
+def looked(lake: Lake, source: str, **changes: Any) -> Sampled:
+    """What the worker says at last of a lake of four files."""
+    lake.write_model(source)
+    lake.ready(**changes)
+    *_, last = examine(lake.worker_spec(), samples(lake.planned()))
+    assert isinstance(last, Examined), last
+    return last.sampled
+
+
+SOMETIMES = """
+import numpy as np
+
+def score(batch):
+    x = batch["x"]
+    {body}
+"""
+
+
+def test_the_first_rows_are_shown_beside_what_is_carried(lake: Lake) -> None:
+    found = looked(lake, "def score(batch):\n    return {'score': batch['x'] / 3}\n")
+    assert (found.rows, found.places) == (8 * 32, 8)
+    rows = tuple(
+        (str(n), f"row {n}", text) for n, text in enumerate(["0", "0.33333334", "0.6666667", "1", "1.3333334"])
+    )
+    assert found.shown == Shown(f"{lake.folder}/data/part-00.parquet", ("id", "name", "score"), rows)
+    assert (found.broken, found.failed, found.nonfinite) == ((), 0, ())
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            'return {"score": x[x != 4010]}',
+            "output 'score' has 31 values for 32 rows: return one for each row that came in",
+        ),
+        (
+            'return {"score": x.astype(str) if 4000 in x else x}',
+            "output 'score' is declared float, but the predictor returned string",
+        ),
+        (
+            'return {"odds" if 4000 in x else "score": x}',
+            "output 'score' is missing; the predictor returned",
+        ),
+    ],
+)
+def test_outputs_that_are_wrong_in_one_file_only_are_found(lake: Lake, body: str, said: str) -> None:
+    """The third of four files: a run's own preflight ends at the first that works. One row dropped is enough."""
+    found = looked(lake, SOMETIMES.format(body=body))
+    (sentence,) = found.broken
+    assert sentence.startswith(said)
+    assert sentence.endswith(f"(32 rows of {lake.folder}/data/part-02.parquet)")
+    with pytest.raises(JobError, match=r"^model\.uses: output 'score' .*part-02\.parquet\)$"):
+        refuse_broken(lake.request().job, found)
+
+
+def test_rows_that_fail_files_that_do_and_what_is_not_finite_are_notes(lake: Lake) -> None:
+    body = """if 4010 in x:
+        raise ValueError("not 4010")
+    return {"score": np.where(x == 6001, np.inf, x)}"""
+    lake.write_model(SOMETIMES.format(body=body))
+    lake.ready()
+    odd = lake.folder / "data" / "part-00.parquet"
+    places = samples(lake.planned())
+    pq.write_table(pq.read_table(odd).drop_columns("x"), odd)
+    *_, last = examine(lake.worker_spec(), places)
+    assert isinstance(last, Examined)
+    found = last.sampled
+    assert (found.rows, found.failed, len(found.unread)) == (6 * 32, 1, 2)
+    refuse_broken(lake.request().job, found)
+    assert sample_notes(lake.worker_spec(), found)[2:] == [
+        "1 of 192 sample rows cannot be scored, and retry.max_quarantined = 0.001 allows 8 of the whole run; the "
+        f"first: {lake.folder}/data/part-02.parquet: ValueError: not 4010",
+    ]
+    (note,) = last.notes
+    assert note.startswith("'score' is NaN or infinite in 1 values of 191 rows of the sample; a check ")
+    assert "column 'x' is missing: its shards will fail" in sample_notes(lake.worker_spec(), found)[0]
+
+
+def test_a_batch_that_no_row_explains_is_a_note_if_it_is_in_one_file(lake: Lake) -> None:
+    """A run goes on after one such accident; at its first two places it would not."""
+    body = """if 4010 in x and len(x) > 1:
+        raise ValueError("too many")
+    return {"score": x}"""
+    lake.write_model(SOMETIMES.format(body=body))
+    lake.ready()
+    *_, last = examine(lake.worker_spec(), samples(lake.planned()))
+    assert isinstance(last, Examined)
+    assert (last.sampled.broken, last.sampled.failed) == ((), 0)
+    (note,) = last.notes
+    assert note.startswith("the predictor fails for batches of")
+    assert note.endswith(f"(32 rows of {lake.folder}/data/part-02.parquet)")
+
+
+def labelled(lake: Lake, *labels: Any) -> list[Piece]:
+    lake.write_model()
+    lake.ready(label="late")
+    for index, value in enumerate(labels):
+        path = lake.folder / "data" / f"part-{index:02d}.parquet"
+        table = pq.read_table(path)
+        pq.write_table(
+            table.append_column("late", pa.array([value] * len(table), pa.int8())), path, row_group_size=1000
+        )
+    return samples(lake.planned())
+
+
+def test_labels_of_three_classes_are_found_in_whichever_file(lake: Lake) -> None:
+    """By reading that one column: no model, no cluster."""
+    places = labelled(lake, 0, 1, None, 2)
+    request = lake.request()
+    schema = pa.schema([("late", pa.int8())])
+    with pytest.raises(JobError) as caught:
+        check_labels(LakeStorage(), request.job, schema, places)
+    assert str(caught.value) == (
+        f"label: label column 'late' holds 2; it must be 0, 1 or null (in {lake.folder}/data/part-03.parquet)"
+    )
+    check_labels(LakeStorage(), request.job, schema, places[:6])
