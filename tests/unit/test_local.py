@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
+from nightjar.flows import summary
 from nightjar.inference import run
 from nightjar.inference.errors import JobError, NightjarError, RunFailed, Transient
 from nightjar.inference.faults import Fault, FaultyStorage, fail, pause
-from nightjar.inference.ledger import open_epoch
-from nightjar.inference.local import Replayed, measure_shard, replay_row
+from nightjar.inference.ledger import State, open_epoch
+from nightjar.inference.local import Measured, Replayed, measure_shard, replay_row
 from nightjar.inference.resume import plan_in
 from nightjar.inference.snapshots import keep
 from nightjar.inference.storage import LakeStorage
@@ -134,3 +136,18 @@ def test_a_model_that_cannot_be_loaded_cannot_be_measured_and_is_said(lake: Lake
     found = run.discover(request)
     with pytest.raises(JobError, match=r"^model\.uses: loading model:Model failed with OSError: no such weights$"):
         measure_shard(request, found, run.plan(request, found).plan)
+
+
+def test_an_estimate_counts_the_start_and_says_what_it_counts(lake: Lake) -> None:
+    """1,000 rows at 100 in a second, in one actor, after the start and twice the model."""
+    request = lake_of(lake).request()
+    found = run.discover(request)
+    made = run.plan(request, found)
+    planned = summary.planned(request, found, made, Measured("s", 100, 3.0, 1.0))
+    assert planned["measured"]["estimate_s"] == summary.START_S + 2 * 3.0 + 10.0
+    *_, estimate, counted = summary.plan_text(planned).splitlines()
+    assert estimate.endswith("model loaded in 3.0 s: about 36 s with 1 actors")
+    assert counted.strip().startswith("counted: 20 s to start (typical), loading the model twice")
+    finished = replace(made, state=State(committed=set(made.plan.ids())))
+    done = summary.planned(request, found, finished, Measured("s", 100, 3.0, 1.0))
+    assert done["measured"]["estimate_s"] == summary.START_S

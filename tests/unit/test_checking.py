@@ -1,0 +1,66 @@
+"""What `nightjar check` prints of what it found: the same for people and for machines."""
+
+from __future__ import annotations
+
+import json
+
+from rich.text import Text
+
+from nightjar.flows import checking
+from nightjar.inference import run
+from nightjar.inference.run import Checked
+from nightjar.inference.samples import Sampled, Shown
+from support import Lake
+
+HOSTILE = "\x1b[31mred\n  columns    none"
+
+
+def said(lake: Lake, sampled: Sampled, *notes: str) -> dict[str, object]:
+    lake.ready()
+    request = lake.request()
+    checked = Checked("cpu", sampled, (("id", "int64"), ("score", "float32")), ("its files change",))
+    return checking.found(request, run.discover(request), checked, notes)
+
+
+def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> None:
+    shown = Shown("in/a.parquet", ("id", "score"), (("0", "0.5"),))
+    found = said(lake, Sampled(rows=256, places=8, failed=1, nonfinite=(("score", 2),), shown=shown), "slow")
+    assert json.loads(json.dumps(found)) == {
+        "job": "lake",
+        "run_id": "2026-11-19",
+        "date": "2026-11-19",
+        "state": "ready",
+        "files": 4,
+        "unreadable_files": 0,
+        "rows": 8000,
+        "device": "cpu",
+        "output": str(lake.out),
+        "columns": [{"name": "id", "type": "int64"}, {"name": "score", "type": "float32"}],
+        "sample": {
+            "rows": 256,
+            "places": 8,
+            "failed": 1,
+            "nonfinite": {"score": 2},
+            "file": "in/a.parquet",
+            "names": ["id", "score"],
+            "values": [["0", "0.5"]],
+        },
+        "notes": ["its files change", "slow"],
+    }
+
+
+def test_people_read_it_and_no_value_can_pretend_to_be_a_line_of_it(lake: Lake) -> None:
+    found = said(lake, Sampled(rows=32, places=1, shown=Shown("a", ("id",), ((HOSTILE,),))), HOSTILE)
+    ready, columns, table, *notes = checking.as_text(found)
+    assert str(ready).startswith("lake: 4 files, 8,000 rows; the model loads and scores 32 rows of one place on cpu; ")
+    assert str(ready).endswith("/out accepts conditional writes. Ready.")
+    assert columns == "  columns    id int64, score float32"
+    assert list(table.columns[0].cells) == [Text("\\x1b[31mred columns none")]
+    assert notes == ["Note: its files change", "Note: \\x1b[31mred columns none"]
+
+
+def test_without_a_row_that_was_scored_there_is_no_table(lake: Lake) -> None:
+    found = said(lake, Sampled())
+    ready, *more = checking.as_text(found)
+    assert "the model loads and is on cpu" in str(ready)
+    assert more == ["  columns    id int64, score float32", "Note: its files change"]
