@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
+import pytest
 from rich.text import Text
 
 from nightjar.flows import checking
 from nightjar.inference import run
+from nightjar.inference.errors import JobError
 from nightjar.inference.run import Checked
 from nightjar.inference.samples import Sampled, Shown
 from support import Lake
@@ -64,3 +67,22 @@ def test_without_a_row_that_was_scored_there_is_no_table(lake: Lake) -> None:
     ready, *more = checking.as_text(found)
     assert "the model loads and is on cpu" in str(ready)
     assert more == ["  columns    id int64, score float32", "Note: its files change"]
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "said"),
+    [
+        ("class Model:\n    pass\n", {"model__uses": "model:Model"}, "model.uses: class model:Model has no __call__"),
+        (
+            "def score(batch):\n    return batch\n",
+            {"label": "x"},
+            "label: label column 'x' holds 2.0; it must be 0, 1",
+        ),
+    ],
+)
+def test_what_needs_no_cluster_is_found_without_one(lake: Lake, model: str, changes: dict[str, str], said: str) -> None:
+    """The cheapest look comes first: there is no cluster at this address, and nobody noticed."""
+    lake.write_model(model)
+    lake.ready(**changes)
+    with pytest.raises(JobError, match=f"^{re.escape(said)}"):
+        checking.examine(lake.request(), "127.0.0.1:9", False)
