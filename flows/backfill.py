@@ -31,6 +31,7 @@ from nightjar.flows.artifacts import deliver
 from nightjar.flows.cluster import ClusterRunner, check_reports, cluster
 from nightjar.flows.escaping import code, markdown
 from nightjar.flows.nightly import nightly
+from nightjar.flows.runlogs import expect_failures
 from nightjar.flows.server import reporting_to, start_api
 from nightjar.inference import publish
 from nightjar.inference.engine.capacity import check_cluster
@@ -99,6 +100,7 @@ def backfill(job: str, first: dt.date, last: dt.date, parallel: int = 1, ray: st
         parallel: So many nights at a time; their actor pools must fit the cluster together.
         ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
     """
+    expect_failures()
     try:
         request = make_request(job, date=first.isoformat())
         dates = nights_between(request.job, first, last)

@@ -34,6 +34,7 @@ from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, lifeli
 from nightjar.flows.cluster.local import has_ended
 from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
+from nightjar.flows.runlogs import expect_failures
 from nightjar.inference import reasons
 from nightjar.inference import run as steps
 from nightjar.inference.discovery import Discovery
@@ -94,6 +95,7 @@ def _worth_repeating(_: Task[Any, Any], __: TaskRun, state: State[Any]) -> bool:
 @task(name="discover", task_run_name="discover", cache_policy=NO_CACHE, persist_result=False)
 def discover_task(request: RunRequest) -> Discovery:
     """Tonight's files and their row counts."""
+    expect_failures()
     return steps.discover(request)
 
 
@@ -108,6 +110,7 @@ def discover_task(request: RunRequest) -> Discovery:
 )
 def score_task(request: RunRequest, discovery: Discovery) -> Scored:
     """Every shard the ledger does not have."""
+    expect_failures()
     try:
         with artifacts.ProgressArtifact(request) as progress:
             scored = steps.score(request, discovery, progress)
@@ -132,6 +135,7 @@ def score_task(request: RunRequest, discovery: Discovery) -> Scored:
 )
 def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdict:
     """The audit and the gates."""
+    expect_failures()
     try:
         verdict = steps.validate(request, scored, discovery, lambda _: None)
     except GateFailed as error:
@@ -144,6 +148,7 @@ def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> 
 @task(name="publish", task_run_name="publish", cache_policy=NO_CACHE, persist_result=False)
 def publish_task(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
     """One atomic publication."""
+    expect_failures()
     publication = steps.publish_run(request, scored, verdict)
     artifacts.catch_up(request, scored, verdict)
     artifacts.show_summary(request, scored, verdict, publication)
@@ -210,6 +215,7 @@ def nightly(
         shards: Score no others of those that are missing. Default: all of them.
         ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
     """
+    expect_failures()
     request: RunRequest | None = None
     try:
         request = _request(flow_run.parameters)
