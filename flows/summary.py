@@ -287,6 +287,11 @@ def explained_lines(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def in_snake_case(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of a report's table, whose headings are for people, for machines."""
+    return {heading.replace(" ", "_"): value for heading, value in line.items()}
+
+
 def reason_text(run_id: str, found: dict[str, Any]) -> str:
     """Of one run in a list: how it stands, why, and what to do about it."""
     return "\n".join([f"{run_id}: {found['standing']}", *explained_lines(found), *command_lines(found)])

@@ -178,9 +178,16 @@ class LabelInvalid(ShardError):
 
 
 class OverBudget(ShardError):
-    """This shard alone quarantined more rows than the run may lose."""
+    """This shard alone quarantined more rows than the run may lose. `row`: the first of them, its index in its file."""
 
     terminal = True
+
+    def __init__(self, message: str, row: int = -1) -> None:
+        super().__init__(message, row)
+        self.message, self.row = message, row
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class BatchesBroken(ShardError):

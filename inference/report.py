@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -48,6 +49,7 @@ class RunReport:
 
     def __init__(self, request: RunRequest, revision: int) -> None:
         self.storage = request.storage
+        self._words = ("nightjar", "replay", request.job_path, request.run_id, *request.place)
         self.uri = revs.revision_uri(request.run_uri, revision)
         self.ledger = Ledger(self.storage, self.uri)
         self.state = replay(self.ledger)
@@ -108,12 +110,20 @@ class RunReport:
             "cause": failed.cause,
             "what was done": done,
             "message": failed.message,
-            "replay": "",
+            "replay": self._replay(failed),
             "file": failed.uri or self._file(failed.shard),
             "row": failed.row if failed.row >= 0 else "",
             "attempt": failed.attempt,
             "shard": failed.shard,
         }
+
+    def _replay(self, failed: Failed) -> str:
+        """The command that scores the row again at which an attempt failed, if one row is known and the plan has it."""
+        if failed.row < 0 or failed.rows > 1 or failed.shard not in self._planned:
+            return ""
+        shard = self.plan.shard(failed.shard)
+        which = ("--file", failed.uri) if shard and len(shard.pieces) > 1 else ()
+        return shlex.join([*self._words, "--shard", failed.shard, "--row", str(failed.row), *which])
 
     @cached_property
     def _planned(self) -> set[str]:

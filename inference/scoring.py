@@ -186,7 +186,8 @@ class _Tally:
             rows = "1 row" if len(self.failures) == 1 else f"{len(self.failures)} rows"
             raise OverBudget(
                 f"{rows} failed where at most {self.budget} may; "
-                f"the first is row {self.origin + first}: {cause.error}: {cause.message}"
+                f"the first is row {self.origin + first}: {cause.error}: {cause.message}",
+                self.origin + first,
             )
 
     def scored(self, rows: int) -> Scored:

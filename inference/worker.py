@@ -19,7 +19,7 @@ import pyarrow as pa
 from nightjar.inference import memory, sink
 from nightjar.inference.assembly import Assembly
 from nightjar.inference.assignment import Assignment, Opened, WorkerSpec, batch_rows, open_scorer
-from nightjar.inference.errors import Fenced, ProcessSpoilt, ShardError, ShardTooSlow
+from nightjar.inference.errors import Fenced, OverBudget, ProcessSpoilt, ShardError, ShardTooSlow
 from nightjar.inference.ledger import Ledger
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.retrying import RetryingStorage
@@ -245,13 +245,16 @@ class ShardWorker:
         self._segment = newest.number
 
     def _failed(self, running: _Running, error: Exception) -> Failed:
+        pieces = running.assignment.shard.pieces
         return Failed(
             shard=running.started.shard,
             attempt=running.started.attempt,
             cause=type(error).__name__,
             message=clip(str(error) or type(error).__name__),
             terminal=isinstance(error, Fenced) or (isinstance(error, ShardError) and error.terminal),
-            uri=running.assignment.shard.pieces[0].uri,
+            uri=pieces[0].uri,
+            # Which file of several it is in is not said; those are split and tried again.
+            row=error.row if isinstance(error, OverBudget) and len(pieces) == 1 else -1,
             worker=self.name,
         )
 

@@ -102,7 +102,8 @@ def show(
         report = RunReport(request, found["revision"]) if found["revision"] else None
         shards, incidents = (report.shards(lines), report.incidents(lines)) if report else ([], [])
     if as_json:
-        out.print_json(data={**found, "shards_shown": shards, "incidents": incidents})
+        named = ([summary.in_snake_case(line) for line in told] for told in (shards, incidents))
+        out.print_json(data={**found, **dict(zip(("shards_shown", "incidents"), named, strict=True))})
         return
     tell(summary.status_text(found))
     if report and shards:

@@ -16,11 +16,13 @@ from nightjar.flows.commands import (
     JobArgument,
     JsonOption,
     LimitOption,
+    OptionalRunArgument,
     RayOption,
-    RunArgument,
+    RunIdOption,
     RunOption,
     VerboseOption,
     as_json_too,
+    named_run,
     out,
     tell,
 )
@@ -56,8 +58,9 @@ def run(
 
 def retry(
     job: JobArgument,
-    run_name: RunArgument,
+    run_name: OptionalRunArgument = None,
     date: DateOfRunOption = None,
+    run_id: RunIdOption = None,
     shard: Annotated[list[str] | None, typer.Option("--shard", help="Only this shard; may be repeated.")] = None,
     ray: RayOption = None,
     as_json: JsonOption = False,
@@ -70,11 +73,12 @@ def retry(
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):
-        request = make_request(job, date=date, run_id=run_name, shards=tuple(shard or ()))
+        run = named_run(run_name, run_id, date)
+        request = make_request(job, date=date, run_id=run, shards=tuple(shard or ()))
         about.update(job=request.job.name, run_id=request.run_id)
         if newest_revision(request.storage, request.run_uri) is None:
             listed = shlex.join(["nightjar", "runs", near(request.job_path), *request.place])
-            raise JobError(f"there is no run {run_name!r} of {request.job.name} yet; `{listed}` lists them")
+            raise JobError(f"there is no run {request.run_id!r} of {request.job.name} yet; `{listed}` lists them")
         _launch(request, ray, as_json, verbose)
 
 
@@ -159,10 +163,12 @@ def check(
 
 def replay(
     job: JobArgument,
-    run_name: RunArgument,
+    run_name: OptionalRunArgument = None,
+    *,
     shard: Annotated[str, typer.Option("--shard", help="The shard.")],
     row: Annotated[int, typer.Option("--row", help="The row's index in its file.")],
     date: DateOfRunOption = None,
+    run_id: RunIdOption = None,
     file: Annotated[str | None, typer.Option("--file", help="The file, where a shard holds several.")] = None,
     pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where it fails.")] = False,
     live: Annotated[
@@ -177,7 +183,7 @@ def replay(
     from nightjar.inference.local import replay_row
     from nightjar.inference.request import make_request
 
-    request = make_request(job, date=date, run_id=run_name, scores=False)
+    request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)
     result = replay_row(request, shard, row, file, pdb=pdb, live=live)
     tell(summary.replayed(result))
     if not result.scored:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from nightjar.flows.cli import app
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.errors import Denied, StorageError
@@ -147,6 +150,42 @@ def test_nobody_scores_again_what_is_damaged_once_it_is_published(lake: Lake) ->
     (lake.revision() / part.name).unlink()
     (line,) = RunReport(lake.request(), 1).incidents()
     assert line["what was done"] == "published before it was damaged: restore it, or score the run anew with --fresh"
+
+
+def test_a_row_at_which_an_attempt_failed_has_its_replay_command(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a quarantined one has: `show` prints both, and no key of its JSON has a space."""
+    lake.ready()
+    scored(lake)
+    with writing(lake) as writer:
+        plan = plan_in(writer, lake)
+        one, many = plan.ids()[4], plan.ids()[5]
+        uri = next(shard.pieces[0].uri for shard in plan.shards() if shard.id == one)
+        failed = Failed(one, 1, "OverBudget", "9 rows failed where at most 8 may", True, uri=uri, row=7)
+        writer.append([encode(failed), encode(Failed(many, 1, "ProcessDied", "lost", died=True, row=3, rows=50))])
+    first, second, row = RunReport(lake.request(), 1).incidents()
+    run = f"nightjar replay {lake.job_path} 2026-11-19 --shard"
+    assert first["replay"] == f"{run} {one} --row 7"
+    assert second["replay"] == "", "one of fifty rows"
+    assert row["replay"].startswith(run)
+    app(["show", str(lake.job_path), "2026-11-19"], standalone_mode=False)
+    assert f"again    {run} {one} --row 7" in capsys.readouterr().out
+    app(["show", str(lake.job_path), "--run-id", "2026-11-19", "--json"], standalone_mode=False)
+    found = json.loads(capsys.readouterr().out)
+    assert found["incidents"][0]["replay"] == first["replay"]
+    assert all(re.fullmatch("[a-z0-9_]+", key) for key in keys(found))
+
+
+def keys(found: object) -> Iterator[str]:
+    """Every key, at any depth."""
+    if isinstance(found, dict):
+        yield from found
+        for value in found.values():
+            yield from keys(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from keys(value)
 
 
 def test_a_plan_that_cannot_be_read_is_named(lake: Lake) -> None:

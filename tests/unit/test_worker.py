@@ -169,6 +169,7 @@ def test_what_can_be_caught_costs_the_shard_and_the_worker_goes_on(lake: Lake) -
     failed = [event for event in events if isinstance(event, Failed)]
     assert [event.cause for event in failed] == ["InputChanged"] * 4 + ["OverBudget"]
     assert all(event.terminal and not event.died for event in failed)
+    assert [event.row for event in failed] == [-1] * 4 + [0], "where it is known which row failed first"
     assert sum(isinstance(event, Receipt) for event in events) == 3
 
 
