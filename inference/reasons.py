@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 
 from nightjar.inference import publish
@@ -14,6 +15,7 @@ from nightjar.inference.request import RunRequest
 from nightjar.inference.storage import Storage, join
 from nightjar.inference.writers import this_writer
 
+_NOTES = "not-begun"
 _MAX_TRIES = 10
 """A step that still lives appends every second or so, and may overtake this that often."""
 
@@ -35,8 +37,9 @@ def keep(request: RunRequest, error: BaseException, step: str) -> None:
 def note_of(storage: Storage, run_uri: str, job: str) -> Ended | None:
     """Why the run could not begin when it was last tried, if that was kept."""
     try:
-        kept = json.loads(storage.read(join(run_uri, "not-begun.json")))
-        return of_record(kept) if kept["job"] == job else None
+        notes = [entry.uri for entry in storage.list(join(run_uri, _NOTES))]
+        kept = json.loads(storage.read(notes[-1])) if notes else None
+        return of_record(kept) if kept and kept["job"] == job else None
     except Missing:
         return None
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -70,4 +73,5 @@ def _note(request: RunRequest, ended: Ended | None) -> None:
         return
     if ended is not None:
         content = json.dumps({"job": request.job.name, **ended.as_record()}).encode()
-        request.storage.write(join(request.run_uri, "not-begun.json"), content)
+        # By time, and never rewritten, as everything here.
+        request.storage.create(join(request.run_uri, _NOTES, f"{time.time_ns():020d}.json"), content)
