@@ -38,6 +38,9 @@ def score(batch):
 """A predictor as plain as can be; the job of a fresh `Lake` uses it."""
 
 
+CODE_ONLY = "/*\n!/*.py\n!/*.json\n!/helpers/\n"
+"""What of a test's folder scores, as an ignore file: tests leave much else there."""
+
 GATE = '''
 import contextlib, time
 from pathlib import Path
@@ -116,9 +119,13 @@ class Lake:
             self.write_file(f"part-{index:02d}.parquet", index * rows, rows, row_group)
 
     def write_model(self, source: str = DOUBLE) -> None:
-        """The module `model` beside the job file."""
+        """The module `model` beside the job file. `__LIVE__` in it is this folder, where tests leave it signs.
+
+        The code itself is scored with from a snapshot; signs and logs are none of it.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "model.py").write_text(source)
+        (self.folder / "model.py").write_text(source.replace("__LIVE__", repr(str(self.folder))))
+        (self.folder / ".rayignore").write_text(CODE_ONLY)
 
     def write_job(self, **changes: Any) -> Path:
         """The job file; keys like `retry__attempts` change one nested key, None removes a key."""

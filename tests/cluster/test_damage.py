@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.cluster]
 TEARS = '''
 from pathlib import Path
 
-OUT = Path(__file__).parent / "out"
+OUT = Path(__LIVE__) / "out"
 
 def score(batch):
     """Twice x; tears one part that was written before, once."""

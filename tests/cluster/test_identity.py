@@ -188,6 +188,68 @@ def test_a_model_changed_in_mid_run_leaves_nothing_of_the_old_one(lake: Lake) ->
     assert scores(lake) == changed.expected(np.concatenate(ids))
 
 
+BESIDE = """
+import json
+from pathlib import Path
+
+class Predictor:
+    def __init__(self):
+        self.weight = json.loads(Path(__file__).with_name("weight.json").read_text())
+
+    def __call__(self, batch):
+        return {"score": batch["x"] * self.weight}
+"""
+
+
+def test_a_model_that_the_predictor_finds_by_itself_is_never_mixed(lake: Lake) -> None:
+    """Beside the code, without `model.path`: what the old one had committed is scored again, and why is said."""
+    lake.write_model(BESIDE)
+    lake.ready(model__uses="model:Predictor", input__shard_rows=1000)
+    write(lake.folder / "weight.json", "2")
+    write(lake.folder / "data" / "part-01b.parquet", "broken")
+    with pytest.raises(ShardsFailed):
+        lake.run()
+    (lake.folder / "data" / "part-01b.parquet").unlink()
+    write(lake.folder / "weight.json", "-2")
+    ran = lake.run()
+    assert scores(lake) == {i: -2.0 * i for i in range(8000)}
+    assert ran.scored.again == ("weight.json changed: 8 of 8 shards are scored again",)
+    write(lake.folder / "weight.json", "3")
+    assert not lake.run().scored.finished
+    assert scores(lake) == {i: 3.0 * i for i in range(8000)}
+
+
+EDITED = """
+from pathlib import Path
+
+import numpy as np
+
+WEIGHTS = np.memmap(Path(__file__).with_name("weights.json"), dtype="uint8", mode="r")
+
+def score(batch):
+    import late
+    if batch["x"][0] >= 2000:
+        live = Path(__LIVE__)
+        (live / "late.py").write_text("FACTOR = 1000\\n")
+        (live / "weights.json").write_bytes(b"\\x09")
+    return {"score": batch["x"] * late.FACTOR * WEIGHTS[0]}
+"""
+
+
+def test_editing_in_mid_run_changes_nothing_of_the_run(lake: Lake) -> None:
+    """Neither a module that another actor imports later nor weights that are mapped: all score with the snapshot."""
+    lake.write_model(EDITED)
+    lake.ready(model__batch_size=1000, resources__actors=2)
+    write(lake.folder / "late.py", "FACTOR = 2\n")
+    (lake.folder / "weights.json").write_bytes(b"\x03")
+    lake.run()
+    assert (lake.folder / "late.py").read_text() == "FACTOR = 1000\n", "it was edited"
+    assert scores(lake) == {i: 6.0 * i for i in range(8000)}
+    again = lake.run()
+    assert scores(lake) == {i: 9000.0 * i for i in range(8000)}
+    assert again.scored.again == ("late.py changed, weights.json changed: 8 of 8 shards are scored again",)
+
+
 def write_numbers(lake: Lake, name: str, first: int) -> np.ndarray:
     ids = np.arange(first, first + 1000)
     table = pa.table({"id": ids, "x": ids.astype(np.float32), "y": (ids % 7).astype(np.int32), "name": ids.astype(str)})
@@ -251,6 +313,23 @@ def test_a_file_rewritten_with_the_same_size_is_another_file(lake: Lake) -> None
     assert path.stat().st_size == before.st_size, "the test means files that only differ within"
     lake.run()
     assert scores(lake) == {i: 2.0 * ((i - 1) % 100) for i in range(100)}
+
+
+def test_a_file_rewritten_with_its_size_and_time_kept_is_another_file(lake: Lake) -> None:
+    """As some tools copy. Hard links and new permissions cost the shard another time, and nothing else."""
+    lake.write_file("b.parquet", 1000, 100)
+    path = lake.write_file("a.parquet", 0, 100)
+    lake.write_model()
+    lake.write_job()
+    lake.run()
+    before = path.stat()
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(1, "x", pa.array(np.roll(table["x"].to_numpy(), 1))), path, row_group_size=1000)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    ran = lake.run()
+    assert ran.scored.again == ("a.parquet changed: 1 of 2 shards is scored again",)
+    assert {i: score for i, score in scores(lake).items() if i < 100} == {i: 2.0 * ((i - 1) % 100) for i in range(100)}
 
 
 # ---- what cannot change an output ---------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from pathlib import Path
 
 def score(batch):
     """Twice x; the process is killed from outside, once."""
-    marker = Path(__file__).parent / "killed"
+    marker = Path(__LIVE__) / "killed"
     if 4500 in batch["x"] and not marker.exists():
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -54,7 +54,7 @@ class Model:
     """Cannot be made."""
 
     def __init__(self):
-        with (Path(__file__).parent / "tries").open("a") as file:
+        with (Path(__LIVE__) / "tries").open("a") as file:
             file.write("x")
         HERE
 

@@ -21,7 +21,7 @@ FOUND = '''
 import threading
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__LIVE__)
 
 def once(name):
     """Whether this is the first time, over all processes."""

@@ -22,14 +22,14 @@ import numpy as np
 
 def score(batch):
     """Twice x; notes the process and the rows. WHAT"""
-    with (Path(__file__).parent / "calls").open("a") as calls:
+    with (Path(__LIVE__) / "calls").open("a") as calls:
         calls.write(f"{os.getpid()} {int(batch['x'][0])} {len(batch['x'])}\\n")
     out = batch["x"] * 2
     HOW
     return {"score": out}
 '''
 
-FIRST_TIME = "first = not (Path(__file__).parent / 'again').exists()\n    "
+FIRST_TIME = "first = not (Path(__LIVE__) / 'again').exists()\n    "
 """Whether a row is scored for the first time: the test says when that is over."""
 
 

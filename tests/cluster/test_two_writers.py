@@ -50,7 +50,7 @@ from pathlib import Path
 
 def score(batch):
     """Twice x, as soon as somebody says go."""
-    while not (Path(__file__).parent / "go").exists():
+    while not (Path(__LIVE__) / "go").exists():
         time.sleep(0.05)
     return {"score": batch["x"] * 2}
 '''

@@ -19,7 +19,7 @@ from pathlib import Path
 
 def score(batch):
     """Twice x, slowly. One row cannot be scored, and one ends its process when it is first seen."""
-    x, seen = batch["x"], Path(__file__).with_name("seen")
+    x, seen = batch["x"], Path(__LIVE__, "seen")
     time.sleep(0.2)
     if 2500 in x and not seen.exists():
         seen.touch()

@@ -260,7 +260,7 @@ SCORED = 0
 def score(batch):
     """Twice x; after four shards waits until there is a file `open`."""
     global SCORED
-    while SCORED == 4 and not Path(__file__).with_name("open").exists():
+    while SCORED == 4 and not Path(__LIVE__, "open").exists():
         time.sleep(0.05)
     SCORED += len(batch["x"]) == 1000
     return {"score": batch["x"] * 2}
