@@ -28,6 +28,7 @@ _ENVIRONMENT = "pyvenv.cfg"
 """Lies in every virtual environment, whatever its name."""
 
 _IGNORE_FILES = (".gitignore", ".rayignore")
+_NEVER |= {*_IGNORE_FILES, ".gitattributes", ".gitmodules"}
 _OUTPUT = {"runs", "publications", "snapshots", "latest", "dates", "job.json"}
 """What a job's output holds, where that is the folder itself."""
 

@@ -182,6 +182,28 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
     )
 
 
+def described(job: Job, scoring: ScoringSet) -> list[str]:
+    """What identity is made of, a line each, for people: what counts, and what lies there and does not."""
+    lines = []
+    if job.modules():
+        lines.append(f"code: {_listed([file.name for file in scoring.code.files])}")
+    if scoring.model.files:
+        lines.append(f"model.path: {_listed([file.name or str(job.model.path) for file in scoring.model.files])}")
+    lines += [f"package {name}" for name in scoring.packages]
+    if job.model.version is not None:
+        lines.append(f"model.version: {job.model.version}")
+    if scoring.left_out:
+        lines.append(f"left out by ignore files, and so not there when it scores: {_listed(list(scoring.left_out))}")
+    for snapshot in (scoring.code, scoring.model):
+        lines += [f"{file.source}: too large to copy, read where it lies and watched" for file in snapshot.linked]
+    return lines
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{len(names)} {'file' if len(names) == 1 else 'files'} ({', '.join(names[:_SHOWN])}{more})"
+
+
 def read_identity(content: bytes) -> Identity:
     """The inverse of `to_bytes`, for comparing."""
     return known(Identity, json.loads(content))

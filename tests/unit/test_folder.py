@@ -98,7 +98,7 @@ def test_ignore_files_are_read_as_git_reads_them(tmp_path: Path) -> None:
     (root / "sub" / ".gitignore").write_text("!c.tmp\n")
     (root / ".rayignore").write_text("/big.raw\n")
     listing = list_code(job_in(root))
-    assert set(listing.files) == {"predict.py", "keep.bin", "sub/c.tmp", ".gitignore", ".rayignore", "sub/.gitignore"}
+    assert set(listing.files) == {"predict.py", "keep.bin", "sub/c.tmp"}
     assert listing.left_out == {
         "a.log": str(tmp_path / ".gitignore"),
         "scratch/": str(tmp_path / ".gitignore"),

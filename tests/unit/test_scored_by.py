@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.identity import ScoringSet, differences, fix, identify, read_identity
+from nightjar.inference.identity import ScoringSet, described, differences, fix, identify, read_identity
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
 from nightjar.inference.snapshots import File, Snapshot
@@ -218,4 +218,17 @@ def test_what_differs_is_named(make_job: MakeJob) -> None:
         "vocab.json changed",
         "carry changed in the job",
         "model.options.day changed in the job",
+    ]
+
+
+def test_what_identity_is_made_of_is_listed(make_job: MakeJob) -> None:
+    """For `check`: what counts, and what lies beside the job and does not."""
+    files = {"mine.py": "", "prep.py": "", "m.bin": "abc", ".gitignore": "*.log", "a.log": ""}
+    job = make_job(files=files, model={"path": "m.bin", "version": "2"}, identity={"packages": ["PyYAML"]})
+    assert described(job, fix(STORAGE, job)) == [
+        "code: 2 files (mine.py, prep.py)",
+        f"model.path: 1 file ({job.model.path})",
+        "package PyYAML",
+        "model.version: 2",
+        "left out by ignore files, and so not there when it scores: 1 file (a.log)",
     ]
