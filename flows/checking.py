@@ -14,6 +14,7 @@ from nightjar.flows.server import reporting_to, start_api
 from nightjar.flows.tables import sample_rows
 from nightjar.inference import run as steps
 from nightjar.inference.discovery import Discovery
+from nightjar.inference.identity import described
 from nightjar.inference.inspection import inspect_code
 from nightjar.inference.request import RunRequest
 from nightjar.inference.run import Checked
@@ -52,6 +53,7 @@ def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Se
         "device": checked.device,
         "output": request.output,
         "columns": [{"name": name, "type": kind} for name, kind in checked.columns],
+        "identity": described(request.job, request.scoring),
         "sample": {
             "rows": sampled.rows,
             "places": sampled.places,
@@ -74,6 +76,7 @@ def as_text(said: dict[str, Any]) -> list[str | Table]:
         f"{said['job']}: {said['files']:,} files, {said['rows']:,} rows; the model loads and {scores} "
         f"{said['device']}; {said['output']} accepts conditional writes. Ready.",
         f"  columns    {', '.join(columns)}",
+        *(f"  {'' if index else 'identity':<10} {line(what)}" for index, what in enumerate(said["identity"])),
     ]
     if sample["values"]:
         parts.append(sample_rows(f"The first rows of {sample['file']}", sample["names"], sample["values"]))

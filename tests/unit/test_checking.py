@@ -39,6 +39,7 @@ def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> N
         "device": "cpu",
         "output": str(lake.out),
         "columns": [{"name": "id", "type": "int64"}, {"name": "score", "type": "float32"}],
+        "identity": ["code: 1 file (model.py)"],
         "sample": {
             "rows": 256,
             "places": 8,
@@ -54,10 +55,11 @@ def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> N
 
 def test_people_read_it_and_no_value_can_pretend_to_be_a_line_of_it(lake: Lake) -> None:
     found = said(lake, Sampled(rows=32, places=1, shown=Shown("a", ("id",), ((HOSTILE,),))), HOSTILE)
-    ready, columns, table, *notes = checking.as_text(found)
+    ready, columns, identity, table, *notes = checking.as_text(found)
     assert str(ready).startswith("lake: 4 files, 8,000 rows; the model loads and scores 32 rows of one place on cpu; ")
     assert str(ready).endswith("/out accepts conditional writes. Ready.")
     assert columns == "  columns    id int64, score float32"
+    assert identity == "  identity   code: 1 file (model.py)"
     assert list(table.columns[0].cells) == [Text("\\x1b[31mred columns none")]
     assert notes == ["Note: its files change", "Note: \\x1b[31mred columns none"]
 
@@ -66,7 +68,8 @@ def test_without_a_row_that_was_scored_there_is_no_table(lake: Lake) -> None:
     found = said(lake, Sampled())
     ready, *more = checking.as_text(found)
     assert "the model loads and is on cpu" in str(ready)
-    assert more == ["  columns    id int64, score float32", "Note: its files change"]
+    identity = "  identity   code: 1 file (model.py)"
+    assert more == ["  columns    id int64, score float32", identity, "Note: its files change"]
 
 
 @pytest.mark.parametrize(
