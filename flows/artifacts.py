@@ -29,7 +29,7 @@ from prefect.runtime import flow_run
 from nightjar.flows.advice import aftermath, remedies
 from nightjar.flows.display import counted, describe
 from nightjar.flows.escaping import code, markdown
-from nightjar.flows.summary import unfinished
+from nightjar.flows.summary import notes as left_to_do
 from nightjar.inference import endings
 from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.gates import GateResult
@@ -148,12 +148,9 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
     """The page a person reads in the morning, and a link to the output."""
     where = f"{request.run_uri}/r{scored.revision}"
     state = f"published as #{publication.number}" if publication.number else "not published"
-    notes = [
-        *scored.warnings,
-        *nonfinite_notes(verdict.metrics.get("outputs", {})),
-        *([unfinished(publication)] if publication.unfinished else []),
-    ]
-    page = _summary(request, scored, verdict, f"{request.output}/{publication.manifest}", state, notes)
+    nonfinite = nonfinite_notes(verdict.metrics.get("outputs", {}))
+    notes = [*scored.warnings, *nonfinite, *left_to_do(publication)]
+    page = _summary(request, scored, verdict, state, notes)
     name = request.job.name
     deliver(
         {
@@ -241,7 +238,7 @@ def _gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str,
     }
 
 
-def _summary(request: RunRequest, scored: Scored, verdict: Verdict, manifest: str, state: str, notes: list[str]) -> str:
+def _summary(request: RunRequest, scored: Scored, verdict: Verdict, state: str, notes: list[str]) -> str:
     progress = scored.progress
     where = f"{request.run_uri}/r{scored.revision}"
     lines = [
@@ -260,8 +257,8 @@ def _summary(request: RunRequest, scored: Scored, verdict: Verdict, manifest: st
         *[f"| note | {markdown(note)} |" for note in notes],
         f"| output | {code(f'{where}/data', cell=True)} |",
         *([f"| quarantine | {code(f'{where}/quarantine', cell=True)} |"] if progress.rows_quarantined else []),
-        f"| every shard | {code(manifest.replace('manifest-', 'shards-').replace('.json', '.parquet'), cell=True)} |",
-        f"| manifest | {code(manifest, cell=True)} |",
+        f"| every shard | {code(f'{request.output}/{verdict.shards}', cell=True)} |",
+        f"| manifest | {code(f'{request.output}/{verdict.manifest}', cell=True)} |",
         "",
         f"The exact files: {code(shlex.join(['nightjar', 'files', request.job_path, *request.named]))}",
     ]

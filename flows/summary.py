@@ -116,7 +116,7 @@ def as_text(launched: Launched, total_s: float) -> str:
         f"  manifest   {request.output}/{outcome.publication.manifest}",
         *[f"  note       {warning}" for warning in scored.warnings],
         *[f"  note       {note}" for note in nonfinite_notes(outcome.verdict.metrics.get("outputs", {}))],
-        *([f"  note       {unfinished(outcome.publication)}"] if outcome.publication.unfinished else []),
+        *[f"  note       {note}" for note in notes(outcome.publication)],
         *_unreported(launched),
         "",
         *_next_steps(launched),
@@ -124,9 +124,11 @@ def as_text(launched: Launched, total_s: float) -> str:
     return "\n".join(lines)
 
 
-def unfinished(publication: Publication) -> str:
-    """Of a publication that readers see, and that was not tidied up after."""
-    return f"published, but not tidied up after; run it again, nothing is scored then: {publication.unfinished}"
+def notes(publication: Publication) -> list[str]:
+    """What is left to do of a publication that readers see."""
+    left = publication.unfinished
+    untidy = f"published, but not tidied up after; run it again, nothing is scored then: {left}"
+    return [*([untidy] if left else []), *([f"published, but {publication.behind}"] if publication.behind else [])]
 
 
 def _unreported(launched: Launched) -> list[str]:

@@ -206,6 +206,8 @@ def _no_rows(job: Job, files: int) -> JobError:
 def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
     """The input's files, sorted by uri. Hidden ones (a name starting with `.` or `_`) are no input.
 
+    A linked folder is followed, unless it leads to files that are input under their own names, too: rows count once.
+
     Raises:
         JobError: nothing matches; names `input.uri`, and what was found there instead.
     """
@@ -218,11 +220,13 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         yield _named(exact)
         return
     found, others = 0, Counter[str]()
+    links = _Links(base)
     for entry in _listed(storage, uri, base):
         name = entry.uri[len(base.rstrip("/")) + 1 :]
-        if any(part.startswith((".", "_")) for part in name.split("/")):
+        if _hidden(name) or not pattern.fullmatch(name):
             continue
-        if not pattern.fullmatch(name):
+        own = links.own_name(name)
+        if own != name and not _hidden(own) and pattern.fullmatch(own):
             continue
         if job.input.format or name.lower().endswith(parquet.SUFFIXES):
             found += 1
@@ -231,6 +235,30 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
             others[unsupported.suffix(name)] += 1
     if not found:
         raise JobError(f"input.uri: no Parquet files at {uri}{_instead(uri, others)}")
+
+
+def _hidden(name: str) -> bool:
+    return any(part.startswith((".", "_")) for part in name.split("/"))
+
+
+class _Links:
+    """Which files below a folder are reached through a link to another folder below it, and their names there."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._real = os.path.realpath(base) if is_local(base) else ""
+        self._folder, self._own = "", ""
+
+    def own_name(self, name: str) -> str:
+        """A file's name where it lies, if that is below the folder, else as given. Names come sorted."""
+        folder, _, file = name.rpartition("/")
+        if not self._real or not folder:
+            return name
+        if folder != self._folder:
+            real = os.path.realpath(join(self._base, folder))
+            below = os.path.relpath(real, self._real)
+            self._folder, self._own = folder, folder if below.startswith("..") else below
+        return file if self._own == "." else join(self._own, file)
 
 
 def _listed(storage: Storage, uri: str, base: str) -> Iterator[Entry]:

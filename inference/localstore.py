@@ -146,6 +146,29 @@ class LocalStorage:
         return {}
 
 
+def read_link(uri: str) -> str | None:
+    """Where a symbolic link leads, as it was written; None if there is no link."""
+    with _as_ours(uri):
+        return str(Path(uri).readlink()) if Path(uri).is_symlink() else None
+
+
+def replace_link(uri: str, target: str) -> None:
+    """Let a symbolic link lead there, in one step for those who follow it; a folder of that name stays, as an error.
+
+    Does nothing on a file system without symbolic links.
+    """
+    with _as_ours(uri):
+        with _temporary(uri) as temporary:
+            try:
+                temporary.symlink_to(target)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                return
+            temporary.replace(uri)
+        _sync_folder(Path(uri).parent)
+
+
 @contextmanager
 def _as_ours(uri: str) -> Iterator[None]:
     try:

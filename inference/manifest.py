@@ -35,8 +35,9 @@ def write_manifest(
     metrics: dict[str, Any],
     gates: tuple[GateResult, ...],
     rescored: Rescored | None,
-) -> tuple[str, str]:
-    """Write `shards-<epoch>.parquet` and `manifest-<epoch>.json`; returns the manifest's name and checksum."""
+) -> tuple[str, str, str]:
+    """Write `shards-<epoch>.parquet` and `manifest-<epoch>.json`; returns the manifest's name and checksum, and the
+    name of the former. Names are relative to the output."""
     storage, epoch = writer.ledger.storage, writer.epoch
     shards = outcomes.to_parquet(table, writer.state)
     shards_name = f"shards-{epoch:06d}.parquet"
@@ -75,7 +76,8 @@ def write_manifest(
     raw = json.dumps(manifest, indent=1).encode()
     name = f"manifest-{epoch:06d}.json"
     storage.create(join(uri, name), raw)
-    return f"runs/{request.run_id}/r{revision}/{name}", checksum(raw)
+    folder = f"runs/{request.run_id}/r{revision}"
+    return f"{folder}/{name}", checksum(raw), f"{folder}/{shards_name}"
 
 
 def _versions() -> dict[str, str]:

@@ -18,6 +18,8 @@ from nightjar.inference.plan import SHARDS, Plan
 from nightjar.inference.shards import Receipt, encode
 
 _PART = pa.struct([("name", pa.string()), ("rows", pa.int64()), ("size", pa.int64()), ("checksum", pa.string())])
+NO_PARTS = pa.schema(list(_PART)).empty_table()
+
 _RECEIPT = pa.schema(
     [
         ("shard", pa.string()),
@@ -88,10 +90,16 @@ def to_parquet(table: pa.Table, state: State) -> bytes:
     return buffer.getvalue()
 
 
-def read(data: bytes) -> pa.Table:
-    """The inverse of `to_parquet`."""
+def read(data: bytes, columns: list[str] | None = None) -> pa.Table:
+    """The inverse of `to_parquet`. columns: only these."""
     # In this thread alone: one of Arrow's that lets go of a Python object while the process ends aborts it.
-    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    return pq.ParquetFile(pa.BufferReader(data)).read(columns, use_threads=False)
+
+
+def parts(data: bytes, kind: str) -> pa.Table:
+    """The parts (`data` or `quarantine`) in what `to_parquet` made, in plan order: name, rows, size, checksum."""
+    made = read(data, [kind])[kind].combine_chunks()
+    return pa.Table.from_struct_array(made.filter(made.is_valid()))
 
 
 def lines(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from nightjar.inference import outcomes
 from nightjar.inference.errors import AlreadyExists, Held, JobError, Missing
 from nightjar.inference.ledger import LedgerWriter
@@ -63,8 +65,13 @@ class Snapshot:
     origin: Origin = Origin("other")
 
     def latest(self) -> str | None:
-        """The run of the highest logical date; a run named by its date before others of that date."""
-        return max(self.runs, key=lambda run: (self.runs[run].date, run == self.runs[run].date, run), default=None)
+        """The run of the highest logical date."""
+        return next(reversed(self.nights().values()), None)
+
+    def nights(self) -> dict[str, str]:
+        """The run of each logical date, in order; a run named by its date before others of that date."""
+        runs = sorted(self.runs, key=lambda run: (self.runs[run].date, run == self.runs[run].date, run))
+        return {self.runs[run].date: run for run in runs}
 
 
 def claim_output(storage: Storage, output: str, name: str) -> None:
@@ -166,7 +173,11 @@ def published_run(storage: Storage, output: str, run_id: str | None) -> tuple[st
     Raises:
         JobError: it is not published; says what is.
     """
-    now = newest(storage, output)
+    return seen(newest(storage, output), output, run_id)
+
+
+def seen(now: Snapshot, output: str, run_id: str | None) -> tuple[str, Published]:
+    """As `published_run`, in a snapshot that was read already."""
     run = run_id or now.latest()
     if run is None:
         raise JobError(f"nothing is published in {output} yet; `nightjar run` publishes")
@@ -179,12 +190,22 @@ def published_run(storage: Storage, output: str, run_id: str | None) -> tuple[st
 def data_files(storage: Storage, output: str, run_id: str | None) -> Iterator[str]:
     """The exact data files of a published run (default: of the latest night), in input order."""
     run, entry = published_run(storage, output, run_id)
-    manifest = read_manifest(storage, output, entry)
     uri = join(output, "runs", run, f"r{entry.revision}")
-    raw = storage.read(join(uri, manifest["shards"]["file"]))
+    return (join(uri, name) for name in data_parts(storage, output, run, entry)["name"].to_pylist())
+
+
+def data_parts(storage: Storage, output: str, run: str, entry: Published) -> pa.Table:
+    """The data files of a published run, in input order: name (relative to its revision), rows, size, checksum.
+
+    Raises:
+        JobError: the manifest or the list of shards is not what was published.
+    """
+    manifest = read_manifest(storage, output, entry)
+    file = join(output, "runs", run, f"r{entry.revision}", manifest["shards"]["file"])
+    raw = storage.read(file)
     if checksum(raw) != manifest["shards"]["checksum"]:
-        raise JobError(f"{join(uri, manifest['shards']['file'])}: not the file that was published; restore it")
-    return (join(uri, name) for name in outcomes.part_names(outcomes.read(raw), "data"))
+        raise JobError(f"{file}: not the file that was published; restore it")
+    return outcomes.parts(raw, "data")
 
 
 def _try(storage: Storage, output: str, number: int, run_id: str, published: Published) -> bool:

@@ -277,7 +277,8 @@ def identity_of(request: RunRequest, schema: pa.Schema) -> Identity:
 
 def _check_places(request: RunRequest) -> None:
     source, target = request.job.input.uri, request.output
-    if takes_in(source, join(request.run_uri, "r1", "data", "part.parquet")):
+    folders = (f"runs/{request.run_id}/r1", "latest", f"dates/{request.date}")
+    if any(takes_in(source, join(target, folder, "data", "part.parquet")) for folder in folders):
         raise JobError(
             f"output.uri: {target} lies inside input.uri {source}: the next run would score its own predictions"
         )

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import cuts, gates, outcomes, publish
+from nightjar.inference import cuts, gates, outcomes, places, publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import WorkerSpec, worker_spec
 from nightjar.inference.audit import MAX_FINDINGS, Audited, check_plan_covers
@@ -105,7 +105,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the validate step found. `manifest` names the file written when every gate passed."""
+    """What the validate step found. `manifest` and `shards` name the files written when every gate passed."""
 
     revision: int
     epoch: int
@@ -113,6 +113,7 @@ class Verdict:
     metrics: dict[str, Any]
     manifest: str
     checksum: str
+    shards: str
     seconds: float = 0.0
 
 
@@ -121,6 +122,7 @@ class Publication:
     """The end of a run. `number` is the snapshot's; 0 when the job was told not to publish.
 
     unfinished: readers see it, but sweeping and `_SUCCESS` failed for this; running it again does them.
+    behind: why `latest/` and `dates/` do not show it yet.
     """
 
     revision: int
@@ -129,6 +131,7 @@ class Publication:
     swept: int = 0
     seconds: float = 0.0
     unfinished: str = ""
+    behind: str = ""
 
 
 def discover(request: RunRequest) -> Discovery:
@@ -213,6 +216,9 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
     newest = revs.newest_revision(request.storage, request.run_uri)
     if newest and newest.sealed:
         settle(request, newest)
+    # What it cannot do now is tried, and told of, again when this run is published.
+    _lead_readers(request)
+    if newest and newest.sealed:
         done = _finished(request, discovery, newest, identity.fingerprint)
         if done:
             return replace(done, seconds=time.time() - began)
@@ -290,10 +296,10 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             verify(request.storage, snapshot)
         shown = metrics.results()
         identity = identity_of(request, discovery.schema)
-        name, digest = write_manifest(
+        name, digest, listed = write_manifest(
             request, scored.revision, identity, writer, uri, table, audited, shown, results, rescored
         )
-        return Verdict(scored.revision, writer.epoch, results, shown, name, digest, time.time() - began)
+        return Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, time.time() - began)
 
 
 def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
@@ -305,7 +311,8 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     """
     began = time.time()
     if scored.finished:
-        return Publication(scored.revision, _visible(request, scored, verdict), verdict.manifest)
+        number = _visible(request, scored, verdict)
+        return Publication(scored.revision, number, verdict.manifest, behind=_lead_readers(request))
     if not request.publish:
         return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
     uri = revs.revision_uri(request.run_uri, scored.revision)
@@ -325,7 +332,13 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
             if intent is None or publish.newest(request.storage, request.output).runs.get(request.run_id) != entry:
                 raise
             number, unfinished = intent["number"], str(error)
-        return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began, unfinished)
+    behind = _lead_readers(request)
+    return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began, unfinished, behind)
+
+
+def _lead_readers(request: RunRequest) -> str:
+    """Let `latest/` and `dates/` show what is published; returns what could not be done, and why."""
+    return places.refresh(request.storage, request.output, request.job.name, request.date)
 
 
 def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> Scored | None:
@@ -442,7 +455,8 @@ def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:
     entry = known(publish.Published, finished.state.intent["published"])
     manifest = publish.read_manifest(request.storage, request.output, entry)
     results = tuple(map(gates.of_record, manifest["gates"]))
-    return Verdict(scored.revision, scored.epoch, results, manifest["metrics"], entry.manifest, entry.checksum)
+    shards = f"runs/{request.run_id}/r{scored.revision}/{manifest['shards']['file']}"
+    return Verdict(scored.revision, scored.epoch, results, manifest["metrics"], entry.manifest, entry.checksum, shards)
 
 
 def _finished_revision(request: RunRequest, scored: Scored) -> revs.Revision:

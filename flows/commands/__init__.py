@@ -11,13 +11,16 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from nightjar.flows.escaping import visible
 from nightjar.inference.errors import JobError, NightjarError
+
+if TYPE_CHECKING:
+    from nightjar.inference.request import RunRequest
 
 EXIT_USAGE = 2
 EXIT_HELD = 3
@@ -101,6 +104,14 @@ def tell(text: str) -> None:
 def say(message: str) -> None:
     """What went wrong, on standard error."""
     err.print(f"nightjar: {message}", style="bold red", highlight=False, markup=False, soft_wrap=True)
+
+
+def lead_readers(request: RunRequest, date: str | None = None) -> None:
+    """Let `latest/` and `dates/` show what readers see now, that date in any case; if they cannot, that is said."""
+    from nightjar.inference import places
+
+    if note := places.refresh(request.storage, request.output, request.job.name, date):
+        err.print(f"Note: {note}", highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

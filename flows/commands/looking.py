@@ -18,6 +18,7 @@ from nightjar.flows.commands import (
     RayOption,
     RunIdOption,
     as_json_too,
+    lead_readers,
     named_run,
     out,
     tell,
@@ -117,19 +118,25 @@ def files(
     run_name: OptionalRunArgument = None,
     date: Annotated[str | None, typer.Option("--date", help="Logical date. Default: the latest night.")] = None,
     run_id: RunIdOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the exact files of a published night.
 
-    One per line; by default of the latest night.
+    One per line; by default of the latest night. As JSON with rows and bytes: what `files.json` in the output holds.
     """
-    from nightjar.inference import publish
+    from nightjar.inference import places
     from nightjar.inference.request import make_request
 
-    run = named_run(run_name, run_id)
-    request = make_request(job, date=date, run_id=run, scores=False)
-    wanted = request.run_id if run or date else None
-    for uri in publish.data_files(request.storage, request.output, wanted):
-        print(uri)
+    with as_json_too(as_json, {}):
+        run = named_run(run_name, run_id)
+        request = make_request(job, date=date, run_id=run, scores=False)
+        found = places.published(request.storage, request.output, request.run_id if run or date else None)
+    if as_json:
+        print(found.as_json(), end="")
+    else:
+        for file in found.files():
+            print(file["uri"])
+    lead_readers(request, found.date)
 
 
 def doctor(

@@ -15,6 +15,7 @@ from nightjar.flows.commands import (
     OptionalRunArgument,
     RunIdOption,
     as_json_too,
+    lead_readers,
     named_run,
     out,
     tell,
@@ -79,6 +80,8 @@ def rollback(
         tell(f"publication {then.number} would be shown again. {told(changed, then, would=True)}")
     else:
         tell(f"publication {then.number}: {then.note}. {told(changed, then)}")
+    if not dry_run:
+        lead_readers(request)
 
 
 def unpublish(
@@ -123,6 +126,7 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
         out.print_json(data={**as_data(after), "changes": said(changed)})
     else:
         tell(f"publication {after.number}: {after.note}. {told(changed, after)}")
+    lead_readers(request)
 
 
 def as_data(snapshot: Snapshot) -> dict[str, Any]:

@@ -473,6 +473,28 @@ def test_a_linked_folder_is_followed_once(tmp_path: Path, found: Found) -> None:
     assert found("in/") == ["in/link/a.parquet"]
 
 
+def test_files_of_a_linked_folder_that_are_input_themselves_are_input_once(tmp_path: Path, found: Found) -> None:
+    """As in the output of another job, where `latest/data` leads to a night: under the name where they lie."""
+    for night in ("18", "19"):
+        write(tmp_path / "in" / "runs" / night / "data" / "a.parquet")
+        write(tmp_path / "in" / "_kept" / night / "b.parquet")
+    for place in ("dates/18", "latest"):
+        (tmp_path / "in" / place).mkdir(parents=True)
+    (tmp_path / "in" / "dates/18/data").symlink_to("../../runs/18/data")
+    (tmp_path / "in" / "latest" / "data").symlink_to("../runs/19/data")
+    (tmp_path / "in" / "latest" / "hidden").symlink_to("../_kept/19")
+    both = ["in/runs/18/data/a.parquet", "in/runs/19/data/a.parquet"]
+    assert found("in/") == ["in/latest/hidden/b.parquet", *both]
+    assert found("in/**/data/*.parquet") == both
+    assert found("in/runs/*/data/") == both
+    # What only the link leads to stays input.
+    assert found("in/latest/data/") == ["in/latest/data/a.parquet"]
+    assert found("in/l*/data/*.parquet") == ["in/latest/data/a.parquet"]
+    assert found("in/dates/*/data/*.parquet") == ["in/dates/18/data/a.parquet"]
+    (tmp_path / "through").symlink_to(tmp_path / "in")
+    assert found("through/**/data/*.parquet") == [name.replace("in/", "through/") for name in both]
+
+
 @pytest.mark.parametrize(
     ("uri", "file", "taken"),
     [
