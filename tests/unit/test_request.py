@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -102,15 +101,13 @@ def test_a_run_named_after_one_night_is_not_of_another(lake: Lake) -> None:
     assert lake.request(run_id="2026-11-18", date=None).date == "2026-11-18"
 
 
-@pytest.mark.parametrize("pattern", ["*/latest/data/*.parquet", "out/dates/*/data/", "**/runs/**"])
-def test_a_job_never_scores_its_own_predictions_by_any_name_they_have(lake: Lake, pattern: str) -> None:
-    """`latest/data` and `dates/<date>/data` in the output are links to them. Those of another job are input."""
-    lake.ready(output__uri="out/", input__uri=pattern)
-    with pytest.raises(JobError, match=r"output\.uri: .*/out lies inside input\.uri|lies inside output\.uri"):
+@pytest.mark.parametrize("place", ["latest", "dates/*"])
+def test_a_job_never_scores_its_own_predictions_by_any_name_they_have(lake: Lake, place: str) -> None:
+    """`latest/data` and `dates/<date>/data` in its output are links to them. Those of another job are input."""
+    lake.ready(output__uri="out/", input__uri=f"*/{place}/data/*.parquet")
+    with pytest.raises(JobError, match=r"output\.uri: .*/out lies inside input\.uri"):
         check_request(lake.request())
-    lake.write_file("a.parquet", 0, 10).rename(lake.folder / "a.parquet")
-    for folder in ("other/latest/data", "other/dates/2026-11-18/data", "other/runs/x"):
-        (lake.folder / folder).mkdir(parents=True)
-        shutil.copy(lake.folder / "a.parquet", lake.folder / folder)
-    lake.ready(output__uri="mine/", input__uri=pattern.replace("*/", "other/", 1).replace("out/", "other/"))
-    assert check_request(lake.request())
+    lake.write_file("../other/latest/data/a.parquet", 0, 10)
+    lake.write_file("../other/dates/2026-11-18/data/a.parquet", 0, 10)
+    lake.write_job(output__uri="out/", input__uri=f"other/{place}/data/*.parquet")
+    check_request(lake.request())
