@@ -117,7 +117,7 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str]) -> str:
     if not now.number:
         return ""
     for _ in range(_MAX_ROUNDS):
-        places = _Places(storage, output, job, now)
+        places = _Places(storage, output, job, now, now.nights())
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(places.show_date, sorted(dates | places.changed_since(shown))))
         problem = places.show_latest()
@@ -138,23 +138,24 @@ def _shown(storage: Storage, output: str) -> Snapshot | None:
 
 @dataclass(frozen=True)
 class _Places:
-    """The places of one output, as one snapshot wants them."""
+    """The places of one output, as one snapshot wants them. nights: the snapshot's, made once."""
 
     storage: Storage
     output: str
     job: str
     now: Snapshot
+    nights: dict[str, str]
 
     def changed_since(self, before: Snapshot | None) -> set[str]:
         """The dates of which readers see something else than in an earlier snapshot; all, if that is not known."""
         if before is None:
-            return {*self.now.nights(), *self.storage.subfolders(join(self.output, "dates"))}
+            return {*self.nights, *self.storage.subfolders(join(self.output, "dates"))}
         old, new = ({(date, run, each.runs[run]) for date, run in each.nights().items()} for each in (before, self.now))
         return {date for date, _, _ in old ^ new}
 
     def show_date(self, date: str) -> None:
         """Write the place of a date, or empty it if nothing is published of it."""
-        run = self.now.nights().get(date)
+        run = self.nights.get(date)
         self._show(join(self.output, "dates", date), f"{self.job}-{date}", self._read(run) if run else None)
 
     def show_latest(self) -> str:

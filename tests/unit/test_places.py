@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar.flows.commands import looking, publishing
 from nightjar.inference import faults, places, publish, visibility
 from nightjar.inference.errors import Denied, JobError, StorageError
 from nightjar.inference.faults import FaultyStorage
@@ -28,6 +29,7 @@ from nightjar.inference.publish import Origin, Published, Snapshot
 from nightjar.inference.sink import checksum
 from nightjar.inference.storage import LakeStorage, Storage, StorageSettings, is_local, join
 from s3 import S3Server, weed
+from support import Lake
 
 JOB = "delays"
 PARTS, ROWS = 4, 5
@@ -441,6 +443,30 @@ def test_what_is_asked_for_is_what_files_json_holds(output: Output) -> None:
     assert places.published(output.storage, output.uri, "2026-11-18").run == "2026-11-18"
     with pytest.raises(JobError, match="'2026-11-17' is not published"):
         places.published(output.storage, output.uri, "2026-11-17")
+
+
+def test_the_commands_that_change_what_readers_see_lead_them_on(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    """`files` mends what is behind, and prints as JSON what lies there; rollback and unpublish go on."""
+    job, output = str(lake.ready().job_path), Output(str(lake.out))
+    for night in ("2026-11-18", NIGHT):
+        output.publish(night)
+    looking.files(job, as_json=True)
+    assert capsys.readouterr().out == (lake.out / "latest/files.json").read_text()
+    assert output.night("latest") == output.night(f"dates/{NIGHT}") == f"{NIGHT} r1"
+    publishing.rollback(job, dry_run=True)
+    assert output.night("latest") == f"{NIGHT} r1"
+    publishing.rollback(job)
+    assert (output.night("latest"), output.empty(f"dates/{NIGHT}")) == ("2026-11-18 r1", True)
+    output.publish(NIGHT, 2)
+    looking.files(job)
+    assert output.night("latest") == f"{NIGHT} r2"
+    publishing.unpublish(job, "2026-11-18")
+    assert output.empty("dates/2026-11-18")
+    # Where it cannot be written, that is said, and no error: what the command did is done.
+    Path(lake.out, "latest", "data").unlink()
+    Path(lake.out, "latest", "data").mkdir()
+    publishing.rollback(job, to=1)
+    assert "Note: latest/ and dates/ could not be written" in capsys.readouterr().err
 
 
 @pytest.mark.s3
