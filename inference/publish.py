@@ -200,10 +200,12 @@ def data_parts(storage: Storage, output: str, run: str, entry: Published) -> pa.
     Raises:
         JobError: the manifest or the list of shards is not what was published.
     """
-    manifest = read_manifest(storage, output, entry)
-    file = join(output, "runs", run, f"r{entry.revision}", manifest["shards"]["file"])
+    listed = read_manifest(storage, output, entry).get("shards")
+    if listed is None:
+        raise JobError(f"{join(output, entry.manifest)}: names no list of shards; restore it")
+    file = join(output, "runs", run, f"r{entry.revision}", listed["file"])
     raw = storage.read(file)
-    if checksum(raw) != manifest["shards"]["checksum"]:
+    if checksum(raw) != listed["checksum"]:
         raise JobError(f"{file}: not the file that was published; restore it")
     return outcomes.parts(raw, "data")
 
