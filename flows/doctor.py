@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +19,9 @@ from prefect.settings import PREFECT_API_URL
 
 from nightjar.flows.api import ask_api, check_limit
 from nightjar.flows.cluster import describe_cluster, named
+from nightjar.flows.cluster.token import readers_of_token, token_file
+from nightjar.flows.display import counted
+from nightjar.flows.listening import listeners
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.predictors.torch import describe_devices
 from nightjar.inference.request import RunRequest, check_request, make_request
@@ -24,6 +29,9 @@ from nightjar.inference.resume import probe
 
 _SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "torch", "boto3")
 _SKEW_S = 30.0
+_PORTS = 5
+"""So many ports that other machines reach are listed."""
+
 _SHM_BYTES = 512 << 20
 """Containers have 64 MB unless told otherwise."""
 
@@ -43,6 +51,8 @@ def examine(job: str | None, ray: str | None) -> Iterator[Finding]:
     yield _versions()
     yield from _prefect()
     yield _cluster(ray)
+    yield _token()
+    yield _network()
     yield _memory()
     yield Finding("GPUs", True, describe_devices())
     if job is not None:
@@ -97,6 +107,30 @@ def _cluster(address: str | None) -> Finding:
         return Finding("Ray", True, describe_cluster(named(address)))
     except NightjarError as error:
         return Finding("Ray", False, str(error), "see docs/clusters.md")
+
+
+def _token() -> Finding:
+    """Whoever reads Ray's token may run code in this user's clusters."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return Finding("token", True, "Ray's is in RAY_AUTH_TOKEN")
+    path = token_file()
+    if open_to := readers_of_token():
+        found = f"others may read Ray's, {path} has mode {open_to}"
+        return Finding("token", False, found, f"chmod 600 {shlex.quote(str(path))}")
+    return Finding("token", True, f"Ray's, {path}, is for this user alone" if path.exists() else "Ray has none yet")
+
+
+def _network() -> Finding:
+    """A run that starts a Ray of its own listens on loopback only; a cluster and its nodes are there to be reached."""
+    found = list(listeners())
+    open_to = sorted((each for each in found if not each.on_loopback), key=lambda each: not each.of_local_run)
+    said = f"of Nightjar, Ray and Prefect {counted(len(found) - len(open_to), 'port')} on loopback only"
+    if open_to:
+        said += f", {counted(len(open_to), 'port')} for other machines: {'; '.join(map(str, open_to[:_PORTS]))}"
+        said += "; …" if len(open_to) > _PORTS else ""
+    if not any(each.of_local_run for each in open_to):
+        return Finding("network", True, said)
+    return Finding("network", False, said, "a local run should not: end that process, and report it")
 
 
 def _memory() -> Finding:

@@ -5,9 +5,6 @@
 #   sh tests/system.sh VENV
 set -u
 venv=$1
-compose=docker-compose_2.26.1-4_amd64.deb
-digest=47681197cb2b1ab88206b42a1a92fc75f50d9530a6322d03494a473eed0408ea
-pool=http://deb.debian.org/debian/pool/main/d/docker-compose
 
 missing=""
 command -v chromium >/dev/null || missing="$missing chromium"
@@ -25,16 +22,17 @@ if [ -n "$missing" ]; then
   fi
 fi
 
+# Compose alone, without an engine: its file is taken out of whichever package of version 2 the package manager has.
 if [ ! -x "$venv/bin/docker-compose" ]; then
   work=$(mktemp -d)
-  if command -v dpkg-deb >/dev/null && [ "$(uname -m)" = x86_64 ] \
-    && "$venv/bin/python" -c "import sys, urllib.request as u; u.urlretrieve(*sys.argv[1:])" "$pool/$compose" "$work/$compose" \
-    && echo "$digest  $work/$compose" | sha256sum --check --quiet \
-    && dpkg-deb -x "$work/$compose" "$work/unpacked"; then
-    cp "$work/unpacked/usr/libexec/docker/cli-plugins/docker-compose" "$venv/bin/docker-compose"
-  else
-    echo "no docker-compose to check the compose file with: that test is skipped"
-  fi
+  for package in docker-compose-v2 docker-compose-plugin docker-compose; do
+    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || break
+    (cd "$work" && apt-get download -qq "$package" && dpkg-deb -x "$package"_*.deb unpacked) >/dev/null 2>&1
+    found=$(find "$work" -path "*/cli-plugins/docker-compose" -type f | head -n 1)
+    [ -n "$found" ] && cp "$found" "$venv/bin/docker-compose" && break
+  done
+  [ -x "$venv/bin/docker-compose" ] \
+    || echo "no docker-compose 2 among this system's packages to check the compose file with: that test is skipped"
   rm -rf "$work"
 fi
 exit 0

@@ -82,6 +82,11 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
+def is_of_local_run(process: psutil.Process) -> bool:
+    """Whether a process was started by some run's own Ray."""
+    return _MARK in process.environ()
+
+
 def tidy_up() -> None:
     """End and remove what is left of runs of this user that were killed; keep the logs of the last few."""
     killed = [(owner.at, folder) for folder in _folders() if (owner := _owner(folder)) and is_dead(owner)]

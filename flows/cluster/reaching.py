@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import grpc
 import psutil
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray.exceptions import RayError
 
+from nightjar.flows.cluster.starting import essence
 from nightjar.inference.errors import ClusterError
 
 _REACH_S = 10.0
@@ -30,7 +32,10 @@ def reach(address: str) -> None:
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", _TRIES)
     # A head uses the token it finds on its machine; a client does only when told to.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    try:
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    except RayError as error:
+        raise unusable(address, essence(error)) from error
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
         return

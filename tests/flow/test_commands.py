@@ -23,6 +23,9 @@ from support import Lake, command, nightjar
 
 pytestmark = pytest.mark.flow
 
+ALWAYS = ("versions", "Prefect", "clock", "Ray", "token", "network", "memory", "GPUs")
+"""What doctor looks at with and without a job."""
+
 
 def test_help_fits_a_screen_and_shows_examples() -> None:
     """24 lines would be nice; 40 is what a terminal has today."""
@@ -256,10 +259,12 @@ def test_a_replayed_row_shows_what_went_in_and_what_came_out() -> None:
 
 def test_doctor_finds_all_well(tmp_path: Path, api_env: dict[str, str]) -> None:
     lake = Lake(tmp_path).ready()
-    done = command("doctor", lake.job_path, "--json", env=api_env)
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    done = command("doctor", lake.job_path, "--json", env={**api_env, "RAY_AUTH_TOKEN_PATH": str(token)})
     found = {line["what"]: line for line in json.loads(done.stdout)}
     assert done.returncode == 0, done.stdout
-    assert set(found) == {"versions", "Prefect", "clock", "Ray", "memory", "GPUs", "job", "input", "output"}
+    assert found.keys() == {*ALWAYS, "job", "input", "output"}
     assert api_env["PREFECT_API_URL"] in found["Prefect"]["found"]
     assert "3 columns" in found["input"]["found"]
 
@@ -267,13 +272,17 @@ def test_doctor_finds_all_well(tmp_path: Path, api_env: dict[str, str]) -> None:
 def test_doctor_names_what_is_wrong_and_the_remedy(tmp_path: Path, api_env: dict[str, str]) -> None:
     """Each thing on a line of its own; one does not hide another; exit 1."""
     lake = Lake(tmp_path).ready(carry=["idd"])
-    env = {**api_env, "PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    token = tmp_path / "token"
+    token.write_text("a token")
+    token.chmod(0o644)
+    env = {**api_env, "PREFECT_API_URL": "http://127.0.0.1:9/api", "RAY_AUTH_TOKEN_PATH": str(token)}
     done = command("doctor", lake.job_path, "--ray", "127.0.0.1:9", env=env)
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     wrong = [line for line in lines if line.startswith("NO ")]
-    assert [line.split()[1] for line in wrong] == ["Prefect", "Ray", "input"], done.stdout
+    assert [line.split()[1] for line in wrong] == ["Prefect", "Ray", "token", "input"], done.stdout
     assert "no usable Ray cluster at 127.0.0.1:9" in wrong[1]
-    assert "carry: 'idd' is not a column of the input; did you mean 'id'?" in wrong[2]
-    assert sum("→" in line for line in lines) == 3
+    assert "carry: 'idd' is not a column of the input; did you mean 'id'?" in wrong[3]
+    assert f"→ chmod 600 {token}" in done.stdout
+    assert sum("→" in line for line in lines) == 4
     assert "Traceback" not in done.stdout + done.stderr

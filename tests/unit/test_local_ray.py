@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,11 +16,22 @@ import pytest
 import ray
 
 from nightjar.flows.cluster import local
+from nightjar.flows.cluster.reaching import reach
 from nightjar.flows.cluster.token import keep_token_private, readers_of_token
+from nightjar.flows.doctor import examine
+from nightjar.flows.listening import Listener, listeners
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.writers import Writer, this_writer
 
 TIMED_OUT = "The current node timed out during startup. This could happen because the GCS has become overloaded."
+
+
+LISTENS = """
+import socket, sys
+open_to = [socket.create_server((address, 0)) for address in ("127.0.0.1", "0.0.0.0")]
+print("listens", flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -158,6 +170,14 @@ def test_a_token_that_others_could_read_is_closed_to_them(home: Path) -> None:
     assert readers_of_token() == ""
 
 
+def test_a_token_file_that_holds_none_is_one_sentence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a cluster that somebody else started; nobody is asked there before."""
+    (home / "token").touch()
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "token"))
+    with pytest.raises(ClusterError, match=r"no usable Ray cluster at 127\.0\.0\.1:9: RAY_AUTH_TOKEN_PATH is set but"):
+        reach("127.0.0.1:9")
+
+
 @pytest.mark.parametrize(("name", "value"), [("RAY_AUTH_MODE", "disabled"), ("RAY_AUTH_TOKEN", "said")])
 def test_without_need_no_token_is_made(home: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
@@ -169,3 +189,29 @@ def test_a_token_that_cannot_be_kept_is_one_sentence(home: Path) -> None:
     (home / ".ray").write_text("no folder")
     with pytest.raises(ClusterError, match=r"Ray's token cannot be kept in .*auth_token: .*RAY_AUTH_TOKEN"):
         keep_token_private()
+
+
+def test_doctor_tells_of_a_local_run_that_others_could_reach() -> None:
+    """And which of its ports they cannot."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTENS],
+        env={**os.environ, "NIGHTJAR_RAY_FOLDER": "/tmp/njray-1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"listens\n"
+        seen = {each.address: each.on_loopback for each in listeners() if each.pid == process.pid}
+        found = next(each for each in examine(None, None) if each.what == "network")
+        process.communicate(b"")
+    assert seen == {"127.0.0.1": True, "0.0.0.0": False}
+    assert not found.ok
+    assert f"(process {process.pid}) at 0.0.0.0 port" in found.found
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [("127.0.0.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("::", False), ("192.0.2.1", False)],
+)
+def test_which_addresses_only_this_machine_reaches(address: str, loopback: bool) -> None:
+    assert Listener(1, "raylet", address, 1, True).on_loopback is loopback
