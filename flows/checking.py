@@ -74,7 +74,8 @@ def as_text(said: dict[str, Any]) -> list[str | Table]:
     scores = f"scores {sample['rows']:,} rows of {_places(sample['places'])} on" if sample["rows"] else "is on"
     parts: list[str | Table] = [
         f"{said['job']}: {said['files']:,} files, {said['rows']:,} rows; the model loads and {scores} "
-        f"{said['device']}; {said['output']} accepts conditional writes. Ready.",
+        f"{said['device']}; {said['output']} accepts conditional writes. "
+        f"{'Ready, but see the notes.' if said['notes'] else 'Ready.'}",
         f"  columns    {', '.join(columns)}",
         *(f"  {'' if index else 'identity':<10} {line(what)}" for index, what in enumerate(said["identity"])),
     ]

@@ -6,12 +6,11 @@ Stricter than the preflight of a run, which goes on once it has seen the model w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from nightjar.inference.assignment import WorkerSpec
-from nightjar.inference.columns import FiniteState, holds_floats
 from nightjar.inference.errors import (
     BatchesBroken,
     JobError,
@@ -21,6 +20,7 @@ from nightjar.inference.errors import (
     ShardError,
     StorageError,
 )
+from nightjar.inference.gates import column_gates_of
 from nightjar.inference.job import Job
 from nightjar.inference.metrics import Metrics, nonfinite_notes
 from nightjar.inference.scoring import Scored, Scorer
@@ -133,20 +133,27 @@ def examine(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> It
 def _look(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Examined]:
     """What is known after each place: one that ends the process takes nothing of the others with it."""
     found, error = Sampled(), ""
-    floats = {name: FiniteState() for name, kind in worker.spec.job.model.output_types().items() if holds_floats(kind)}
+    job = worker.spec.job
+    counted = Metrics.for_job(job)
+    counted.evaluation = None  # the labels were looked at before
     for place, piece in enumerate(places):
         try:
-            found = _place(worker, piece, found, floats)
+            found = _place(worker, piece, found, counted)
         except ProcessSpoilt as spoilt:
             error = str(spoilt)
-        nonfinite = nonfinite_notes({name: asdict(state) for name, state in floats.items()}, "the sample")
-        notes = *found.cut, *([WRITES] if worker.scorer.wrote else []), *nonfinite
+        judged = (gate.judge_column(counted.columns[gate.column]) for gate in column_gates_of(job))
+        notes = (
+            *found.cut,
+            *([WRITES] if worker.scorer.wrote else []),
+            *nonfinite_notes(counted.results()["outputs"], "the sample"),
+            *(f"{gate.name} does not pass on the sample: {gate.sentence}" for gate in judged if not gate.passed),
+        )
         yield Examined(worker.scorer.device, error, place, notes=notes, sampled=found)
         if error:
             return
 
 
-def _place(worker: ShardWorker, piece: Piece, found: Sampled, floats: dict[str, FiniteState]) -> Sampled:
+def _place(worker: ShardWorker, piece: Piece, found: Sampled, counted: Metrics) -> Sampled:
     """What was found before, and what one place adds to it."""
     try:
         table = parquet.read_sample(worker.spec.storage, piece, worker.spec.schema, SAMPLE_ROWS)
@@ -163,21 +170,25 @@ def _place(worker: ShardWorker, piece: Piece, found: Sampled, floats: dict[str, 
         scored = None
     if witness.broken:
         found = replace(found, broken=(*found.broken, f"{witness.broken} {where}"))
-    return found if scored is None else _scored(worker.spec.job, piece.uri, table, scored, found, floats)
+    if scored is None:
+        return found
+    kept = table if scored.kept is None else table.take(pa.array(scored.kept))
+    columns = {name: kept[name] for name in worker.spec.job.carry} | dict(
+        zip(scored.outputs.column_names, scored.outputs.columns, strict=True)
+    )
+    return _counted(piece.uri, pa.table(columns), scored, found, counted)
 
 
-def _scored(
-    job: Job, uri: str, table: pa.Table, scored: Scored, found: Sampled, floats: dict[str, FiniteState]
-) -> Sampled:
-    for name, state in floats.items():
-        state.update(scored.outputs[name])
+def _counted(uri: str, written: pa.Table, scored: Scored, found: Sampled, counted: Metrics) -> Sampled:
+    """written: carried columns and outputs, as a part would have them."""
+    counted.update(written, None)
     first = scored.failures[0] if scored.failures else None
     return replace(
         found,
         failed=found.failed + len(scored.failures),
         first_failure=found.first_failure or (f"{uri}: {first.error}: {first.message}" if first else ""),
-        nonfinite=tuple((name, state.nonfinite) for name, state in floats.items() if state.nonfinite),
-        shown=found.shown or _shown(job, uri, table, scored),
+        nonfinite=tuple((name, state.nonfinite) for name, state in counted.outputs.items() if state.nonfinite),
+        shown=found.shown or (_shown(uri, written) if written.num_rows else None),
     )
 
 
@@ -196,12 +207,7 @@ class _Witness:
             raise
 
 
-def _shown(job: Job, uri: str, table: pa.Table, scored: Scored) -> Shown | None:
-    """The first rows that have predictions."""
-    if not scored.outputs.num_rows:
-        return None
-    kept = table if scored.kept is None else table.take(pa.array(scored.kept))
-    columns = [*(kept[name] for name in job.carry), *scored.outputs.columns]
-    count = min(SHOWN_ROWS, scored.outputs.num_rows)
-    rows = tuple(tuple(shown(column[row], _SHOWN_CHARS) for column in columns) for row in range(count))
-    return Shown(uri, (*job.carry, *scored.outputs.column_names), rows)
+def _shown(uri: str, written: pa.Table) -> Shown:
+    count = min(SHOWN_ROWS, written.num_rows)
+    rows = tuple(tuple(shown(column[row], _SHOWN_CHARS) for column in written.columns) for row in range(count))
+    return Shown(uri, tuple(written.column_names), rows)

@@ -102,6 +102,17 @@ def test_rows_that_fail_files_that_do_and_what_is_not_finite_are_notes(lake: Lak
     assert "column 'x' is missing: its shards will fail" in sample_notes(lake.worker_spec(), found)[0]
 
 
+def test_a_gate_that_the_sample_fails_is_a_note(lake: Lake) -> None:
+    """Of an output and of a carried column, over all places; nothing is published in the morning if it stays so."""
+    lake.write_model()
+    lake.ready(checks=[{"column": "score", "max": 14000}, {"column": "id", "min": 0, "max": 5}])
+    *_, last = examine(lake.worker_spec(), samples(lake.planned()))
+    assert isinstance(last, Examined)
+    gates = [note.partition(": ")[0] for note in last.notes]
+    assert gates == ["score.max does not pass on the sample", "id.max does not pass on the sample"]
+    assert "The greatest 'score' is 14062, above checks[0].max = 14000." in last.notes[0]
+
+
 def test_a_batch_that_no_row_explains_is_a_note_if_it_is_in_one_file(lake: Lake) -> None:
     """A run goes on after one such accident; at its first two places it would not."""
     body = """if 4010 in x and len(x) > 1:
