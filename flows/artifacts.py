@@ -9,6 +9,7 @@ import contextvars
 import shlex
 import threading
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -28,14 +29,14 @@ from prefect.runtime import flow_run
 
 from nightjar.flows.advice import aftermath, remedies
 from nightjar.flows.display import counted, describe
-from nightjar.flows.escaping import code, markdown
+from nightjar.flows.escaping import code, line, markdown
 from nightjar.flows.summary import notes as left_to_do
 from nightjar.inference import endings
 from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.gates import GateResult
 from nightjar.inference.metrics import nonfinite_notes
 from nightjar.inference.progress import Progress
-from nightjar.inference.report import MAX_LINES, RunReport, follow
+from nightjar.inference.report import MAX_LINES, RunReport, follow, printed_last
 from nightjar.inference.request import RunRequest
 from nightjar.inference.revisions import newest_revision
 from nightjar.inference.run import Publication, Scored, Verdict
@@ -45,6 +46,9 @@ PATIENCE_S = 5.0
 """So long a task waits at its end for its artifacts to be taken."""
 
 _CELL = 300
+_PRINTED = 3
+"""Of so many failed shards a page says what they printed last; the table of shards has more."""
+
 Send = Callable[[], object]
 
 
@@ -101,6 +105,7 @@ def _so_far(run: str, progress: Progress) -> str:
     return (
         f"{markdown(run)}: {progress.done_shards:,} of {progress.shards:,} shards, {progress.rows_out:,} rows scored, "
         f"{progress.rows_quarantined:,} quarantined, {counted(progress.failed_attempts, 'failed attempt')}"
+        + ("; loading the model" if progress.step == "load" else "")
     )
 
 
@@ -192,9 +197,30 @@ def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> 
             f"{code(f'nightjar {command}')}"
             for word, command in commands.items()
         ],
+        *_printed(request),
     ]
     page = "\n".join(lines)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(how))})
+
+
+def _printed(request: RunRequest) -> list[str]:
+    """What was printed last where it failed."""
+    try:
+        found = printed_last(request.storage, request.run_uri)
+    except StorageError:
+        return []
+    if not found:
+        return []
+    command = shlex.join(["nightjar", "logs", request.job_path, request.run_id, *request.place])
+    lines = ["", f"Printed last; all of it: {code(command)}"]
+    for shard, last in islice(found.items(), _PRINTED):
+        lines += [
+            "",
+            f"shard {code(shard)}" if shard else "by the workers",
+            "",
+            *(f"    {line(each)}" for each in last),
+        ]
+    return lines
 
 
 def _shard_tables(request: RunRequest, revision: int) -> dict[str, Send]:
@@ -291,6 +317,9 @@ def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        text = " ⏎ ".join(value)  # of what was printed, the end says most
+        return markdown(text if len(text) <= _CELL else "…" + text[-_CELL:])
     if not isinstance(value, str):
         return value
     return markdown(value if len(value) <= _CELL else value[:_CELL] + "…")

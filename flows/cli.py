@@ -13,7 +13,17 @@ from typing import Annotated, Any
 
 import typer
 
-from nightjar.flows.commands import EXIT_INTERRUPTED, EXIT_USAGE, err, looking, publishing, running, say, scheduling
+from nightjar.flows.commands import (
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    err,
+    logs,
+    looking,
+    publishing,
+    running,
+    say,
+    scheduling,
+)
 from nightjar.inference.errors import NightjarError, Terminated
 
 EXAMPLES = """Examples:
@@ -54,6 +64,7 @@ for command in (
     looking.status,
     looking.runs,
     looking.show,
+    logs.logs,
     running.retry,
     running.replay,
     looking.files,

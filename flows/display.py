@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
@@ -23,7 +24,13 @@ from nightjar.inference.request import RunRequest
 POLL_S = 0.5
 PLAIN_EVERY_S = 10.0
 _QUIET_S = 120.0
-_STEPS = {"score": "scoring", "validate": "validating", "publish": "publishing"}
+_STEPS = {
+    "plan": "planning",
+    "load": "loading the model",
+    "score": "scoring",
+    "validate": "validating",
+    "publish": "publishing",
+}
 
 
 def describe(progress: Progress, *, running: bool = False) -> str:
@@ -77,7 +84,7 @@ def duration(seconds: float) -> str:
 
 
 class _Watch:
-    """What is going on: a word of the command's until the flow runs, from then on the run's ledger."""
+    """What is going on: a word of the command's until its flow writes the run's ledger, from then on what that says."""
 
     def __init__(self, request: RunRequest) -> None:
         self.name = f"{request.job.name} {request.run_id}"
@@ -94,11 +101,14 @@ class _Watch:
     def steps(self) -> Iterator[tuple[str, Progress | None]]:
         """What is being done and how far it is, every `POLL_S`, and once more at the end."""
         ledger = follow(self._request.storage, self._request.run_uri)
+        before = self._writer_before(ledger)
         progress: Progress | None = None
         while True:
             last = self.done.wait(POLL_S)
             try:
                 progress = next(ledger) if self.flowing.is_set() else None
+                # What an earlier command left is not what this one does.
+                progress = progress if progress and progress.writer != before else None
             except StorageError as error:
                 # The display must not end a run that still can write; it looks again.
                 print(f"progress cannot be read: {error}", file=sys.stderr)
@@ -106,6 +116,20 @@ class _Watch:
             yield (_STEPS[progress.step] if progress and progress.step else self.doing), progress
             if last:
                 return
+
+    def _writer_before(self, ledger: Iterator[Progress | None]) -> str:
+        """Who wrote the run last before this command did."""
+        with suppress(StorageError):
+            found = next(ledger)
+            return found.writer if found else ""
+        return ""
+
+
+class _Clock(ProgressColumn):
+    """The time since the command began. Rich's own stands still where all shards are done: some steps follow then."""
+
+    def render(self, task: Task) -> Text:
+        return Text(str(dt.timedelta(seconds=int(task.elapsed or 0))), style="progress.elapsed")
 
 
 @contextmanager
@@ -132,7 +156,7 @@ def _live(watch: _Watch, console: Console) -> None:
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
         TextColumn("{task.fields[shards]}"),
-        TimeElapsedColumn(),
+        _Clock(),
     )
     bar = Bar(*columns, console=console)
     task: TaskID = bar.add_task(watch.doing, total=None, shards="")

@@ -74,6 +74,13 @@ def sample_rows(title: str, names: Sequence[str], rows: Iterable[Sequence[str]])
     return table
 
 
+def printed(found: Sequence[dict[str, Any]]) -> str:
+    """What was printed last in the shards of a report that have no result; empty where nothing was."""
+    said = [(row["shard"], row["printed last"]) for row in found if row["printed last"]]
+    lines = [f"  shard {shard}\n" + "\n".join(f"    {line(each)}" for each in last) for shard, last in said]
+    return "\n".join(["Printed last, in shards without result", *lines]) if lines else ""
+
+
 def incidents(found: Sequence[dict[str, Any]], limit: int) -> str:
     """What went wrong in a run, in lines that can be copied. limit: so many, at most, were asked for."""
     first = f" (the first {limit:,}; --lines shows more)" if len(found) >= limit else ""

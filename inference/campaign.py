@@ -202,6 +202,7 @@ class Campaign:
     def _take(self, event: Event, running: dict[str, Started], crumbs: dict[str, Crumb]) -> None:
         if not self.first_event_at:
             self.first_event_at = time.time()
+            self._save({"t": "doing", "step": "score"})
         match event:
             case Started():
                 running[event.shard] = event

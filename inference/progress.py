@@ -11,7 +11,8 @@ from typing import Any
 class Progress:
     """Totals of a run. Rows of shards whose footer could not be read are not in `rows`.
 
-    cuts: batches that raised and were scored in parts. step: which step writes the ledger now.
+    cuts: batches that raised and were scored in parts. step: what is being done: plan, load, score, validate, publish.
+    writer: the nonce of who does it.
     """
 
     shards: int = 0
@@ -28,6 +29,7 @@ class Progress:
     first_start: float = 0.0
     last_end: float = 0.0
     step: str = ""
+    writer: str = ""
 
     def fold(self, record: dict[str, Any]) -> None:
         """Count one ledger record."""
@@ -47,12 +49,22 @@ class Progress:
         elif kind == "split":
             self.shards += record["into"] - 1
         elif kind == "opened":
-            self.step = record["writer"]["task"]
+            self._open(record["writer"])
+        elif kind == "doing":
+            self.step = record["step"]
+
+    def _open(self, writer: dict[str, Any]) -> None:
+        """A step begins. What earlier commands scored is taken over by one that scores: speed and times are its own."""
+        self.step, self.writer = writer["task"], writer["nonce"]
+        if self.step == "score":
+            self.step = "plan"
+            self.reused_shards, self.reused_rows = self.done_shards, self.rows_out + self.rows_quarantined
+            self.retries, self.first_start, self.last_end = 0, 0.0, 0.0
 
     def _plan(self, record: dict[str, Any]) -> None:
         totals = {name: record[name] for name in ("shards", "rows", "done_shards", "rows_out", "rows_quarantined")}
         # What failed under an earlier plan failed all the same.
-        kept = Progress(step=self.step, failed_attempts=self.failed_attempts, deaths=self.deaths)
+        kept = Progress(step=self.step, writer=self.writer, failed_attempts=self.failed_attempts, deaths=self.deaths)
         self.__dict__.update(asdict(kept) | totals)
         self.reused_shards = self.done_shards
         self.reused_rows = self.rows_out + self.rows_quarantined
@@ -65,6 +77,8 @@ class Progress:
             self.reused_shards += 1
             self.reused_rows += record["rows_in"]
             return
+        if self.step in ("plan", "load"):  # ledgers of before do not say that it began
+            self.step = "score"
         self.retries += record["retries"]
         self.cuts += record.get("cuts", 0)  # receipts of before have none
         started = record["started_at"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.ledger import Ledger, replay
 from nightjar.inference.outcomes import lines, outcomes, part_names
 from nightjar.inference.plan import Plan, shard_of_line
+from nightjar.inference.printed import last_lines, tail
 from nightjar.inference.progress import Progress
 from nightjar.inference.request import RunRequest
 from nightjar.inference.shards import Failed, clip
@@ -60,6 +61,13 @@ class RunReport:
         self.plan = plan or Plan.of([])
         self.outcomes = outcomes(self.plan, self.ledger, self.state)
 
+    @cached_property
+    def _printed(self) -> dict[str, list[str]]:
+        """The last lines of shards without result."""
+        planned, committed = self._planned, self.state.committed
+        lost = {shard: said for shard, said in self.state.failures.items() if shard in planned - committed}
+        return said_last(self.storage, self.uri, lost)
+
     def shards(self, limit: int = MAX_LINES) -> list[dict[str, Any]]:
         """The shards a person wants to see: without result first, then those that failed before, then the slowest."""
         failures = {shard: len(found) for shard, found in self.state.failures.items()}
@@ -85,6 +93,7 @@ class RunReport:
             "seconds": round(line["seconds"], 2) if line["seconds"] is not None else "",
             "worker": line["worker"] or "",
             "shard": line["shard"],
+            "printed last": self._printed.get(line["shard"], []) if line["status"] == "missing" else [],
         }
 
     def incidents(self, limit: int = MAX_LINES) -> list[dict[str, Any]]:
@@ -178,6 +187,30 @@ class RunReport:
     def _rows(self, uri: str) -> pa.Table:
         with pq.ParquetFile(self.storage.open(uri)) as file:
             return file.read(columns=["_file", "_row", "error", "message", "replay"], use_threads=False)
+
+
+def said_last(storage: Storage, revision: str, failures: Mapping[str, Sequence[Failed]]) -> dict[str, list[str]]:
+    """What was printed last in failed shards; nothing where that cannot be read: it is no reason to say no more."""
+    try:
+        return last_lines(storage, revision, failures)
+    except StorageError:
+        return {}
+
+
+def printed_last(storage: Storage, run_uri: str) -> dict[str, list[str]]:
+    """What was printed last in the shards of a run that have no result; under "", if none failed, by its workers.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    newest = revs.newest_revision(storage, run_uri)
+    if newest is None or newest.sealed:
+        return {}
+    failures = lost(storage, newest)
+    if failures:
+        return last_lines(storage, newest.uri, failures)
+    said = tail(storage, newest.uri)
+    return {"": said} if said else {}
 
 
 def lost(storage: Storage, revision: revs.Revision) -> dict[str, list[Failed]]:

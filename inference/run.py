@@ -244,7 +244,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         listener(progress)
         gates.enforce(judge_input(request, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
-        loaded = _preflight(spec, made, writer)
+        loaded = _preflight(spec, made, writer, progress, listener)
         campaign.run()
         started = (campaign.first_event_at or time.time()) - began
         return Scored(
@@ -375,12 +375,16 @@ def _only(request: RunRequest, made: Plan) -> frozenset[str]:
     return frozenset(request.shards)
 
 
-def _preflight(spec: WorkerSpec, made: Plan, writer: LedgerWriter) -> Loaded:
+def _preflight(spec: WorkerSpec, made: Plan, writer: LedgerWriter, progress: Progress, listener: Listener) -> Loaded:
     """Try the model, unless nothing is left to score."""
     left = next((shard for shard in made.shards() if shard.id not in writer.state.committed), None)
     if left is None:
         return Loaded("")
     check_cluster(spec.job, descriptors=made.table.nbytes)
+    doing = {"t": "doing", "step": "load"}
+    writer.append([doing])
+    progress.fold(doing)
+    listener(progress)
     return tasks.preflight(spec, samples(made))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,7 +34,10 @@ from nightjar.inference.watchdog import Watchdog
 class ShardWorker:
     """Scores shards with a model loaded once."""
 
-    def __init__(self, spec: WorkerSpec, scorer: Scorer | None = None) -> None:
+    def __init__(
+        self, spec: WorkerSpec, scorer: Scorer | None = None, *, turn_to: Callable[[Started], None] = lambda _: None
+    ) -> None:
+        """turn_to: called with each attempt before its rows are scored; others are read and written meanwhile."""
         pa.set_cpu_count(spec.job.resources.cores)
         memory.use_system()
         self.spec = spec
@@ -50,6 +53,7 @@ class ShardWorker:
         self._at: _At | None = None
         self._behind: tuple[Started, Future[Event]] | None = None
         self._said = 0.0
+        self._turn_to = turn_to
 
     def features(self) -> pa.Schema:
         """The columns the model side is given."""
@@ -140,6 +144,7 @@ class ShardWorker:
     def _score(self, running: _Running) -> Generator[Event, None, Future[Event] | None]:
         """Score one shard, leaving crumbs if it is suspected; returns its write, still going on."""
         shard = running.assignment.shard
+        self._turn_to(running.started)
         assembly = Assembly(self.spec, shard)
         deadline = time.monotonic() + self.spec.job.retry.shard_s
         try:

@@ -109,6 +109,8 @@ def show(
     tell(summary.status_text(found))
     if report and shards:
         out.print(tables.shards(shards, len(report.plan)))
+        if said := tables.printed(shards):
+            tell(said)
     if incidents:
         tell(tables.incidents(incidents, lines))
 

@@ -25,9 +25,10 @@ from ray.data import ActorPoolStrategy, DataContext
 
 from nightjar.inference.assignment import Assignment, WorkerSpec
 from nightjar.inference.engine import NO_EVENT, TICK_S
+from nightjar.inference.engine.gathering import capture, gather
 from nightjar.inference.errors import PassEnded, ProcessSpoilt
 from nightjar.inference.plan import shard_of_line
-from nightjar.inference.shards import Crumb, Event, clip, decode, encode
+from nightjar.inference.shards import Crumb, Event, Failed, clip, decode, encode
 from nightjar.inference.suspects import Attempt, Rows
 from nightjar.inference.worker import ShardWorker
 
@@ -51,11 +52,14 @@ class _Actor:
     """A `ShardWorker` as Ray Data's map_batches wants it: one block of assignments in, events out."""
 
     def __init__(self, sealed: _Sealed) -> None:
-        self._worker = ShardWorker(sealed.spec)
+        self._logs = capture(sealed.spec)
+        self._worker = ShardWorker(sealed.spec, turn_to=self._logs.turn_to)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         try:
             for event in self._worker.process(_assignments(block)):
+                if isinstance(event, Failed):
+                    self._logs.urge()
                 table = pa.table({"event": [json.dumps(encode(event))]})
                 yield table
                 if isinstance(event, Crumb):
@@ -128,6 +132,7 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
         # A task that lost its process leaves its exception in a reference cycle with the pool. Until that is
         # collected the pool's actors live on and hold their CPUs, and the next pass waits for these for ever.
         gc.collect()
+        gather(spec)
 
 
 def _pass(spec: WorkerSpec, blocks: list[pa.Table], most: int, suspects: bool) -> Any:

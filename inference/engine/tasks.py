@@ -17,6 +17,7 @@ from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.audit import Audited, audit_block
 from nightjar.inference.engine import NO_EVENT, TICK_S
 from nightjar.inference.engine.capacity import alive, fits, total
+from nightjar.inference.engine.gathering import capture, gather
 from nightjar.inference.errors import JobError, NightjarError, RunFailed
 from nightjar.inference.job import Job
 from nightjar.inference.rescore import Rescored
@@ -54,9 +55,9 @@ def preflight(spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_mode
 def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Loaded:
     need = spec.job.resources
     task: Any = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
-        trial
+        _captured
     )
-    steps: Any = task.options(name="nightjar preflight").remote(replace(spec, own_process=True), list(places), last)
+    steps: Any = task.options(name="nightjar preflight").remote(trial, replace(spec, own_process=True), list(places), last)
     key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
     loaded: Loaded | None = None
     try:
@@ -83,8 +84,16 @@ def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = F
             f"{key}: loading the model {took}; see whether it hangs, whether the cluster is busy with others, or "
             "allow more"
         ) from None
+    finally:
+        gather(spec)
     assert loaded is not None
     return loaded
+
+
+def _captured(trial: Trial, spec: WorkerSpec, places: list[Piece], last: bool) -> Iterator[Any]:
+    logs = capture(spec)
+    yield from trial(spec, places, last)
+    logs.close()
 
 
 def _patiently(steps: Any, stall_s: float) -> Iterator[Any]:
@@ -158,7 +167,7 @@ def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
     """
     need = spec.job.resources
     again = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
-        rescore_shards
+        _rescore_lines
     )
     running: dict[Any, str] = {}
     for host, lines in _by_host(chosen, need.max_actors):
@@ -183,6 +192,12 @@ def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
             raise RunFailed(f"audit.rescore: no shard was scored again within {patience:g} s; is the cluster busy?")
         yield None
     yield merged
+
+
+def _rescore_lines(spec: WorkerSpec, lines: list[dict[str, Any]]) -> Iterator[Rescored]:
+    logs = capture(spec)
+    yield from rescore_shards(spec, lines)
+    logs.close()
 
 
 def _by_host(chosen: pa.Table, processes: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:

@@ -13,7 +13,8 @@ import ray
 from nightjar.inference.engine.passes import run_pass
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.faults import FaultyStorage, pause
-from nightjar.inference.shards import Started
+from nightjar.inference.printed import Reading, last_lines
+from nightjar.inference.shards import Failed, Started, decode
 from nightjar.inference.storage import LakeStorage
 from nightjar.inference.suspects import Attempt
 from support import Lake, command, wait_until
@@ -21,11 +22,16 @@ from support import Lake, command, wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
 KILLERS = '''
-import os, signal
+import logging, os, signal
+
+print("loading the model")
 
 def score(batch):
     """Twice x, but some rows end the process."""
     rows = set(batch["x"].tolist())
+    if len(rows) == 1 and rows & {3, 2100, 2900, 4600}:
+        print("this one kills:", rows)
+        logging.getLogger("model").warning("be warned of %s", rows)
     if rows & {3, 2100, 2900}:
         os._exit(1)
     if 4600 in rows:
@@ -90,9 +96,35 @@ def test_rows_that_kill_their_process_are_found_and_quarantined(lake: Lake) -> N
     assert all(count == 1 for shard, count in by_shard.items() if shard not in culprits)
     assert len({record["worker"] for record in deaths(lake)}) <= 3 + 3 + 5
 
+    assert_the_last_words_are_kept(lake)
+
     replayed = command(*shlex.split(lost["replay"].iloc[3])[1:])
     assert replayed.returncode == 1
     assert "row 600 ended its process (signal 11)" in replayed.stdout
+
+
+def assert_the_last_words_are_kept(lake: Lake) -> None:
+    """Of each killer, what its process printed and logged before it died, at the shard that it died of; once."""
+    lines = list(Reading(LakeStorage(), str(lake.revision())).new())
+    culprits = {(record["shard"], record["worker"]) for record in deaths(lake) if record["rows"] == 1}
+    for stream, said in (("out", "this one kills"), ("err", "be warned of")):
+        found = [line for line in lines if line.stream == stream and line.text.startswith(said)]
+        assert len(found) == 4
+        assert {(line.shard, line.worker) for line in found} == culprits
+    assert any("Segmentation fault" in line.text for line in lines)
+    assert any("SIGSEGV" in text for said in last_lines_of(lake).values() for text in said)
+    loaded = {line.worker for line in lines if (line.text, line.shard) == ("loading the model", "")}
+    assert {record["worker"] for record in deaths(lake)} < loaded  # and preflight's
+    assert not any(line.text.startswith(":") for line in lines)  # Ray's own
+
+
+def last_lines_of(lake: Lake) -> dict[str, list[str]]:
+    failures: dict[str, list[Failed]] = {}
+    for record in deaths(lake):
+        failed = decode(record)
+        assert isinstance(failed, Failed)
+        failures.setdefault(failed.shard, []).append(failed)
+    return last_lines(LakeStorage(), str(lake.revision()), failures, 40)
 
 
 def test_a_killed_worker_costs_a_retry_and_no_row(lake: Lake) -> None:

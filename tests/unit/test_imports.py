@@ -45,7 +45,7 @@ def importers(room: str, module: str) -> set[str]:
         ("inference", "prefect", set()),
         ("inference", "prefect_ray", set()),
         ("inference", "nightjar.flows", set()),
-        ("inference", "ray", {f"inference/engine/{name}.py" for name in ("capacity", "passes", "tasks")}),
+        ("inference", "ray", {f"inference/engine/{name}.py" for name in ("capacity", "gathering", "passes", "tasks")}),
         ("inference", "ray.data", {"inference/engine/passes.py"}),
         ("inference", "torch", {"inference/predictors/torch.py"}),
         ("inference", "boto3", {"inference/storage.py"}),

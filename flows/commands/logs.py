@@ -1,0 +1,75 @@
+"""The command that shows what a run's workers printed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nightjar.flows.commands import DateOfRunOption, JobArgument, JsonOption, RunArgument, as_json_too, tell
+from nightjar.inference.errors import JobError
+
+if TYPE_CHECKING:
+    from nightjar.inference.printed import Line
+    from nightjar.inference.request import RunRequest
+
+
+def logs(
+    job: JobArgument,
+    run_name: RunArgument,
+    date: DateOfRunOption = None,
+    shard: Annotated[
+        str | None, typer.Option("--shard", help="Only what was printed while it was scored; a beginning is enough.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run ends.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a run's workers printed.
+
+    A line each: time (UTC), worker, shard, stream, text. Of what is much, the first and the last lines are kept.
+    """
+    from nightjar.inference import printed
+    from nightjar.inference.request import make_request
+    from nightjar.inference.revisions import newest_revision
+
+    with as_json_too(as_json, {}):
+        request = make_request(job, date=date, run_id=run_name, scores=False)
+        newest = newest_revision(request.storage, request.run_uri)
+        if newest is None:
+            raise JobError(_no_run(request))
+        lines = (
+            printed.follow(request.storage, newest.uri, request.lease_s)
+            if follow
+            else printed.Reading(request.storage, newest.uri).new()
+        )
+        shown = 0
+        for line in lines:
+            if line.shard.startswith(shard or ""):
+                shown += 1
+                print(json.dumps(_record(line)), flush=True) if as_json else tell(_text(line))
+    if not shown and not as_json:
+        where = f"while shard {shard} was scored" if shard else "by its workers"
+        tell(f"{request.job.name} {request.run_id} r{newest.number}: nothing was printed {where}.")
+
+
+def _no_run(request: RunRequest) -> str:
+    from nightjar.flows.advice import near
+
+    listed = shlex.join(["nightjar", "runs", near(request.job_path), *request.place])
+    return f"there is no run {request.run_id!r} of {request.job.name} yet; `{listed}` lists them"
+
+
+def _when(line: Line) -> str:
+    return dt.datetime.fromtimestamp(line.at, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _record(line: Line) -> dict[str, Any]:
+    said = {"worker": line.worker, "shard": line.shard, "attempt": line.attempt, "stream": line.stream}
+    return {"time": _when(line), **said, "text": line.text}
+
+
+def _text(line: Line) -> str:
+    return f"{_when(line)} {line.worker} {line.shard or '-'} {line.stream:<4} {line.text}"

@@ -1,0 +1,297 @@
+"""What workers print is kept: whose it is, how much of it, without secrets, and whatever ends the process."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from nightjar.inference import capture
+from nightjar.inference.capture import Capture, keep_rest
+from nightjar.inference.errors import Transient
+from nightjar.inference.faults import FaultyStorage, fail
+from nightjar.inference.logbook import PART_CHARS, SPAN_BYTES, Book, Mark, keep
+from nightjar.inference.masking import MASK, Masks
+from nightjar.inference.printed import NOTE, Line, Reading, last_lines, write
+from nightjar.inference.shards import Failed, Started
+from nightjar.inference.storage import LakeStorage, Storage, StorageSettings
+from support import wait_until
+
+WORKER = """
+import os, sys, time
+from nightjar.inference.capture import Capture
+from nightjar.inference.shards import Started
+from nightjar.inference.storage import LakeStorage
+
+logs = Capture(LakeStorage(), sys.argv[1], 7, (":job_id:",))
+print(":job_id:01", flush=True)
+print("loading", flush=True)
+logs.turn_to(Started("aaaa", 1, "w"))
+print("scoring a", flush=True)
+logs.turn_to(Started("bbbb", 2, "w"))
+print("scoring b", flush=True)
+os.write(2, b"said by C")
+"""
+"""A worker's process that prints for two shards, and then ends as a test wants."""
+
+
+@pytest.fixture(autouse=True)
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The notes of this test's processes lie apart from those of others."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr(capture.tempfile, "tempdir", str(place))
+    return place
+
+
+@pytest.fixture
+def revision(tmp_path: Path) -> str:
+    return str(tmp_path / "r1")
+
+
+def parts(revision: str) -> list[Path]:
+    return sorted(Path(revision, "logs").glob("*.jsonl"))
+
+
+def kept(revision: str) -> list[Line]:
+    return list(Reading(LakeStorage(), revision).new())
+
+
+def said(revision: str) -> list[tuple[str, str, str]]:
+    return [(line.shard, line.stream, line.text) for line in kept(revision)]
+
+
+@contextmanager
+def capturing(tmp_path: Path, revision: str, storage: Storage | None = None) -> Iterator[tuple[Capture, int, int]]:
+    """A capture of two files, which tests write to as a process writes to its standard output and error."""
+    fds = [os.open(tmp_path / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND) for name in ("out", "err")]
+    try:
+        yield Capture(storage or LakeStorage(), revision, 1, fds=(fds[0], fds[1])), fds[0], fds[1]
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def test_what_is_printed_is_kept_by_shard_and_stream(tmp_path: Path, revision: str) -> None:
+    """Before the first shard it is the model's; then each line belongs to what was being scored."""
+    with capturing(tmp_path, revision) as (logs, out, err):
+        os.write(out, b"loading the model\n")
+        logs.turn_to(Started("aaaa", 1, "w"))
+        os.write(out, b"row 1\n")
+        os.write(err, b"a warning\n")
+        logs.turn_to(Started("bbbb", 3, "w"))
+        os.write(out, b"row 2\n")
+        wait_until(lambda: len(kept(revision)) == 4, 10, "the lines are kept while the process lives")
+    assert sorted(said(revision)) == [
+        ("", "out", "loading the model"),
+        ("aaaa", "err", "a warning"),
+        ("aaaa", "out", "row 1"),
+        ("bbbb", "out", "row 2"),
+    ]
+    assert {line.attempt for line in kept(revision) if line.shard == "bbbb"} == {3}
+    assert all(abs(line.at - time.time()) < 60 for line in kept(revision))
+
+
+def test_nothing_is_written_of_a_process_that_prints_nothing(tmp_path: Path, revision: str) -> None:
+    with capturing(tmp_path, revision) as (logs, _, _):
+        for number in range(100):
+            logs.turn_to(Started(f"{number:04d}", 1, "w"))
+        logs.close()
+    assert keep_rest(LakeStorage(), revision) == 0
+    assert not Path(revision).exists()
+
+
+def test_many_lines_cost_few_parts(tmp_path: Path, revision: str) -> None:
+    """Parts come seldom, however often is printed."""
+    with capturing(tmp_path, revision) as (logs, out, _):
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            os.write(out, b"again\n")
+            time.sleep(0.01)
+        logs.close()
+    assert 1 <= len(parts(revision)) <= 4
+    assert len(kept(revision)) > 100
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("os._exit(3)", 3),
+        ("os.kill(os.getpid(), 9)", -signal.SIGKILL),
+        ("import faulthandler, ctypes; faulthandler.enable(); ctypes.string_at(0)", -signal.SIGSEGV),
+    ],
+    ids=["exit", "kill", "segfault"],
+)
+def test_the_last_words_of_a_process_that_died_are_found(tmp_path: Path, revision: str, end: str, code: int) -> None:
+    """What it printed until the end is kept by whoever comes after, also what C code wrote, and once only."""
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        done = subprocess.run([sys.executable, "-c", WORKER + end, revision], stdout=out, stderr=err)
+    assert done.returncode == code, (tmp_path / "err").read_text()
+    assert keep_rest(LakeStorage(), revision) == 1
+    found = said(revision)
+    assert {("", "out", "loading"), ("aaaa", "out", "scoring a"), ("bbbb", "out", "scoring b")} <= set(found)
+    assert any(text.startswith("said by C") and shard == "bbbb" for shard, _, text in found)
+    assert not any(":job_id:" in text for _, _, text in found)
+    if code == -signal.SIGSEGV:
+        assert any("Segmentation fault" in text for _, _, text in found)
+    assert keep_rest(LakeStorage(), revision) == 0
+    assert said(revision) == found
+
+
+def test_what_two_kept_is_read_once(tmp_path: Path, revision: str) -> None:
+    """A process may live on after another has kept its lines."""
+    with capturing(tmp_path, revision) as (logs, out, _):
+        os.write(out, b"once\n")
+        keep_rest(LakeStorage(), revision)
+        logs.close()
+        os.write(out, b"twice\n")
+        logs.close()
+    assert len(parts(revision)) >= 2
+    assert [line.text for line in kept(revision)] == ["once", "twice"]
+
+
+def test_a_shard_that_prints_much_keeps_its_first_and_last_lines(tmp_path: Path, revision: str) -> None:
+    """And says how many are between them; the others' lines are not displaced."""
+    with capturing(tmp_path, revision) as (logs, out, _):
+        os.write(out, b"loading\n")
+        logs.turn_to(Started("loud", 1, "w"))
+        os.write(out, b"".join(b"line %06d\n" % number for number in range(100_000)))
+        logs.turn_to(Started("calm", 1, "w"))
+        os.write(out, b"last words\n")
+        wait_until(lambda: kept(revision)[-1:] and kept(revision)[-1].text == "last words", 10, "they are kept")
+        logs.close()
+    loud = [line for line in kept(revision) if line.shard == "loud"]
+    assert (loud[0].text, loud[-1].text) == ("line 000000", "line 099999")
+    assert sum(len(line.text) for line in loud) <= SPAN_BYTES
+    left = next(line for line in loud if line.stream == NOTE)
+    assert left.text == f"… {100_000 - (len(loud) - 1):,} lines left out"
+    assert [line.text for line in kept(revision) if line.shard != "loud"] == ["loading", "last words"]
+
+
+def test_a_part_is_bounded_however_many_shards_print(tmp_path: Path, revision: str) -> None:
+    """Its first and its last lines stay; a worker that has printed much already keeps less."""
+    path = tmp_path / "out"
+    path.write_bytes(b"".join(b"shard %04d: %s\n" % (number, b"x" * 100) for number in range(1000)))
+    size = path.stat().st_size
+    marks = [Mark(1.0, (size * number // 1000, 0), f"{number:04d}", 1) for number in range(1000)]
+    sizes = []
+    for total in (0, 1 << 21):
+        book = Book("host:1", 1, (str(path), str(path)), (0, size), marks, total=total)
+        sizes.append(keep(LakeStorage(), revision, book, (size, size), Masks(LakeStorage()), "", final=True)[1])
+        lines = list(Reading(LakeStorage(), revision).new())
+        assert any("lines left out" in line.text for line in lines)
+        assert any(line.shard == "0999" for line in lines)
+    assert sizes[1] < 5000 < sizes[0] <= PART_CHARS + 100
+
+
+def test_a_secret_is_kept_by_no_means(revision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values of variables that are secret by their name, the storage's keys, and passwords in URLs."""
+    monkeypatch.setenv("CHURN_API_KEY", "plän-ted/secret")
+    storage = LakeStorage(StorageSettings(access_key="AKIA", secret_key="the-storage's-key"))
+    encoded = base64.b64encode("user:plän-ted/secret".encode())
+    with capturing(tmp_path, revision, storage) as (logs, out, _):
+        os.write(out, f"plän-ted/secret the-storage's-key pl%C3%A4n-ted%2Fsecret {os.environ}\n".encode())
+        os.write(out, b"Basic %b\npostgres://me:hush-hush@db/x and more\n" % encoded)
+        logs.close()
+    text = "".join(path.read_text() for path in parts(revision))
+    for form in ("plän-ted", "pl\\u00e4n", "ted%2Fsecret", "storage's-key", "hush-hush", encoded.decode()[8:-4]):
+        assert form not in text
+    assert MASK in text
+    assert f"postgres://{MASK}@db/x and more" in text
+
+
+def test_of_a_line_that_is_cut_no_half_of_a_secret_stays(tmp_path: Path, revision: str) -> None:
+    """Whole lines are kept or left out."""
+    path, secret = tmp_path / "out", "0123456789abcdef" * 4
+    path.write_bytes(b"before\n" + (secret + " ").encode() * 1000 + b"\nafter\n")
+    size = path.stat().st_size
+    book = Book("host:1", 1, (str(path), str(path)), (0, size), [Mark(1.0, (0, 0))])
+    masks = Masks(LakeStorage(), {"MY_TOKEN": secret})
+    keep(LakeStorage(), revision, book, (size, size), masks, "", final=True)
+    assert [line.text for line in kept(revision)] == ["before", "… 1 line left out", "after"]
+
+
+def test_words_that_are_no_secrets_stay() -> None:
+    masks = Masks(LakeStorage(), {"RAY_AUTH_MODE": "token", "AWS_WEB_IDENTITY_TOKEN_FILE": "/var/run/it", "KEY": "abc"})
+    assert masks("a token in /var/run/it, abc; see http://host:80/a@b") == (
+        "a token in /var/run/it, abc; see http://host:80/a@b"
+    )
+
+
+def test_storage_that_is_away_delays_and_is_said_once(tmp_path: Path, revision: str) -> None:
+    """Scoring does not notice, and what was printed meanwhile is kept later."""
+    faulty = FaultyStorage(LakeStorage(), [fail("create", "*/logs/*", error=Transient("away"))])
+    with capturing(tmp_path, revision, faulty) as (logs, out, _):
+        os.write(out, b"first\n")
+        logs.close()
+        assert kept(revision) == []
+        os.write(out, b"second\n")
+        logs.close()
+    assert [line.text for line in kept(revision) if line.stream == "out"] == ["first", "second"]
+    assert [line.text for line in kept(revision) if line.stream == NOTE] == ["… kept late, because Transient: away"]
+
+
+def test_what_is_written_over_in_place_is_its_last_state(tmp_path: Path, revision: str) -> None:
+    """As a terminal would show it: bars of progress are one line."""
+    with capturing(tmp_path, revision) as (logs, _, err):
+        os.write(err, b"".join(b"\r%d%%" % share for share in range(101)) + b"\n\nnot \xff UTF-8\r\n")
+        logs.close()
+    assert [line.text for line in kept(revision)] == ["100%", "not \ufffd UTF-8"]
+
+
+def test_what_cannot_be_kept_is_said(revision: str) -> None:
+    """A worker whose output is a pipe, as where Ray rotates its files."""
+    read, write_end = os.pipe()
+    Capture(LakeStorage(), revision, 1, fds=(write_end, write_end)).close()
+    assert "is not kept" in kept(revision)[0].text
+    os.close(read)
+    os.close(write_end)
+
+
+def test_a_look_gives_what_is_new(revision: str) -> None:
+    """However often is looked, each line comes once."""
+    reading = Reading(LakeStorage(), revision)
+    assert list(reading.new()) == []
+    for number in range(3):
+        write(LakeStorage(), revision, 1, f"host:{number}", [Line(1.0, "out", f"line {number}", offset=5)])
+        assert [line.text for line in reading.new()] == [f"line {number}"]
+    assert list(reading.new()) == []
+
+
+def test_the_last_lines_of_failed_shards(revision: str) -> None:
+    """Of the worker that it failed on: another one's attempt says nothing of this one."""
+    lines = [Line(float(at), "out", f"line {at}", "aaaa", 1, offset=at) for at in range(9)]
+    write(LakeStorage(), revision, 1, "host:1", lines)
+    write(LakeStorage(), revision, 1, "host:2", [Line(1.0, "out", "elsewhere", "aaaa", 1)])
+    failures = {
+        "aaaa": [Failed("aaaa", 1, "ProcessDied", "", worker="host:2"), Failed("aaaa", 2, "E", "", worker="host:1")],
+        "bbbb": [Failed("bbbb", 1, "E", "", worker="host:1")],
+    }
+    assert last_lines(LakeStorage(), revision, failures, 3) == {"aaaa": ["line 6", "line 7", "line 8"]}
+
+
+def test_a_stranger_s_note_is_not_followed(tmp_path: Path, revision: str, notes: Path) -> None:
+    """Nor one that is damaged: neither ends a run."""
+    place = capture._place(revision)
+    place.mkdir(parents=True)
+    (place / "1-damaged.json").write_text('{"worker"')
+    (tmp_path / "secret").write_text("theirs\n")
+    book = Book("host:1", 1, (str(tmp_path / "secret"), str(tmp_path / "secret")), (0, 0), [Mark(1.0, (0, 0))])
+    note = place / "2-foreign.json"
+    note.write_bytes(book.to_bytes())
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(note, 65534, 65534)
+    assert keep_rest(LakeStorage(), revision) == 0
+    assert kept(revision) == []
+    assert json.loads(note.read_text())["worker"] == "host:1"
