@@ -29,7 +29,7 @@ from prefect.runtime import flow_run
 
 from nightjar.flows.advice import aftermath, remedies
 from nightjar.flows.display import counted, describe
-from nightjar.flows.escaping import code, line, markdown
+from nightjar.flows.escaping import code, markdown
 from nightjar.flows.summary import notes as left_to_do
 from nightjar.inference import endings
 from nightjar.inference.errors import NightjarError, StorageError
@@ -218,7 +218,7 @@ def _printed(request: RunRequest) -> list[str]:
             "",
             f"shard {code(shard)}" if shard else "by the workers",
             "",
-            *(f"    {line(each)}" for each in last),
+            *(f"- {code(each)}" for each in last),
         ]
     return lines
 

@@ -72,7 +72,8 @@ def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = F
         if loaded is None:
             raise JobError(
                 f"{key}: loading the model ended its process (exit, signal or out of memory) before it was ready; "
-                "load it once in a plain Python process to see why"
+                + ("`nightjar logs` has what it printed last, or " if spec.revision else "")
+                + "load it once in a plain Python process to see why"
             ) from error
         # A row that kills its process is the passes' business: they find it and quarantine it.
         return replace(loaded, sample_error="scoring the first rows ended the process")

@@ -18,6 +18,7 @@ def test_every_row_is_published_once(lake: Lake) -> None:
     assert rows["id"].tolist() == list(range(8000))
     assert rows["name"].tolist() == [f"row {i}" for i in range(8000)]
     np.testing.assert_array_equal(rows["score"], np.arange(8000, dtype=np.float32) * 2)
+    assert not (lake.revision() / "logs").exists(), "nothing was printed"
 
 
 def test_a_finished_run_is_not_scored_again(lake: Lake) -> None:

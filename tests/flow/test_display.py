@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
 import time
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress as Bar
 
 from commands import DATE, Partial, Watched
-from nightjar.flows.display import describe, duration
+from nightjar.flows.display import POLL_S, _Clock, _Watch, describe, duration
+from nightjar.inference.ledger import LedgerWriter, open_epoch
 from nightjar.inference.progress import Progress
+from nightjar.inference.request import RunRequest
+from nightjar.inference.shards import Receipt, encode
+from nightjar.inference.writers import this_writer
+from support import Lake
 
 
 @pytest.mark.flow
 def test_a_run_at_a_terminal_shows_where_it_is(eventful: Watched) -> None:
     """From the first second on a word for what is being done, up to the end; no step is left out."""
     assert eventful.exit_code == 0, eventful.written[-500:]
-    steps = ("starting Ray and Prefect", "looking for input", "scoring", "validating", "publishing")
+    steps = (
+        "starting Ray and Prefect",
+        "looking for input",
+        "loading the model",
+        "scoring",
+        "validating",
+        "publishing",
+    )
     first = [next(i for i, frame in enumerate(eventful.frames) if f" {step} " in frame) for step in steps]
     assert first == sorted(first)
 
@@ -84,3 +99,73 @@ def test_the_time_left_is_an_estimate_only_while_it_can_be_one() -> None:
 def test_durations_are_for_people(seconds: float, said: str) -> None:
     """One unit where one is enough."""
     assert duration(seconds) == said
+
+
+def writing(request: RunRequest, number: int, step: str = "score") -> LedgerWriter:
+    """A command that writes the run."""
+    return open_epoch(request.storage, f"{request.run_uri}/r{number}", this_writer(step))
+
+
+def planned(shards: int, done: int) -> dict[str, object]:
+    totals = {"shards": shards, "rows": shards * 10, "done_shards": done, "rows_out": done * 10, "rows_quarantined": 0}
+    return {"t": "planned", "file": "p", "fingerprint": "f", "date": DATE, **totals}
+
+
+def receipt(shard: str, started_at: float, epoch: int = 1) -> dict[str, object]:
+    return encode(Receipt(shard, 1, epoch, "w", 10, 10, 0, None, None, seconds=5.0, started_at=started_at))
+
+
+@pytest.mark.parametrize("revision", [1, 2])
+def test_only_this_command_is_shown(lake: Lake, revision: int) -> None:
+    """A repeated run, or one from the start: what an earlier command left is not what is going on."""
+    request = lake.ready().request()
+    with_one_of_two = writing(request, 1)
+    with_one_of_two.append([planned(2, 0), receipt("a", 1000.0)])
+    with_one_of_two.stop(release=True)
+    watch = _Watch(request)
+    steps = watch.steps()
+    assert next(steps) == ("starting Ray and Prefect", None)
+    watch.flow_begins()
+    assert next(steps) == ("looking for input", None)
+    writer = writing(request, revision)
+    if revision == 2:
+        writer.append([planned(2, 0)])
+    doing, progress = next(steps)
+    assert progress is not None
+    assert (doing, progress.done_shards, progress.reused_shards) == ("planning", 2 - revision, 2 - revision)
+    assert (progress.rows_per_s, progress.first_start) == (0.0, 0.0), (
+        "the speed of an earlier command is not this one's"
+    )
+    writer.append([{"t": "doing", "step": "load"}])
+    assert next(steps)[0] == "loading the model"
+    writer.append([{"t": "doing", "step": "score"}, receipt("b", 2000.0, writer.epoch)])
+    doing, progress = next(steps)
+    assert progress is not None
+    assert (doing, progress.first_start, progress.last_end, progress.scored_rows) == ("scoring", 2000.0, 2005.0, 10)
+    writer.stop(release=True)
+    watch.done.set()
+    assert len(list(steps)) <= 2
+    assert POLL_S <= 1
+
+
+def test_a_ledger_of_before_begins_to_score_with_its_first_receipt() -> None:
+    """Versions before this one did not say so."""
+    progress = Progress()
+    progress.fold({"t": "opened", "writer": {"task": "score", "nonce": "n"}})
+    progress.fold(planned(2, 0))
+    assert progress.step == "plan"
+    progress.fold(receipt("a", 1000.0))
+    assert progress.step == "score"
+
+
+def test_the_clock_goes_on_when_all_shards_are_done() -> None:
+    """The run is not over then: it is validated and published."""
+    now = 0.0
+    console = Console(file=io.StringIO(), width=80)
+    bar = Bar(_Clock(), console=console, get_time=lambda: now)
+    task = bar.add_task("scoring", total=2)
+    now = 7.0
+    bar.update(task, completed=2)
+    now = 65.0
+    console.print(bar.get_renderable())
+    assert console.file.getvalue().strip() == "0:01:05"  # type: ignore[attr-defined]

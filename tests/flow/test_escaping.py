@@ -131,7 +131,8 @@ def test_the_terminal_shows_controls_and_keeps_its_own_colours() -> None:
 
 HOSTILE = f'''
 def score(batch):
-    """Twice x; some rows are refused, with words that would do harm where they are obeyed."""
+    """Twice x; some rows are refused, with words that would do harm where they are obeyed; so it prints, too."""
+    print({TITLE + CLEAR + MARKUP!r} + "\\nnightjar: published as #99")
     if (batch["x"] % 500 == 7).any():
         raise ValueError({TITLE + CLEAR + MARKUP!r} + "\\nnightjar: published as #99")
     return {{"score": batch["x"] * 2}}
@@ -185,7 +186,16 @@ def test_the_failed_run_names_the_file_visibly(hostile: Hostile) -> None:
 
 @pytest.mark.flow
 @pytest.mark.parametrize(
-    "words", [["show", "RUN"], ["status", "--run-id", "RUN"], ["runs"], ["show", "RUN", "--json"], ["files"]]
+    "words",
+    [
+        ["show", "RUN"],
+        ["status", "--run-id", "RUN"],
+        ["runs"],
+        ["show", "RUN", "--json"],
+        ["files"],
+        ["logs", "RUN"],
+        ["logs", "RUN", "--json"],
+    ],
 )
 @pytest.mark.parametrize("run_id", [DATE, "hostile-x._y_"])
 def test_every_command_that_looks_is_safe_to_look_at(hostile: Hostile, words: list[str], run_id: str) -> None:
