@@ -59,7 +59,7 @@ class Progress:
         if self.step == "score":
             self.step = "plan"
             self.reused_shards, self.reused_rows = self.done_shards, self.rows_out + self.rows_quarantined
-            self.retries, self.first_start, self.last_end = 0, 0.0, 0.0
+            self.first_start = self.last_end = 0.0
 
     def _plan(self, record: dict[str, Any]) -> None:
         totals = {name: record[name] for name in ("shards", "rows", "done_shards", "rows_out", "rows_quarantined")}
