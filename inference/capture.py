@@ -26,11 +26,14 @@ from nightjar.inference.logbook import Book, Mark, keep
 from nightjar.inference.masking import Masks
 from nightjar.inference.printed import NOTE, Line, write
 from nightjar.inference.shards import Started
-from nightjar.inference.storage import Storage
+from nightjar.inference.storage import LakeStorage, Storage
 
 POLL_S = 0.25
 EVERY_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
 """How long after a part the next one may follow: the first ones soon, then one a minute, whatever is printed."""
+
+_PATIENCE_S = 5.0
+"""How long a run that ends waits for storage that is away."""
 
 URGENT_S = 1.0
 """A shard that failed does not wait for its turn, but so long after the last part."""
@@ -145,17 +148,21 @@ def keep_rest(storage: Storage, revision: str) -> int:
 
     For when they are gone or about to go. What cannot be kept now is left for the next time.
     """
-    masks, found = Masks(storage), 0
-    place = _place(revision)
+    masks, found, place = Masks(storage), 0, _place(revision)
+    if isinstance(storage, LakeStorage):
+        storage = LakeStorage(replace(storage.settings, retry_s=_PATIENCE_S, timeout_s=_PATIENCE_S))
     for path in sorted(place.glob("*.json")):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, NightjarError):
+        try:
             if path.lstat().st_uid != os.getuid():
                 continue  # the folder is open to all: a stranger's note could name any file
             book = Book.from_bytes(path.read_bytes())
-            sizes = book.sizes()
-            if sizes != book.kept:
+            if (sizes := book.sizes()) != book.kept:
                 found += keep(storage, revision, book, sizes, masks, "", final=True)[1] > 0
             path.unlink()
+        except NightjarError:
+            break  # the storage is away, for the others, too
+        except (OSError, ValueError, LookupError, TypeError):
+            continue  # another has taken it meanwhile, or it was damaged
     with contextlib.suppress(OSError):
         place.rmdir()
     return found
