@@ -50,7 +50,7 @@ class Capture:
         self._masks = Masks(storage)
         self._lock = threading.Lock()
         self._due = threading.Event()
-        self._parts, self._last, self._failed = 0, -URGENT_S, ""
+        self._parts, self._last, self._failed, self._closed = 0, -URGENT_S, "", False
         worker = f"{socket.gethostname()}:{os.getpid()}"
         files = [_path(fd) for fd in fds]
         self._book: Book | None = None
@@ -81,13 +81,14 @@ class Capture:
         self._due.set()
 
     def close(self) -> None:
-        """Keep what there is."""
+        """Keep what there is, and look no more."""
+        self._closed = True
         if self._book is not None and self._book.sizes() != self._book.kept:
             self._keep(final=True)
 
     def _watch(self) -> None:
         assert self._book is not None
-        while True:
+        while not self._closed:
             urgent = self._due.wait(POLL_S)
             with self._lock:
                 sizes = self._book.sizes()

@@ -57,7 +57,9 @@ def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = F
     task: Any = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
         _captured
     )
-    steps: Any = task.options(name="nightjar preflight").remote(trial, replace(spec, own_process=True), list(places), last)
+    steps: Any = task.options(name="nightjar preflight").remote(
+        trial, replace(spec, own_process=True), list(places), last
+    )
     key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
     loaded: Loaded | None = None
     try:
