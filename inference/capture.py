@@ -83,8 +83,11 @@ class Capture:
     def close(self) -> None:
         """Keep what there is, and look no more."""
         self._closed = True
-        if self._book is not None and self._book.sizes() != self._book.kept:
-            self._keep(final=True)
+        if self._book is not None:
+            if self._book.sizes() != self._book.kept:
+                self._keep(final=True)
+            if self._book.sizes() == self._book.kept:
+                self._note.remove()
 
     def _watch(self) -> None:
         assert self._book is not None
@@ -133,10 +136,16 @@ class _Note:
 
     def __init__(self, place: Path) -> None:
         self._fd = -1
+        self._path = place / f"{os.getpid()}-{uuid.uuid4().hex[:8]}.json"
         # Without one, only what a killed process printed last is missing.
         with contextlib.suppress(OSError):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._fd = os.open(place / f"{os.getpid()}-{uuid.uuid4().hex[:8]}.json", os.O_CREAT | os.O_RDWR, 0o600)
+            self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
+
+    def remove(self) -> None:
+        """Nothing is left to do."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
     def save(self, book: Book) -> None:
         if self._fd >= 0:
