@@ -43,7 +43,7 @@ from prefect.settings import (
 from commands import DATE
 from nightjar.flows import nightly
 from nightjar.flows.api import ask_api, is_away, require_api
-from nightjar.flows.ending import keeping_ending
+from nightjar.flows.ending import Ending, keeping_ending
 from nightjar.flows.server import server_env, start_api
 from nightjar.inference.errors import ClusterError, JobError, RunFailed
 from service import client, free_port, own_server, prefect_server
@@ -330,7 +330,7 @@ def test_a_fault_of_a_disk_is_no_fault_of_the_api(lake: Lake, prefect_api: str) 
     (lake.folder / "model.py").symlink_to("/proc/self/mem")  # a file that is there, and cannot be read
     with (
         temporary_settings({PREFECT_API_URL: prefect_api}),
-        keeping_ending() as ending,
+        keeping_ending(ending := Ending()),
         pytest.raises(RunFailed, match=r"OSError: .*Input/output error"),
     ):
         nightly.nightly(job=str(lake.job_path))
