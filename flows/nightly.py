@@ -51,9 +51,13 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.run import Publication, Scored, Verdict
+from nightjar.inference.tenure import Succession, taken_over
 
 _LOOK_S = 10.0
 """How often a step that is waited for looks whether its cluster is still there."""
+
+_HEARS_S = 60.0
+"""So long a step that was replaced by another writer has to end; then it is not waited for any more."""
 
 _AWAY_S = 1800.0
 """So long a run that waits for its turn goes on asking an API that is away."""
@@ -253,6 +257,7 @@ def _keep_reason(request: RunRequest, error: NightjarError) -> None:
 
 
 def _four_steps(request: RunRequest) -> Outcome:
+    succession = Succession(request.storage, request.run_uri, request.invocation)
     with remote_options(**driving()):
         began = time.monotonic()
         # Handed on as a future: the listing goes from worker to worker, not through here.
@@ -260,25 +265,25 @@ def _four_steps(request: RunRequest) -> Outcome:
         _result(found)
         discover_s = time.monotonic() - began
         try:
-            scored, verdict = _scored_and_validated(request, found)
+            scored, verdict = _scored_and_validated(request, found, succession)
         except AuditFailed as error:
             if not error.revoked:
                 raise
             # Parts were damaged where they lie. Scoring these shards again mends it; if not, a person is needed.
             get_run_logger().warning("%s", error)
-            scored, verdict = _scored_and_validated(request, found)
-        publication = _result(publish_task.submit(request, scored, verdict))
+            scored, verdict = _scored_and_validated(request, found, succession)
+        publication = _result(publish_task.submit(request, scored, verdict), succession)
         get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
     return Outcome(request, scored, verdict, publication, discover_s)
 
 
-def _scored_and_validated(request: RunRequest, found: Any) -> tuple[Scored, Verdict]:
+def _scored_and_validated(request: RunRequest, found: Any, succession: Succession) -> tuple[Scored, Verdict]:
     with _turn(request.job.resources.concurrency_limit):
-        scored: Scored = _result(score_task.submit(request, found))
+        scored: Scored = _result(score_task.submit(request, found), succession)
     get_run_logger().info("scored: %s", describe(scored.progress))
     # Validating needs what the limit counts only if it scores, too.
     with _turn(request.job.resources.concurrency_limit if request.job.audit.rescore else None):
-        verdict: Verdict = _result(validate_task.submit(request, scored, found))
+        verdict: Verdict = _result(validate_task.submit(request, scored, found), succession)
     return scored, verdict
 
 
@@ -325,11 +330,12 @@ def _slot(limit: str) -> ExitStack:
         time.sleep(_LOOK_S)
 
 
-def _result(future: Any) -> Any:
+def _result(future: Any, succession: Succession | None = None) -> Any:
     """A task's result, waited for in a thread: a signal that arrives inside Ray's own wait is lost.
 
     Raises:
         RunFailed: the task's process, or the whole cluster, was lost.
+        Held: another writer has taken the run over, and nothing was heard of the task since.
     """
     done = threading.Event()
     needed = lifelines()
@@ -346,6 +352,10 @@ def _result(future: Any) -> Any:
         # for ever.
         if any(map(has_ended, needed)) and not done.wait(_LOOK_S):
             raise RunFailed(LOST)
+        # The step's own process learns from the ledger that it was replaced, and ends; but a process that stood still
+        # may never hear of that end.
+        if succession and (other := succession.successor()) and not done.wait(_HEARS_S):
+            raise taken_over(other)
     if future.state.is_crashed():
         raise RunFailed(f"a task's process was lost: {str(future.state.message).splitlines()[0]}")
     return future.result()

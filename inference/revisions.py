@@ -50,10 +50,14 @@ def revision_uri(run_uri: str, number: int) -> str:
 
 def newest_revision(storage: Storage, run_uri: str) -> Revision | None:
     """The run's highest revision, if it has any."""
+    number = newest_number(storage, run_uri)
+    return read_revision(storage, run_uri, number) if number else None
+
+
+def newest_number(storage: Storage, run_uri: str) -> int:
+    """That of the run's highest revision; 0 if it has none."""
     names = [name for name in storage.subfolders(run_uri) if re.fullmatch(r"r\d+", name)]
-    if not names:
-        return None
-    return read_revision(storage, run_uri, max(int(name[1:]) for name in names))
+    return max((int(name[1:]) for name in names), default=0)
 
 
 def read_revision(storage: Storage, run_uri: str, number: int) -> Revision:

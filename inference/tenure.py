@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from nightjar.inference import endings
-from nightjar.inference.errors import Held
-from nightjar.inference.ledger import LedgerWriter, open_epoch
+from nightjar.inference.errors import Held, StorageError
+from nightjar.inference.ledger import Ledger, LedgerWriter, open_epoch
 from nightjar.inference.request import RunRequest
-from nightjar.inference.writers import this_writer
+from nightjar.inference.revisions import newest_number, revision_uri
+from nightjar.inference.shards import known
+from nightjar.inference.storage import Storage
+from nightjar.inference.writers import Writer, this_writer
 
 
 @contextmanager
@@ -39,4 +42,45 @@ def _check_succession(request: RunRequest, writer: LedgerWriter, after: int) -> 
     between = [w for epoch, w in writer.state.openers if after < epoch < writer.epoch]
     for other in between:
         if other.flow_run != request.invocation:
-            raise Held(f"this run was taken over by {other} while this command stood still; it changes nothing more")
+            raise taken_over(other)
+
+
+def taken_over(other: Writer) -> Held:
+    """What a command is told that another one has replaced."""
+    return Held(f"this run was taken over by {other} while this command stood still; it changes nothing more")
+
+
+class Succession:
+    """Whether another writer has followed this invocation's: for who waits for a step and might never hear of it.
+
+    Reads on where it stopped, and keeps two facts of a ledger, however long that is.
+    """
+
+    def __init__(self, storage: Storage, run_uri: str, invocation: str) -> None:
+        self._storage, self._run_uri, self._invocation = storage, run_uri, invocation
+        self._uri, self._number = "", 0
+        self._ours = False
+        self._successor: Writer | None = None
+
+    def successor(self) -> Writer | None:
+        """Who opened the newest revision after this invocation did; None if nobody, or while storage does not say."""
+        with suppress(StorageError):
+            self._read_on()
+        return self._successor
+
+    def _read_on(self) -> None:
+        newest = newest_number(self._storage, self._run_uri)
+        uri = revision_uri(self._run_uri, newest) if newest else ""
+        if uri != self._uri:
+            self._uri, self._number, self._ours, self._successor = uri, 0, False, None
+        if uri:
+            for segment in Ledger(self._storage, uri).segments(self._number):
+                self._number = segment.number
+                for record in segment.records:
+                    if record["t"] == "opened":
+                        self._opened(known(Writer, record["writer"]))
+
+    def _opened(self, writer: Writer) -> None:
+        ours = writer.flow_run == self._invocation
+        self._ours |= ours
+        self._successor = writer if self._ours and not ours else None

@@ -1,0 +1,59 @@
+"""A command that another one has replaced ends, even if it never hears what became of its step."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from nightjar.flows import nightly
+from nightjar.inference.errors import Held
+from nightjar.inference.ledger import open_epoch
+from nightjar.inference.storage import LakeStorage
+from nightjar.inference.tenure import Succession
+from nightjar.inference.writers import this_writer
+
+
+class Never:
+    """The future of a step whose end Ray never tells of."""
+
+    def wait(self) -> None:
+        threading.Event().wait()
+
+
+def opens(run: Path, flow_run: str, task: str = "score", revision: int = 1) -> None:
+    """One step of a flow run: it opens an epoch, and leaves."""
+    writer = open_epoch(LakeStorage(), str(run / f"r{revision}"), this_writer(task, flow_run))
+    writer.stop(release=True)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "2026-11-19"
+
+
+def test_only_who_opened_after_this_invocation_has_replaced_it(run: Path) -> None:
+    succession = Succession(LakeStorage(), str(run), "ours")
+    assert succession.successor() is None, "there is no ledger yet"
+    opens(run, "before")
+    assert succession.successor() is None, "ours has not begun: it may wait for that one's lease"
+    opens(run, "ours", "score")
+    opens(run, "ours", "validate")
+    assert succession.successor() is None
+    opens(run, "other")
+    found = succession.successor()
+    assert found is not None
+    assert found.flow_run == "other"
+    opens(run, "another", revision=2)
+    assert succession.successor() is None, "that one is another revision, in which ours never wrote"
+
+
+def test_a_step_of_a_replaced_command_is_not_waited_for_for_ever(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nightly, "lifelines", list)
+    monkeypatch.setattr(nightly, "_LOOK_S", 0.05)
+    monkeypatch.setattr(nightly, "_HEARS_S", 0.1)
+    opens(run, "ours")
+    opens(run, "other")
+    with pytest.raises(Held, match=r"taken over by score of flow run other, .* it changes nothing more"):
+        nightly._result(Never(), Succession(LakeStorage(), str(run), "ours"))
