@@ -93,10 +93,10 @@ class _Watch:
         self.done = threading.Event()
         self._request = request
 
-    def flow_begins(self) -> None:
-        """Ray and Prefect are there."""
-        self.doing = "looking for input"
-        self.flowing.set()
+    def flow_begins(self, waiting: str = "") -> None:
+        """Ray and Prefect are there; or the flow waits for its input, and its ledger has nothing to say yet."""
+        self.doing = waiting or "looking for input"
+        self.flowing.clear() if waiting else self.flowing.set()
 
     def steps(self) -> Iterator[tuple[str, Progress | None]]:
         """What is being done and how far it is, every `POLL_S`, and once more at the end."""
@@ -133,8 +133,11 @@ class _Clock(ProgressColumn):
 
 
 @contextmanager
-def following(request: RunRequest, console: Console, *, quiet: bool) -> Iterator[Callable[[], None]]:
-    """Show the run for as long as the context lasts; call what it gives when the flow begins."""
+def following(request: RunRequest, console: Console, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Show the run for as long as the context lasts; call what it gives when the flow begins.
+
+    It takes what the flow waits for, empty if for nothing.
+    """
     watch = _Watch(request)
     if quiet:
         yield watch.flow_begins

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from rich.console import Console
@@ -15,10 +16,12 @@ from nightjar.flows.ending import Ending, keeping_ending
 from nightjar.flows.nightly import Outcome, nightly
 from nightjar.flows.server import reporting_to, start_api
 from nightjar.flows.summary import after_failure
+from nightjar.flows.waiting import showing
 from nightjar.inference import reasons
 from nightjar.inference.endings import stopped_by
 from nightjar.inference.errors import NightjarError, RunFailed
 from nightjar.inference.request import RunRequest
+from nightjar.inference.waiting import awaited
 
 
 @dataclass(frozen=True)
@@ -47,18 +50,21 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
     began = time.monotonic()
     ending, stopped, outcome = Ending(), None, None
     check_reports(address, api_url())
+    # A run that has to wait for its input starts Ray itself, when that is there.
+    waits = awaited(request.storage, request.job) is not None
     api = start_api()
     # Prefect's server starts in its own process while Ray starts in this one.
     try:
         with (
             reporting_to(api, verbose) as reporting,
             following(request, console, quiet=quiet) as flow_begins,
-            cluster(address, request.job, worker_env(), verbose),
+            showing(flow_begins),
+            nullcontext() if waits else cluster(address, request.job, worker_env(), verbose),
         ):
             ray_s = time.monotonic() - began
             reporting.wait()
             prefect_s = time.monotonic() - began
-            flow_begins()
+            flow_begins("")
             with keeping_ending(ending):
                 nightly(
                     job=request.job_path,

@@ -30,11 +30,12 @@ from pydantic import Field
 
 from nightjar.flows import artifacts, events
 from nightjar.flows.api import is_away, no_such_limit, worker_env
-from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, lifelines
+from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, is_connected, lifelines
 from nightjar.flows.cluster.local import has_ended
 from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
 from nightjar.flows.runlogs import expect_failures
+from nightjar.flows.waiting import wait_for_input
 from nightjar.inference import reasons
 from nightjar.inference import run as steps
 from nightjar.inference.discovery import Discovery
@@ -223,6 +224,9 @@ def nightly(
     request: RunRequest | None = None
     try:
         request = _request(flow_run.parameters)
+        # Before there is a cluster, which would stand idle; where there is one, others need it.
+        if wait_for_input(request, patient=not is_connected()):
+            request = _request(flow_run.parameters)  # with the code of now
         with cluster(ray, request.job, worker_env(), verbose=False):
             outcome = _four_steps(request)
     except (NightjarError, OSError, httpx.HTTPError, PrefectException) as given:

@@ -211,6 +211,21 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
     Raises:
         JobError: nothing matches; names `input.uri`, and what was found there instead.
     """
+    others = Counter[str]()
+    found = 0
+    for entry in matching_files(storage, job, others):
+        found += 1
+        yield entry
+    if not found:
+        raise JobError(f"input.uri: no Parquet files at {job.input.uri}{_instead(job.input.uri, others)}")
+
+
+def matching_files(storage: Storage, job: Job, others: Counter[str] | None = None) -> Iterator[Entry]:
+    """The same, and none if there is none. others: counts by their endings the files that are of no known format.
+
+    Raises:
+        JobError: a name that is no text; names `input.uri`.
+    """
     uri = job.input.uri
     base, pattern = _split_glob(uri)
     exact = _stat(storage, uri)
@@ -219,7 +234,6 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
     if exact is not None:
         yield _named(exact)
         return
-    found, others = 0, Counter[str]()
     links = _Links(base)
     for entry in _listed(storage, uri, base):
         name = entry.uri[len(base.rstrip("/")) + 1 :]
@@ -229,12 +243,9 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         if own != name and not _hidden(own) and pattern.fullmatch(own):
             continue
         if job.input.format or name.lower().endswith(parquet.SUFFIXES):
-            found += 1
             yield _named(entry)
-        else:
+        elif others is not None:
             others[unsupported.suffix(name)] += 1
-    if not found:
-        raise JobError(f"input.uri: no Parquet files at {uri}{_instead(uri, others)}")
 
 
 def _hidden(name: str) -> bool:

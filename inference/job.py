@@ -32,12 +32,42 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+class Wait(_Model):
+    """How long a run waits for its input, and for what: a marker's name below the input, or so many files."""
+
+    for_: str = Field(alias="for")
+    until: Annotated[int, Field(ge=1)] | str = 1
+
+    @field_validator("for_", mode="before")
+    @classmethod
+    def _duration(cls, value: Any) -> Any:
+        if not isinstance(value, str) or not re.fullmatch(r"0*[1-9]\d{0,5}\s*(s|min|h)", value):
+            raise ValueError(f"{value!r} is no duration; write one as 90s, 30min or 2h")
+        return value
+
+    @field_validator("until")
+    @classmethod
+    def _name(cls, value: str | int) -> str | int:
+        if isinstance(value, str) and {"", ".", ".."} & set(value.split("/")):
+            raise ValueError(f"{value!r} is no name below the input; write one as _SUCCESS")
+        return value
+
+    @property
+    def seconds(self) -> int:
+        """The longest wait."""
+        return int(re.sub(r"\D", "", self.for_)) * {"s": 1, "min": 60, "h": 3600}[re.sub(r"[\d\s]", "", self.for_)]
+
+
 class Input(_Model):
-    """Where tonight's rows are. `uri` is a file, a folder or a glob, local or s3://, gs://, az://."""
+    """Where tonight's rows are. `uri` is a file, a folder or a glob, local or s3://, gs://, az://.
+
+    wait: until the input is there; None to take it as it is when the run begins.
+    """
 
     uri: str = Field(min_length=1)
     format: Literal["parquet"] | None = None
     shard_rows: int | None = Field(default=None, ge=1)
+    wait: Wait | None = None
 
 
 class Model(_Model):

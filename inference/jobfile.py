@@ -31,6 +31,7 @@ from nightjar.inference.job import (
     RowLimits,
     RowsCheck,
     Schedule,
+    Wait,
     fill,
     is_dated,
 )
@@ -45,6 +46,7 @@ _PLACES = ("input.uri", "output.uri", "model.path")
 _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     "": (Job,),
     "input": (Input,),
+    "input.wait": (Wait,),
     "model": (Model,),
     "output": (Output,),
     "resources": (Resources,),
@@ -61,6 +63,7 @@ _CHOICES = {
     "model.batch_size": "auto or a number of rows, 1 or more",
     "identity": "strict, or {strict: true, packages: [torch]}",
     "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}",
+    "input.wait.until": "the name of a marker, as _SUCCESS, or a number of files, 1 or more",
     "checks[]": "a check on a column, on rows or on files, as {column: score, min: 0} or {rows: {min: 1000}}",
 }
 

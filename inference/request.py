@@ -204,15 +204,10 @@ def check_request(request: RunRequest) -> pa.Schema:
     """Refuse what can be refused without scoring; returns the input's columns.
 
     Raises:
-        JobError: the output is another job's or inside the input, the input is empty, a column is missing
-            or clashes, or the model cannot be read or would run code when loaded.
+        JobError: as `check_without_input`; or the input is empty, a column is missing or clashes.
     """
+    check_without_input(request)
     job = request.job
-    _check_places(request)
-    publish.check_owner(request.storage, request.output, job.name)
-    with suppress(Missing):
-        _check_same_run(request)
-    check_model(request)
     schema = first_schema(request.storage, job)
     try:
         check_columns(job, schema)
@@ -221,6 +216,20 @@ def check_request(request: RunRequest) -> pa.Schema:
         schema = usual_schema(request.storage, job) or schema
         check_columns(job, schema)
     return schema
+
+
+def check_without_input(request: RunRequest) -> None:
+    """Refuse what can be refused while the input is still to come.
+
+    Raises:
+        JobError: the output is another job's or inside the input, or the model cannot be read or would run code when
+            loaded.
+    """
+    _check_places(request)
+    publish.check_owner(request.storage, request.output, request.job.name)
+    with suppress(Missing):
+        _check_same_run(request)
+    check_model(request)
 
 
 def check_columns(job: Job, schema: pa.Schema) -> None:

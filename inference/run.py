@@ -60,6 +60,7 @@ from nightjar.inference.snapshots import keep, verify
 from nightjar.inference.space import check_space
 from nightjar.inference.tenure import tenure
 from nightjar.inference.trial import Loaded, samples
+from nightjar.inference.waiting import awaited
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,8 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     refuse_broken(request.job, sampled)
     warnings = [*_told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
     warnings += [gate.sentence for gate in judge_input(request, discovery) if not gate.passed]
+    if lacking := awaited(request.storage, request.job):
+        warnings.append(f"a run begun now would be {lacking.sentence}")
     if discovery.unreadable:
         warnings.append(f"{discovery.unreadable} files cannot be read: their shards will fail")
     warnings += sample_notes(spec, sampled)

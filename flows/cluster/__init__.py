@@ -94,8 +94,7 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
         RunFailed: it was lost meanwhile.
     """
     with ExitStack() as connected:
-        # Asked of Ray only if it is not known: through `ray://` that is a call, too.
-        if not _joined.is_set() and not ray.is_initialized():
+        if not is_connected():
             connected.enter_context(_connected(named(address), job, env, verbose))
         connected.push(_note_failure)
         try:
@@ -109,6 +108,12 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
         except ConnectionError as error:
             # The same through `ray://`.
             raise RunFailed(f"{LOST}: {str(error).partition('.')[0]}") from error
+
+
+def is_connected() -> bool:
+    """Whether this process is connected to a cluster."""
+    # Asked of Ray only if it is not known: through `ray://` that is a call, too.
+    return _joined.is_set() or bool(ray.is_initialized())
 
 
 @contextmanager

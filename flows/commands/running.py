@@ -83,11 +83,12 @@ def retry(
 
 
 def _launch(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> None:
-    from nightjar.inference.request import check_request
+    from nightjar.inference.request import check_request, check_without_input
+    from nightjar.inference.waiting import awaited
 
     began = time.monotonic()
     try:
-        check_request(request)
+        (check_without_input if awaited(request.storage, request.job) else check_request)(request)
     except JobError as error:
         from nightjar.inference import reasons
 

@@ -55,7 +55,7 @@ class Amount(InputGate):
             sentence = f"{_described(evidence.found)}; {self.key} = {limit} holds."
             return GateResult(name, True, observed, limit, sentence)
         if self.end == "min":
-            side, remedy = "less than", "Run again when the rest of it is there, or lower"
+            side, remedy = "less than", "Run again when the rest of it is there (input.wait waits for it), or lower"
         else:
             side, remedy = "more than", "Mend the input, or raise"
         sentence = f"{_described(evidence.found)}, {side} {self.key} = {limit}. {remedy} {self.key}."

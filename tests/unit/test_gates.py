@@ -292,7 +292,7 @@ def test_how_much_input_there_is_passes_exactly_at_the_limit(
 def test_too_little_input_says_how_much_there_is_and_what_to_do() -> None:
     assert input_gate({"rows": {"min": 50_000}}, 10_000).sentence == (
         "The input has 10,000 rows in 1 file, less than checks[0].rows.min = 50,000. Run again when the rest of it is "
-        "there, or lower checks[0].rows.min."
+        "there (input.wait waits for it), or lower checks[0].rows.min."
     )
     result = input_gate({"rows": {"against": "last", "change": 0.3}}, 10_000, last=NIGHT)
     assert (result.observed, result.limit) == ("10,000 rows", "35,000 to 65,000 rows")

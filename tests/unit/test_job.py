@@ -79,12 +79,24 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": None}, "model: is required"),
     ({"resources__actors": {"min": 1}}, "resources.actors.max: is required"),
     ({"name": "My Job"}, "name: 'My Job' must be lower case letters, digits and dashes: it names the artifacts"),
-    ({"input": "data/"}, "input: must be a mapping with the keys uri, format, shard_rows, not 'data/'"),
+    ({"input": "data/"}, "input: must be a mapping with the keys uri, format, shard_rows, wait, not 'data/'"),
     ({"input__uri": ""}, "input.uri: must not be empty"),
     (
         {"checks": ["score"]},
         "checks[0]: must be a check on a column, on rows or on files, as {column: score, min: 0} or "
         "{rows: {min: 1000}}, not 'score'",
+    ),
+    ({"input__wait": "2h"}, "input.wait: must be a mapping with the keys for, until, not '2h'"),
+    ({"input__wait": {"until": 5}}, "input.wait.for: is required"),
+    ({"input__wait": {"for": 90}}, "input.wait.for: 90 is no duration; write one as 90s, 30min or 2h"),
+    ({"input__wait": {"for": "2 hours"}}, "input.wait.for: '2 hours' is no duration; write one as 90s, 30min or 2h"),
+    (
+        {"input__wait": {"for": "2h", "until": 0}},
+        "input.wait.until: must be the name of a marker, as _SUCCESS, or a number of files, 1 or more, not 0",
+    ),
+    (
+        {"input__wait": {"for": "2h", "until": "../x"}},
+        "input.wait.until: '../x' is no name below the input; write one as _SUCCESS",
     ),
     (
         {"checks": [{"rwos": {"min": 5}}]},
@@ -300,6 +312,7 @@ CANNOT: dict[str, Any] = {
     "input.uri": "elsewhere/",
     "input.format": "parquet",
     "input.shard_rows": 3,
+    "input.wait": {"for": "2h", "until": "_SUCCESS"},
     "model.path": "elsewhere.bin",
     "model.allow_pickle": True,
     "model.code": ["*.py"],
@@ -428,3 +441,10 @@ def test_the_night_that_daylight_saving_begins_with_is_a_night(
     """Also where clocks are put forward at midnight, and the night is run an hour before, on the day before."""
     job = load(tmp_path, schedule={"cron": cron, "timezone": zone})
     assert job.date_of(dt.datetime.fromisoformat(moment)).isoformat() == date
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30 min", 1800), ("2h", 7200)])
+def test_a_wait_is_a_duration_with_its_unit(tmp_path: Path, text: str, seconds: int) -> None:
+    wait = load(tmp_path, input__wait={"for": text, "until": "_SUCCESS"}).input.wait
+    assert wait is not None
+    assert (wait.seconds, wait.until) == (seconds, "_SUCCESS")
