@@ -32,8 +32,8 @@ from nightjar.flows.display import counted, describe
 from nightjar.flows.escaping import code, markdown
 from nightjar.flows.summary import notes as left_to_do
 from nightjar.inference import endings
-from nightjar.inference.errors import NightjarError, StorageError
-from nightjar.inference.gates import GateResult
+from nightjar.inference.errors import GateFailed, NightjarError, StorageError
+from nightjar.inference.gates import GateResult, Offender
 from nightjar.inference.metrics import nonfinite_notes
 from nightjar.inference.progress import Progress
 from nightjar.inference.report import MAX_LINES, RunReport, follow, printed_last
@@ -191,6 +191,7 @@ def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> 
         "",
         after.seen,
         "",
+        *_where(error),
         *([f"- so far: {describe(progress)}"] if progress else []),
         *[
             f"- {word}{', which scores only what is missing' if word == 'repeat' and not after.fresh else ''}: "
@@ -221,6 +222,13 @@ def _printed(request: RunRequest) -> list[str]:
             *(f"- {code(each)}" for each in last),
         ]
     return lines
+
+
+def _where(error: NightjarError) -> list[str]:
+    """The rows that failed gates speak of, with the commands that score them again."""
+    gates = error.gates if isinstance(error, GateFailed) else ()
+    found = [(f"{gate.name}: {_offender(offender)}", offender.replay) for gate in gates for offender in gate.where]
+    return [f"- {markdown(said)}{f'; {code(replay)}' if replay else ''}" for said, replay in found]
 
 
 def _shard_tables(request: RunRequest, revision: int) -> dict[str, Send]:
@@ -254,6 +262,8 @@ def _gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str,
             "observed": gate.observed,
             "limit": gate.limit,
             "what it means": gate.sentence,
+            "where": "; ".join(_offender(offender) for offender in gate.where),
+            "replay": gate.where[0].replay if gate.where else "",
         }
         for gate in gates
     ]
@@ -262,6 +272,11 @@ def _gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str,
             _bounded(table), key=key, description=f"Gates of {markdown(request.run_id)}"
         ),
     }
+
+
+def _offender(offender: Offender) -> str:
+    row = f"row {offender.row} of {offender.file}" if offender.row >= 0 else offender.file
+    return f"{row} (shard {offender.shard}): {offender.value}"
 
 
 def _summary(request: RunRequest, scored: Scored, verdict: Verdict, state: str, notes: list[str]) -> str:

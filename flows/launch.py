@@ -61,10 +61,13 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
             showing(flow_begins),
             nullcontext() if waits else cluster(address, request.job, worker_env(), verbose),
         ):
+            if waits:
+                flow_begins("starting Prefect")
             ray_s = time.monotonic() - began
             reporting.wait()
             prefect_s = time.monotonic() - began
-            flow_begins("")
+            if not waits:
+                flow_begins("")
             with keeping_ending(ending):
                 nightly(
                     job=request.job_path,

@@ -56,5 +56,5 @@ def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
         raise
     if waited:
         get_run_logger().info("the input is there")
-        show("")
+    show("")
     return waited

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.cuts import Cuts
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.scoring import RowFailure, Scored
-from nightjar.inference.shards import Part, Piece, Shard
+from nightjar.inference.shards import Part, Piece, Shard, replay_command
 from nightjar.inference.sources.forms import PLAIN
 from nightjar.inference.storage import Storage
 
@@ -55,12 +54,8 @@ class Assembly:
         self._bad_inputs.append(_only(table, np.array([failure.row for failure in failures], dtype=np.int64)))
         for failure in failures:
             row = piece.first_row + failure.row
-            self._bad.append((piece.uri, row, failure, self._replay(piece, row)))
-
-    def _replay(self, piece: Piece, row: int) -> str:
-        which = ("--file", piece.uri) if len(self.shard.pieces) > 1 else ()
-        run = ("nightjar", "replay", self.spec.job_path, *self.spec.run)
-        return shlex.join([*run, "--shard", self.shard.id, "--row", str(row), *which])
+            again = replay_command(self.spec.job_path, self.spec.run, self.shard, piece.uri, row)
+            self._bad.append((piece.uri, row, failure, again))
 
     def table(self) -> pa.Table:
         """The shard's output, in input order, one chunk per column and file."""

@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job import LINEAGE, Job
 from nightjar.inference.metrics import Metrics
+from nightjar.inference.offenders import Finder, Offenders
+from nightjar.inference.offenders import join as join_offenders
 from nightjar.inference.shards import clip
 from nightjar.inference.sink import SHARD_KEY, checksum, read_metrics, read_part
 from nightjar.inference.storage import Storage, join
@@ -34,7 +36,7 @@ MAX_DAMAGED = 1000
 class Audited:
     """What a block of shards proved. `metrics` are merged in shard order.
 
-    damaged: shard → what is wrong with its parts.
+    damaged: shard → what is wrong with its parts. offenders: as of `offenders.Finder`.
     """
 
     shards: int = 0
@@ -45,6 +47,7 @@ class Audited:
     problems: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
     metrics: bytes = b""
+    offenders: Offenders = field(default_factory=dict)
 
     def merge(self, other: Audited) -> None:
         """Add a later block; blocks are merged in order."""
@@ -55,6 +58,7 @@ class Audited:
         self.size += other.size
         self.problems += other.problems
         self.damaged = dict(islice((self.damaged | other.damaged).items(), MAX_DAMAGED))
+        self.offenders = join_offenders(self.offenders, other.offenders)
         if self.metrics and other.metrics:
             merged = Metrics.from_bytes(self.metrics)
             merged.merge(Metrics.from_bytes(other.metrics))
@@ -65,23 +69,25 @@ class Audited:
 def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[str, Any]]) -> Audited:
     """Audit committed shards (lines of `outcomes.OUTCOMES`), in order."""
     audited = Audited()
-    metrics = Metrics.for_job(job)
+    metrics, finder = Metrics.for_job(job), Finder(job)
     for line in lines:
         try:
-            metrics.merge(_audit_shard(storage, revision, job, line, audited))
+            metrics.merge(_audit_shard(storage, revision, job, line, audited, finder))
         except (AuditFailed, Missing, pa.ArrowInvalid, OSError) as error:
             audited.problems += 1
             if len(audited.damaged) < MAX_DAMAGED:
                 audited.damaged[line["shard"]] = clip(str(error))
-    audited.metrics = metrics.to_bytes()
+    audited.metrics, audited.offenders = metrics.to_bytes(), finder.found
     return audited
 
 
-def _audit_shard(storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited) -> Metrics:
-    data, footer = _part(storage, revision, line["data"], line["shard"], job.output.lineage)
+def _audit_shard(
+    storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited, finder: Finder
+) -> Metrics:
+    raw, data, footer = _part(storage, revision, line["data"], line["shard"], job.output.lineage)
     quarantined = pa.table({LINEAGE[0]: pa.array([], pa.string()), LINEAGE[1]: pa.array([], pa.int64())})
     if line["quarantine"] is not None:
-        quarantined, _ = _part(storage, revision, line["quarantine"], line["shard"], True)
+        _, quarantined, _ = _part(storage, revision, line["quarantine"], line["shard"], True)
     rows_in = sum(piece["rows"] for piece in line["pieces"])
     _equal("input rows", line["rows_in"], rows_in)
     _equal("rows of the data part", line["data"]["rows"], line["rows_out"])
@@ -94,13 +100,15 @@ def _audit_shard(storage: Storage, revision: str, job: Job, line: dict[str, Any]
     audited.rows_out += line["rows_out"]
     audited.rows_quarantined += quarantined.num_rows
     audited.size += line["data"]["size"]
-    return read_metrics(footer)
+    metrics = read_metrics(footer)
+    finder.look(line, metrics, raw)
+    return metrics
 
 
 def _part(
     storage: Storage, revision: str, part: dict[str, Any], shard: str, lineage: bool
-) -> tuple[pa.Table, dict[bytes, bytes]]:
-    """A part's lineage columns and footer, after its bytes were checked."""
+) -> tuple[bytes, pa.Table, dict[bytes, bytes]]:
+    """A part's bytes, its lineage columns and its footer, after the bytes were checked."""
     raw = read_part(storage, join(revision, part["name"]), part["size"])
     _equal(f"bytes of {part['name']}", len(raw), part["size"])
     _equal(f"checksum of {part['name']}", checksum(raw), part["checksum"])
@@ -109,7 +117,7 @@ def _part(
         _equal(f"rows of {part['name']}", file.metadata.num_rows, part["rows"])
         _equal(f"shard named in {part['name']}", footer.get(SHARD_KEY, b"").decode(), shard)
         columns = list(LINEAGE) if lineage else []
-        return file.read(columns=columns, use_threads=False), footer
+        return raw, file.read(columns=columns, use_threads=False), footer
 
 
 def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.Table) -> None:

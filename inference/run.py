@@ -37,6 +37,7 @@ from nightjar.inference.job import type_name
 from nightjar.inference.ledger import LedgerWriter, Record, State
 from nightjar.inference.manifest import write_manifest
 from nightjar.inference.metrics import Metrics
+from nightjar.inference.offenders import with_replays
 from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.request import RunRequest, check_columns, check_request, identity_of
@@ -292,6 +293,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             rows_in=audited.rows_in,
             rows_quarantined=audited.rows_quarantined,
             columns=metrics.columns,
+            offenders=with_replays(request, table, audited.offenders),
             rescored=rescored,
         )
         results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))

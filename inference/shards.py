@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -190,3 +191,9 @@ def clip(text: str) -> str:
         return text
     half = MESSAGE_CHARS // 2 - 3
     return f"{text[:half]} … {text[-half:]}"
+
+
+def replay_command(job_path: str, run: Sequence[str], shard: Shard, file: str, row: int) -> str:
+    """What scores one row again, alone. run: as `WorkerSpec.run`. row: its index in the file."""
+    which = ("--file", file) if len(shard.pieces) > 1 else ()
+    return shlex.join(["nightjar", "replay", job_path, *run, "--shard", shard.id, "--row", str(row), *which])

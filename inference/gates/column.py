@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from nightjar.inference.columns import ColumnState
@@ -41,7 +41,8 @@ class ColumnGate(ABC):
         """The verdict; what nobody counted does not pass."""
         state = evidence.columns.get(self.column)
         if state is not None:
-            return self.judge_column(state)
+            result = self.judge_column(state)
+            return result if result.passed else replace(result, where=evidence.offenders.get(self.key, ()))
         sentence = f"{self.column!r} was not measured, so {self.key} cannot be judged. Run the job again."
         return GateResult(self.name, False, "not measured", self.limit, sentence)
 
@@ -60,7 +61,7 @@ class ColumnGate(ABC):
 
 
 def column_gates(check: ColumnCheck, key: str) -> Iterator[ColumnGate]:
-    """The gates that one check of the job asks for. key: its place, as `checks[0]`."""
+    """The gates that one check of the job asks for. key: its offender, as `checks[0]`."""
     if check.min is not None:
         yield End(check.column, f"{key}.min", "min", check.min)
     if check.max is not None:

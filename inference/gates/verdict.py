@@ -32,11 +32,33 @@ class Found:
     last: LastNight | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Offender:
+    """One row that speaks against a column. row: its index in its file, -1 where that is not known.
+
+    value: what it holds, for a person. replay: the command that scores it again, empty without a row.
+    """
+
+    shard: str
+    file: str
+    row: int
+    value: str
+    replay: str = ""
+
+    @property
+    def sentence(self) -> str:
+        if self.row < 0:
+            return f"Shard {self.shard} holds {self.value}{f', of {self.file}' if self.file else ''}."
+        again = f": {self.replay}" if self.replay else "."
+        return f"Row {self.row} of {self.file} (shard {self.shard}) holds {self.value}{again}"
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What gates judge. Before anything is scored, only `found` is known.
 
-    columns: checked column → what was counted of it.
+    columns: checked column → what was counted of it. offenders: key of a column's gate → the first rows that speak
+    against it.
     """
 
     found: Found
@@ -45,6 +67,7 @@ class Evidence:
     rows_in: int = 0
     rows_quarantined: int = 0
     columns: Mapping[str, ColumnState] = field(default_factory=dict)
+    offenders: Mapping[str, tuple[Offender, ...]] = field(default_factory=dict)
     rescored: Rescored | None = None
 
 
@@ -53,8 +76,8 @@ class GateResult:
     """One gate's verdict.
 
     name: `complete`, `quarantine`, `rescore`, `<column>.<min|max|nulls|finite>`, `rows.<min|max|last>`,
-    `files.<min|max>`. observed, limit: for a table. sentence: what happened and, when it did not pass, what to do
-    next, naming the job's key.
+    `files.<min|max>`, `input.wait`. observed, limit: for a table. sentence: what happened and, when it did not pass,
+    what to do next, naming the job's key. where: of a column that did not pass the first few rows why, one a shard.
     """
 
     name: str
@@ -62,6 +85,7 @@ class GateResult:
     observed: str
     limit: str
     sentence: str
+    where: tuple[Offender, ...] = ()
 
 
 class Gate(Protocol):
@@ -80,16 +104,17 @@ def enforce(results: tuple[GateResult, ...]) -> tuple[GateResult, ...]:
     """The results, if all passed.
 
     Raises:
-        GateFailed: with every result, and a sentence for each that did not pass.
+        GateFailed: with every result, and a sentence for each that did not pass, and its first row.
     """
-    if failed := [gate.sentence for gate in results if not gate.passed]:
-        raise GateFailed("; ".join(failed), results)
+    if failed := [gate for gate in results if not gate.passed]:
+        said = (" ".join([gate.sentence, *(offender.sentence for offender in gate.where[:1])]) for gate in failed)
+        raise GateFailed("; ".join(said), results)
     return results
 
 
 def of_record(record: dict[str, Any]) -> GateResult:
-    """A verdict read back from a manifest."""
-    return GateResult(**record)
+    """A verdict read back from a manifest; those of earlier versions have no `where`."""
+    return GateResult(**{**record, "where": tuple(Offender(**offender) for offender in record.get("where", ()))})
 
 
 def number(value: int | float) -> str:

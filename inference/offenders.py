@@ -1,0 +1,110 @@
+"""Where the values lie that a gate on a column refuses: the first row of each of the first few shards that hold any.
+
+Workers look while they audit, in the part they have in memory; the driver adds the commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from nightjar.inference import outcomes
+from nightjar.inference.columns import ColumnState
+from nightjar.inference.gates import ColumnGate, Offender, column_gates_of
+from nightjar.inference.gates.verdict import number
+from nightjar.inference.job import LINEAGE, Job
+from nightjar.inference.metrics import Metrics
+from nightjar.inference.plan import shard_of_line
+from nightjar.inference.request import RunRequest
+from nightjar.inference.shards import clip, replay_command
+
+Offenders = dict[str, tuple[Offender, ...]]
+"""Key of a gate → the first rows that speak against its column, one a shard, in order."""
+
+MAX_OFFENDERS = 3
+"""Of a gate: the manifest has the column's figures, the parts have every row."""
+
+
+def join(earlier: Offenders, later: Offenders) -> Offenders:
+    """Those of two blocks of shards."""
+    return {key: (earlier.get(key, ()) + later.get(key, ()))[:MAX_OFFENDERS] for key in {**earlier, **later}}
+
+
+class Finder:
+    """Notes the offenders of one block of shards, given in order."""
+
+    def __init__(self, job: Job) -> None:
+        self.found: Offenders = {}
+        self._gates = column_gates_of(job)
+
+    def look(self, line: dict[str, Any], metrics: Metrics, part: bytes) -> None:
+        """A shard's line of `outcomes.OUTCOMES`, what was counted of it, and its part as it was read."""
+        for gate in self._gates:
+            known, state = self.found.get(gate.key, ()), metrics.columns[gate.column]
+            if len(known) < MAX_OFFENDERS and not gate.spared_by(state):
+                self.found[gate.key] = (*known, _offender(gate, line, part))
+
+
+def _offender(gate: ColumnGate, line: dict[str, Any], part: bytes) -> Offender:
+    with pq.ParquetFile(pa.BufferReader(part)) as file:
+        lineage = [name for name in LINEAGE if name in file.schema_arrow.names]
+        table = file.read(columns=[gate.column, *lineage], use_threads=False)
+    column = table[gate.column]
+    index = _first(gate, column)
+    file_, row = (table[name][index].as_py() for name in LINEAGE) if lineage else _planned(line, index)
+    return Offender(line["shard"], file_, row, _shown(column.slice(index, 1)))
+
+
+def _first(gate: ColumnGate, column: pa.ChunkedArray) -> int:
+    """The first row that speaks against the column, by halves: what counts a row decides about it, too."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if gate.spared_by(_state(column.slice(low, middle - low))) else (low, middle)
+    return low
+
+
+def _state(column: pa.ChunkedArray) -> ColumnState:
+    state = ColumnState()
+    state.update(column)
+    return state
+
+
+def _shown(row: pa.ChunkedArray) -> str:
+    value = row[0].as_py()
+    if isinstance(value, float) and (low := _state(row).low) is not None:
+        return number(low)
+    return "null" if value is None else clip(str(value))
+
+
+def _planned(line: dict[str, Any], index: int) -> tuple[str, int]:
+    """Without lineage the plan tells which row it was, unless rows before it are in the quarantine."""
+    pieces = line["pieces"]
+    if line["quarantine"] is not None:
+        return (pieces[0]["uri"] if len(pieces) == 1 else "", -1)
+    for piece in pieces:
+        if index < piece["rows"]:
+            return piece["uri"], piece["first_row"] + index
+        index -= piece["rows"]
+    raise AssertionError(f"shard {line['shard']} has no row {index} more")
+
+
+def with_replays(request: RunRequest, table: pa.Table, offenders: Mapping[str, tuple[Offender, ...]]) -> Offenders:
+    """The offenders with the commands that score their rows again. table: the run's `outcomes.OUTCOMES`."""
+    wanted = pa.array(sorted({offender.shard for found in offenders.values() for offender in found}), pa.string())
+    lines = outcomes.lines(table.filter(pc.is_in(table["shard"], value_set=wanted)))
+    shards = {line["shard"]: shard_of_line(line) for line in lines}
+    run = (request.run_id, *request.place)
+
+    def replayed(offender: Offender) -> Offender:
+        if offender.row < 0:
+            return offender
+        shard = shards[offender.shard]
+        return replace(offender, replay=replay_command(request.job_path, run, shard, offender.file, offender.row))
+
+    return {key: tuple(map(replayed, found)) for key, found in offenders.items()}

@@ -1,0 +1,185 @@
+"""A failed gate names the shards and files that hold the values, with a row to replay."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nightjar.inference.assignment import Assignment
+from nightjar.inference.audit import Audited, audit_block
+from nightjar.inference.columns import ColumnState
+from nightjar.inference.errors import GateFailed
+from nightjar.inference.gates import (
+    Evidence,
+    Found,
+    GateResult,
+    Offender,
+    column_gates_of,
+    enforce,
+    evaluate,
+    of_record,
+)
+from nightjar.inference.gates.column import column_gates
+from nightjar.inference.job import ColumnCheck
+from nightjar.inference.metrics import Metrics
+from nightjar.inference.offenders import MAX_OFFENDERS, _first, join, with_replays
+from nightjar.inference.outcomes import OUTCOMES
+from nightjar.inference.shards import Receipt
+from nightjar.inference.worker import ShardWorker
+from support import Lake
+
+BAD = {150: math.inf, 1700: 7.5, 1705: math.nan, 2050: None, 2150: 9.5, 3999: math.inf}
+"""Input row (its x) → what it scores; every other row scores 0.5. Rows 1700 and 1705 are of one shard."""
+
+REFUSED = 1650
+"""A row before those, which cannot be scored."""
+
+
+class Scorer:
+    """As `BAD` says."""
+
+    device = "cpu"
+    wrote = False
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        rows = np.asarray(table["x"]).astype(int).tolist()
+        if REFUSED in rows:
+            raise ValueError("not this row")
+        return {"score": pa.array([BAD.get(row, 0.5) for row in rows], pa.float32())}
+
+
+@dataclasses.dataclass
+class Night:
+    """A file of two shards, a packed shard of two files and a file of four: audited line by line."""
+
+    lake: Lake
+    lines: list[dict[str, Any]]
+
+    def audited(self, *lines: dict[str, Any]) -> Audited:
+        spec = self.lake.worker_spec()
+        found = Audited()
+        for line in lines or self.lines:
+            found.merge(audit_block(spec.storage, spec.revision, spec.job, [line]))
+        assert found.damaged == {}
+        return found
+
+    def verdicts(self) -> dict[str, GateResult]:
+        request, audited = self.lake.request(), self.audited()
+        columns = Metrics.from_bytes(audited.metrics).columns
+        table = pa.Table.from_pylist(self.lines, schema=OUTCOMES)
+        evidence = Evidence(Found(5, 1), columns=columns, offenders=with_replays(request, table, audited.offenders))
+        return {gate.name: gate for gate in evaluate(column_gates_of(request.job), evidence)}
+
+
+def scored(folder: Path, **changes: Any) -> Night:
+    lake = Lake(folder)
+    lake.write_file("a.parquet", 0, 2000)
+    lake.write_file("b-1.parquet", 2000, 100)
+    lake.write_file("b-2.parquet", 2100, 100)
+    lake.write_file("c.parquet", 2200, 4000)
+    lake.write_model()
+    lake.write_job(checks=[{"column": "score", "min": 0, "max": 1, "nulls": 0, "finite": True}], **changes)
+    plan, spec = lake.planned(), lake.worker_spec()
+    events = ShardWorker(spec, Scorer()).process([Assignment(shard) for shard in plan.shards()])
+    receipts = {event.shard: event for event in events if isinstance(event, Receipt)}
+    return Night(lake, [{**line, **asdict(receipts[line["shard"]])} for line in plan.table.to_pylist()])
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory: pytest.TempPathFactory) -> Night:
+    return scored(tmp_path_factory.mktemp("offenders"))
+
+
+def rows(gate: GateResult) -> list[tuple[str, int, str]]:
+    return [(offender.file.rpartition("/")[2], offender.row, offender.value) for offender in gate.where]
+
+
+def test_each_failed_gate_names_the_first_row_of_the_first_shards_that_hold_such_values(night: Night) -> None:
+    found = night.verdicts()
+    assert rows(found["score.max"]) == [
+        ("a.parquet", 150, "inf"),
+        ("a.parquet", 1700, "7.5"),
+        ("b-2.parquet", 50, "9.5"),
+    ]
+    assert rows(found["score.min"]) == [("a.parquet", 1705, "nan")]
+    assert rows(found["score.nulls"]) == [("a.parquet", 1705, "nan"), ("b-1.parquet", 50, "null")]
+    assert rows(found["score.finite"]) == [
+        ("a.parquet", 150, "inf"),
+        ("a.parquet", 1705, "nan"),
+        ("c.parquet", 1799, "inf"),
+    ]
+    assert [offender.shard for offender in found["score.nulls"].where] == [
+        night.lines[1]["shard"],
+        night.lines[2]["shard"],
+    ]
+
+
+def test_each_row_has_the_command_that_scores_it_again(night: Night) -> None:
+    """With the file, where its shard has several."""
+    first, _, packed = night.verdicts()["score.max"].where
+    job, run = night.lake.job_path, "2026-11-19"
+    assert first.replay == f"nightjar replay {job} {run} --shard {first.shard} --row 150"
+    assert packed.replay == f"nightjar replay {job} {run} --shard {packed.shard} --row 50 --file {packed.file}"
+
+
+def test_the_failure_says_the_first_row_and_keeps_them_all(night: Night) -> None:
+    results = tuple(night.verdicts().values())
+    with pytest.raises(GateFailed) as failed:
+        enforce(results)
+    first = results[1].where[0]
+    assert f"Row 150 of {first.file} (shard {first.shard}) holds inf: {first.replay}" in str(failed.value)
+    assert "9.5" not in str(failed.value)
+    assert failed.value.gates == results
+    assert [of_record(asdict(gate)) for gate in results] == list(results)
+
+
+def test_a_column_without_such_values_has_no_offenders(night: Night) -> None:
+    assert night.audited(night.lines[3], *night.lines[5:]).offenders == {}
+
+
+def test_offenders_stay_bounded_and_in_order_however_many_blocks_there_are(night: Night) -> None:
+    found = {"key": tuple(Offender(str(shard), "f", 0, "inf") for shard in range(MAX_OFFENDERS - 1))}
+    more = {
+        "key": (Offender("x", "f", 0, "inf"), Offender("y", "f", 0, "inf")),
+        "other": (Offender("z", "f", 0, "nan"),),
+    }
+    assert [offender.shard for offender in join(found, more)["key"]] == ["0", "1", "x"]
+    assert join({}, more) == join(more, {}) == more
+
+
+def test_without_lineage_the_plan_says_which_row_it_was_unless_others_are_in_the_quarantine(tmp_path: Path) -> None:
+    found = scored(tmp_path, output__lineage=False).verdicts()
+    assert rows(found["score.max"]) == [("a.parquet", 150, "inf"), ("a.parquet", -1, "7.5"), ("b-2.parquet", 50, "9.5")]
+    unknown = found["score.max"].where[1]
+    assert unknown.replay == ""
+    assert unknown.sentence == f"Shard {unknown.shard} holds 7.5, of {unknown.file}."
+
+
+CHECK = ColumnCheck(column="score", min=0.25, max=0.75, nulls=0, finite=True)
+GATES = list(column_gates(CHECK, "checks[0]"))
+VALUE = st.one_of(st.none(), st.floats(width=32), st.floats(0, 1, width=32))
+
+
+@given(st.lists(VALUE, min_size=1, max_size=40), st.sampled_from(["min", "max", "nulls", "finite"]))
+def test_the_first_row_by_halves_is_the_first_of_all(values: list[float | None], asked: str) -> None:
+    gate = next(gate for gate in GATES if gate.key.endswith(asked))
+    column = pa.chunked_array([pa.array(values[:7], pa.float32()), pa.array(values[7:], pa.float32())])
+    alone = [gate.spared_by(state_of(column.slice(index, 1))) for index in range(len(values))]
+    if not all(alone):
+        assert _first(gate, column) == alone.index(False)
+    assert gate.spared_by(state_of(column)) == all(alone)
+
+
+def state_of(column: pa.ChunkedArray) -> ColumnState:
+    state = ColumnState()
+    state.update(column)
+    return state
