@@ -145,8 +145,11 @@ def test_a_failing_gate_leaves_the_last_publication_as_it_was(lake: Lake) -> Non
     before, files = lake.published(), _content(lake.revision(1))
     lake.write_model(HALVES)
     lake.write_job(checks=[{"column": "score", "max": 1.0}])
-    with pytest.raises(GateFailed, match="score"):
+    with pytest.raises(GateFailed, match="score") as failed:
         lake.run()
+    place = failed.value.gates[-1].where[0]
+    assert (place.file, place.row, place.value) == (f"{lake.folder}/data/part-00.parquet", 3, "1.5")
+    assert place.replay == f"nightjar replay {lake.job_path} 2026-11-19 --shard {place.shard} --row 3"
     assert lake.revision(2).exists()
     assert lake.snapshot().number == 1
     pd.testing.assert_frame_equal(lake.published(), before)
