@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.gates import budget_rows
 from nightjar.inference.identity import ScoringSet, package_content
@@ -126,6 +128,8 @@ def open_scorer(spec: WorkerSpec) -> Opened:
         _turn_path(job.folder, folder)
         if spec.own_process:
             os.chdir(folder)
+            known = filter(None, [path, *(each.source for each in linked), *_own_places(job)])
+            witness.watch(folder, known, live=job.folder, options=job.model.options)
         job = job.model_copy(update={"folder": folder})
     try:
         return Opened(load_scorer(job, path), linked)
@@ -134,6 +138,12 @@ def open_scorer(spec: WorkerSpec) -> Opened:
     except Exception as error:
         said = f"loading {job.model.uses} failed with {type(error).__name__}: {error}"
         raise _explained(JobError(clip(f"{job.model.loaded_by}: {said}")), spec, error) from error
+
+
+def _own_places(job: Job) -> list[str]:
+    """Where the run's own input and output lie, as far as that is no pattern."""
+    fixed = re.split(r"[*?\[]", job.input.uri, maxsplit=1)[0]
+    return [job.output.uri, fixed if fixed == job.input.uri else fixed.rpartition("/")[0]]
 
 
 def _turn_path(live: str, folder: str) -> None:

@@ -15,6 +15,7 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nightjar.inference import witness
 from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.engine.passes import run_pass
 from nightjar.inference.errors import (
@@ -22,6 +23,7 @@ from nightjar.inference.errors import (
     InputChanged,
     InputCorrupt,
     ModelChanged,
+    OutsideIdentity,
     PassEnded,
     QuarantineFull,
     RunFailed,
@@ -31,7 +33,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.ledger import LedgerWriter, Record
 from nightjar.inference.plan import Plan
 from nightjar.inference.progress import Progress
-from nightjar.inference.shards import UNKNOWN, Crumb, Event, Failed, Receipt, Started, encode
+from nightjar.inference.shards import UNKNOWN, Crumb, Event, Failed, Noticed, Receipt, Started, encode
 from nightjar.inference.space import LOOK_S, check_room
 from nightjar.inference.suspects import Attempt, GivenUp, next_attempt
 
@@ -73,6 +75,7 @@ class Campaign:
     _earlier: dict[str, list[Failed]] = field(default_factory=dict)
     _receipts: int = 0
     _unread: frozenset[str] = frozenset()
+    _noticed: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Repeating the command grants new attempts, since whoever repeats it has probably mended something.
@@ -213,15 +216,26 @@ class Campaign:
                 if event.shard not in self.writer.state.committed:
                     self._receipts += 1
                     self._save(encode(event))
+            case Noticed():
+                self._notice(event)
             case Failed():
                 running.pop(event.shard, None)
                 if event.cause == Fenced.__name__:
                     self.writer.append([])  # the ledger knows by whom
                 self._charge(event)
-                if event.cause == ModelChanged.__name__:
+                if event.cause in {ModelChanged.__name__, OutsideIdentity.__name__}:
                     raise RunFailed(event.message)
                 # Deaths are judged once they were given up: until then one row may be to blame.
                 self._check_alike(found[0] for found in self._failures.values() if not found[0].died)
+
+    def _notice(self, event: Noticed) -> None:
+        """Each thing once, whichever workers noticed it."""
+        key, known = (event.kind, event.name), self.writer.state.outside
+        before = known.get(event.name)
+        new = len(known) < witness.MOST if before is None else before.kind == "named" != event.kind
+        if new and key not in self._noticed:
+            self._noticed.add(key)
+            self._save(encode(event))
 
     def _charge(self, failed: Failed) -> None:
         self._failures.setdefault(failed.shard, []).append(failed)

@@ -25,6 +25,7 @@ NightjarError
     ├── LabelInvalid      a label is neither 0 nor 1
     ├── OverBudget        more rows of this shard were quarantined than the whole run may lose
     ├── BatchesBroken     batches fail again and again of which every row can be scored
+    ├── OutsideIdentity   a strict job's predictor used something that identity does not cover
     ├── ModelChanged      a large file that scores was changed in mid-run, and had not been copied
     ├── ShardTooSlow      an attempt took longer than the job gives a shard
     └── OutputInvalid     the predictor's outputs are not what the job declares
@@ -192,6 +193,12 @@ class OverBudget(ShardError):
 
 class BatchesBroken(ShardError):
     """Batches fail again and again of which every row can be scored: row by row it would take a night."""
+
+    terminal = True
+
+
+class OutsideIdentity(ShardError):
+    """The job says `identity: strict`, and its predictor used something that identity does not cover."""
 
     terminal = True
 

@@ -23,6 +23,7 @@ from nightjar.inference import endings
 from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError, StorageError
 from nightjar.inference.shards import Failed, Receipt, decode, known
 from nightjar.inference.storage import RetryingStorage, Storage, join
+from nightjar.inference.witness import Seen
 from nightjar.inference.writers import Writer, is_dead
 
 LEASE_S = 10.0
@@ -111,7 +112,9 @@ class State:
     """What a replay knows. Grows by a shard's id per committed shard, and by failures.
 
     revoked: shard → the segment that took its receipt back, because the audit found its parts damaged.
-    ended: how the last invocation that kept it ended; of use while nobody holds the revision.
+    ended: how the last invocation that kept it ended; of use while nobody holds the revision. outside: what predictors
+    used that identity does not cover, by name. packages: the installed ones that were loaded when the model was tried
+    last, as in the manifest.
     """
 
     number: int = 0
@@ -126,6 +129,8 @@ class State:
     intent: Record | None = None
     published: Record | None = None
     ended: endings.Ended | None = None
+    outside: dict[str, Seen] = field(default_factory=dict)
+    packages: Record = field(default_factory=dict)
 
     def apply(self, segment: Segment) -> None:
         """Fold one segment in, in order."""
@@ -159,8 +164,17 @@ class State:
                 self.published = record
             case "ended":
                 self.ended = endings.of_record(record)
+            case "noticed":
+                self._notice(known(Seen, record))
+            case "packages":
+                self.packages = record["loaded"]
             case _:
                 pass
+
+    def _notice(self, seen: Seen) -> None:
+        """Each thing once; that a file is named says less than that it is read."""
+        if seen.name not in self.outside or self.outside[seen.name].kind == "named":
+            self.outside[seen.name] = seen
 
     def _fail(self, record: Record) -> None:
         failed = decode(record)

@@ -53,6 +53,8 @@ def write_manifest(
         "code": {"digest": identity.code_digest, "files": identity.code},
         "model": {"digest": identity.model_digest, "files": identity.model},
         "packages": identity.packages,
+        "outside": [asdict(seen) for seen in writer.state.outside.values()],
+        "loaded": writer.state.packages,
         "libraries": _versions(),
         "totals": {
             "shards": len(table),

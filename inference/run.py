@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import cuts, gates, outcomes, places, publish
+from nightjar.inference import cuts, gates, outcomes, outside, places, publish, witness
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import WorkerSpec, worker_spec
 from nightjar.inference.audit import MAX_FINDINGS, Audited, check_plan_covers
@@ -183,7 +183,9 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     loaded = tasks.preflight(spec, samples(made), examine)
     sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
     refuse_broken(request.job, sampled)
+    outside.refuse(request.job, loaded.outside)
     warnings = [*_told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
+    warnings += witness.sentences(loaded.outside)
     warnings += [gate.sentence for gate in judge_input(request, discovery) if not gate.passed]
     if lacking := awaited(request.storage, request.job):
         warnings.append(f"a run begun now would be {lacking.sentence}")
@@ -249,6 +251,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         gates.enforce(judge_input(request, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
         loaded = _preflight(spec, made, writer, progress, listener)
+        changed = outside.learn(request.job, loaded, writer, newest.state if newest else None)
         campaign.run()
         started = (campaign.first_event_at or time.time()) - began
         return Scored(
@@ -260,7 +263,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
             device=loaded.device,
             startup_s=started,
             seconds=time.time() - began,
-            warnings=(*_told(request, loaded), *cuts.note(progress.cuts)),
+            warnings=(*_told(request, loaded), *cuts.note(progress.cuts), *changed, *outside.notes(writer.state)),
             again=again,
         )
 
@@ -370,7 +373,7 @@ def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, 
         reused_shards=totals["shards"],
         reused_rows=totals["rows_in"],
     )
-    return Scored(newest.number, newest.state.epoch, fingerprint, True, progress)
+    return Scored(newest.number, newest.state.epoch, fingerprint, True, progress, warnings=outside.still(manifest))
 
 
 def _only(request: RunRequest, made: Plan) -> frozenset[str]:

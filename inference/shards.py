@@ -1,7 +1,7 @@
 """What crosses process boundaries: frozen records, and their one JSON form.
 
 A `Piece` is whole row groups of one file; a `Shard` is the pieces scored, committed, retried and
-reported together. The events (`Started`, `Crumb`, `Receipt`, `Failed`) are what a worker says while it
+reported together. The events (`Started`, `Crumb`, `Receipt`, `Failed`, `Noticed`) are what a worker says while it
 works on one. The same JSON form travels from the worker and lies in the ledger.
 """
 
@@ -154,9 +154,19 @@ class Failed:
     worker: str = ""
 
 
-Event = Started | Crumb | Receipt | Failed
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """A worker's predictor used something that identity does not cover; fields as in `witness.Seen`."""
 
-_TYPES: dict[str, type[Any]] = {cls.__name__.lower(): cls for cls in (Started, Crumb, Receipt, Failed)}
+    kind: str
+    name: str
+    by: str
+    worker: str
+
+
+Event = Started | Crumb | Receipt | Failed | Noticed
+
+_TYPES: dict[str, type[Any]] = {cls.__name__.lower(): cls for cls in (Started, Crumb, Receipt, Failed, Noticed)}
 
 
 def encode(event: Event) -> dict[str, Any]:

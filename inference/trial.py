@@ -5,12 +5,14 @@ Apart from the engine, so that the process that tries needs nothing of Ray Data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nightjar.inference import witness
 from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.columns import FiniteState, holds_floats
 from nightjar.inference.cuts import Cuts
@@ -20,6 +22,7 @@ from nightjar.inference.plan import Plan, shard_of_line
 from nightjar.inference.scoring import BatchSize, Scored, Scorer, score_table
 from nightjar.inference.shards import Piece, clip
 from nightjar.inference.sources import parquet
+from nightjar.inference.witness.packages import as_json, loaded_packages
 from nightjar.inference.worker import ShardWorker
 
 SAMPLE_ROWS = 32
@@ -35,7 +38,8 @@ class Loaded:
     """What preflight learnt: the device the model is on, and why the samples could not be scored, if so.
 
     place: which of the places was tried last. hung: nothing came of it for as long as the job allows. notes: what
-    else a person should know of the model's code.
+    else a person should know of the model's code. outside: what it used so far that identity does not cover.
+    packages: the installed ones that are loaded, as in the manifest.
     """
 
     device: str
@@ -43,6 +47,8 @@ class Loaded:
     place: int = 0
     hung: bool = False
     notes: tuple[str, ...] = ()
+    outside: tuple[witness.Seen, ...] = ()
+    packages: Mapping[str, Any] = field(default_factory=dict)
 
 
 def samples(plan: Plan) -> list[Piece]:
@@ -50,6 +56,20 @@ def samples(plan: Plan) -> list[Piece]:
     known = pc.indices_nonzero(pc.greater(plan.table["rows"], 0))
     at = sorted({len(known) * index // PLACES for index in range(PLACES)}) if len(known) else []
     return [shard_of_line(line).pieces[0] for line in plan.table.take(known.take(at)).to_pylist()] if at else []
+
+
+Trial = Callable[[WorkerSpec, Sequence[Piece], bool], Iterator["Loaded | str"]]
+"""`try_model`, or what does as much and more."""
+
+
+def observed(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
+    """The same trial, in a process of its own; with what was noticed there, and at last the packages it loaded."""
+    outcome: Loaded | str = ""
+    with witness.closely():
+        for outcome in trial(spec, places, last):
+            yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
+        if isinstance(outcome, Loaded):
+            yield replace(outcome, outside=witness.seen(), packages=as_json(loaded_packages()))
 
 
 def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from nightjar.inference import memory, sink
+from nightjar.inference import memory, sink, witness
 from nightjar.inference.assembly import Assembly
 from nightjar.inference.assignment import Assignment, Opened, WorkerSpec, batch_rows, open_scorer
 from nightjar.inference.errors import Fenced, OverBudget, ProcessSpoilt, ShardError, ShardTooSlow
@@ -24,7 +24,7 @@ from nightjar.inference.ledger import Ledger
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.retrying import RetryingStorage
 from nightjar.inference.scoring import BatchSize, RowFailure, Scored, score_table
-from nightjar.inference.shards import Crumb, Event, Failed, Part, Piece, Receipt, Started, clip
+from nightjar.inference.shards import Crumb, Event, Failed, Noticed, Part, Piece, Receipt, Started, clip
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import Storage, join
 from nightjar.inference.suspects import Attempt, Rows
@@ -76,6 +76,8 @@ class ShardWorker:
                 yield from self._last_words(spoilt)
                 raise
             self._said = time.monotonic()
+            if isinstance(event, (Receipt, Failed)):
+                yield from (Noticed(seen.kind, seen.name, seen.by, self.name) for seen in witness.news())
             yield event
 
     def _events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
@@ -211,6 +213,8 @@ class ShardWorker:
             table, metrics = output.table(), output.metrics()
             self._check_epoch(storage)
             self._opened.check()
+            if self.spec.job.identity.strict:
+                witness.refuse()
             quarantine = output.write_quarantine(storage)
             data = sink.write_data(
                 storage, self.spec.revision, output.name("data"), table, running.started.shard, metrics

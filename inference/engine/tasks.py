@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,15 +24,11 @@ from nightjar.inference.rescore import Rescored
 from nightjar.inference.rescore import rescore as rescore_shards
 from nightjar.inference.shards import Piece, clip
 from nightjar.inference.storage import Storage
-from nightjar.inference.trial import Loaded, try_model
+from nightjar.inference.trial import Loaded, Trial, observed, try_model
 
 AUDIT_BLOCKS = 256
 AUDIT_SHARDS = 32
 """At least so many blocks an audit has, and at most so many shards a block: each has the same time to end."""
-
-
-Trial = Callable[[WorkerSpec, Sequence[Piece], bool], Iterator[Loaded | str]]
-"""`trial.try_model`, or what does as much and more."""
 
 
 def preflight(spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_model) -> Loaded:
@@ -95,7 +91,7 @@ def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = F
 
 def _captured(trial: Trial, spec: WorkerSpec, places: list[Piece], last: bool) -> Iterator[Any]:
     logs = capture(spec)
-    yield from trial(spec, places, last)
+    yield from observed(trial, spec, places, last)
     logs.close()
 
 

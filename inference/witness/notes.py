@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.util import source_from_cache
@@ -14,6 +15,9 @@ from nightjar.inference.witness.records import Seen
 
 MOST = 50
 """Records that are kept; of more, only how many there were."""
+
+MAPPED_S = 10.0
+"""So often at most a worker looks at its mapped files."""
 
 _COUNTED = 5000
 _LONGEST = 400
@@ -41,6 +45,8 @@ class Notes:
         self._seen: dict[tuple[str, str], Seen] = {}
         self._beyond: set[tuple[str, str]] = set()
         self._mapped = mapped_files()
+        self._looked_at = 0.0
+        self._told: set[Seen] = set()
         self.failures = 0
 
     def all(self) -> tuple[Seen, ...]:
@@ -49,13 +55,23 @@ class Notes:
         for path in sorted(mapped - self._mapped):
             self.path("library" if ".so" in Path(path).name else "mapped", path, "")
         self._mapped |= mapped
+        found = list(self._seen.values())  # other threads go on taking notes
         # That a folder is named tells nothing more once something in it was seen, or was written there.
-        names = [*(seen.name for seen in self._seen.values()), *self.places.written]
+        names = [*(seen.name for seen in found), *list(self.places.written)]
         return tuple(
             seen
-            for seen in self._seen.values()
-            if seen.kind != "named" or not any(name.startswith(seen.name + "/") for name in names)
+            for seen in found
+            if seen.kind != "folder" or not any(name.startswith(seen.name + "/") for name in names)
         )
+
+    def news(self) -> list[Seen]:
+        """What was not told before. The mapped files are looked at only now and then: a large library maps hundreds."""
+        if (now := time.monotonic()) - self._looked_at > MAPPED_S:
+            self._looked_at = now
+            self.all()
+        found = [seen for seen in list(self._seen.values()) if seen not in self._told]
+        self._told.update(found)
+        return found
 
     @property
     def beyond(self) -> int:
@@ -68,8 +84,9 @@ class Notes:
         key = ("path" if name.startswith("/") else kind, name)
         before = self._seen.get(key)
         if before is not None:
-            if (before.kind == "named" and kind != "named") or (by and not before.by):
-                self._seen[key] = Seen(kind if kind != "named" else before.kind, name, by or before.by)
+            # That it is named says less than that it is read, and a line more than none.
+            if before.kind == "named" != kind or not before.by:
+                self._seen[key] = Seen(kind if before.kind == "named" else before.kind, name, by or before.by)
         elif len(self._seen) < MOST:
             self._seen[key] = Seen(kind, name, by)
         elif len(self._beyond) < _COUNTED:
@@ -85,7 +102,9 @@ class Notes:
                 name = source_from_cache(name)
         if kind == "file" and name.endswith((".py", ".pyc")):
             kind = "module"
-        if kind != "named" and self._live and os.path.realpath(name).startswith(self._live):
+        if kind == "named" and Path(name).is_dir():
+            kind = "folder"
+        elif kind != "named" and self._live and os.path.realpath(name).startswith(self._live):
             kind = "live"
         self.add(kind, name, by)
 

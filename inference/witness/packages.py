@@ -9,15 +9,18 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _HASHED_BYTES = 1 << 20
 """Larger files, and libraries, are compared by their size only: this is done before every night."""
+
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, csv.Error)
 
 _FILES_MOST = 200
 """So many files of one package are kept by name."""
@@ -43,15 +46,33 @@ def loaded_packages() -> dict[str, Package]:
     files = _loaded_files()
     tops = {name.partition(".")[0] for name in list(sys.modules)}
     found: dict[str, Package] = {}
-    for distribution in distributions():
-        installed = _Installed(distribution)
-        if not installed.may_hold(tops):
-            continue
-        name = distribution.metadata["Name"]
-        # The first one on the path is the one that Python imports from.
-        if name not in found and (package := _package(installed, files)):
-            found[name] = package
+    for each in distributions():
+        installed = _Installed(each)
+        # Whatever is damaged about how one was installed, it must not keep the night from beginning.
+        with suppress(*_DAMAGED):
+            if installed.may_hold(tops) and (package := _package(installed, files)):
+                # The first one on the path is the one that Python imports from.
+                found.setdefault(each.metadata["Name"] or "", package)
     return dict(sorted(found.items()))
+
+
+def installed_packages(before: Mapping[str, Package]) -> dict[str, Package]:
+    """The same packages as they are installed for this process, none of them loaded; without those that are not."""
+    found: dict[str, Package] = {}
+    for name, old in before.items():
+        with suppress(PackageNotFoundError, *_DAMAGED):
+            installed = _Installed(distribution(name))
+            # Some images leave out what an installer wrote, tests mostly: what is gone was not loaded.
+            wrote = {
+                file: of
+                for file, of in installed.record.items()
+                if file.endswith(".py") and Path(installed.root, file).is_file()
+            }
+            edited = [file for file, of in wrote.items() if not _is_as_installed(installed.root + file, *of)]
+            own = {file: _hash((installed.source or installed.root) + file) for file in old.own}
+            hashes = {file: _hash(installed.root + file) for file in edited[:_FILES_MOST]}
+            found[name] = Package(installed.distribution.version, installed.digest, hashes, own)
+    return found
 
 
 def as_json(packages: Mapping[str, Package]) -> dict[str, dict[str, Any]]:
@@ -104,6 +125,12 @@ class _Installed:
             if len(row) == 3 and row[1] and not row[0].startswith("../") and ".dist-info/" not in row[0]
         }
 
+    @property
+    def digest(self) -> str:
+        """Of all that it says."""
+        lines = sorted(f"{name},{digest}" for name, (digest, _) in self.record.items())
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
+
     @cached_property
     def source(self) -> str:
         """The folder of an editable installation; else ''."""
@@ -140,14 +167,12 @@ def _package(installed: _Installed, files: list[str]) -> Package | None:
         loaded = True
         wrote = installed.record.get(name)
         if wrote is None:
-            own |= {name: _digest(path).hex()[:16]} if len(own) < _FILES_MOST else {}
+            own |= {name: _hash(path)} if len(own) < _FILES_MOST else {}
         elif not _is_as_installed(path, *wrote) and len(edited) < _FILES_MOST:
-            edited[name] = _digest(path).hex()[:16]
+            edited[name] = _hash(path)
     if not loaded:
         return None
-    lines = sorted(f"{name},{digest}" for name, (digest, _) in installed.record.items())
-    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
-    return Package(installed.distribution.version, digest, edited, own)
+    return Package(installed.distribution.version, installed.digest, edited, own)
 
 
 def _theirs(installed: _Installed, files: list[str]) -> Iterator[tuple[str, str]]:
@@ -175,8 +200,13 @@ def _is_as_installed(path: str, digest: str, size: str) -> bool:
 def _digest(path: str) -> bytes:
     """Of the content, but of a large file or a library of the size only."""
     size = _size(path)
-    large = size > _HASHED_BYTES or not path.endswith(".py")
-    return hashlib.sha256(str(size).encode() if large else Path(path).read_bytes()).digest()
+    if size > _HASHED_BYTES or not path.endswith(".py") or not Path(path).is_file():
+        return hashlib.sha256(str(size).encode()).digest()
+    return hashlib.sha256(Path(path).read_bytes()).digest()
+
+
+def _hash(path: str) -> str:
+    return _digest(path).hex()[:16]
 
 
 def _size(path: str) -> int:

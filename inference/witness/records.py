@@ -13,6 +13,8 @@ _SENTENCES = {
     "mapped": "maps {name}, which is not part of this run's identity; name it in `model.path` or put it beside the job",
     "named": "names {name}, which is not part of this run's identity; if it is read, name it in `model.path` or put "
     "it beside the job",
+    "folder": "names the folder {name}, which is not part of this run's identity; if files there are read, name them "
+    "in `model.path` or put them beside the job",
     "live": "reads {name} in the job's folder as it is now, not as it was when the run began; open it beside the "
     "module: Path(__file__).parent",
     "module": "imports {name}, which is not part of this run's identity; put it beside the job, or install it",
@@ -25,6 +27,10 @@ _SENTENCES = {
     "state it is in",
     "program": "starts {name}, which is not part of this run's identity; say in `model.version` which it is",
 }
+
+
+UNSURE = {"folder"}
+"""Kinds that a strict job does not refuse: a folder may be where something is written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,24 +8,36 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from nightjar.inference.errors import OutsideIdentity
 from nightjar.inference.witness import environment
 from nightjar.inference.witness.events import CALLS, FILES, PATH_AT
+from nightjar.inference.witness.named import naming
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.places import is_installed
+from nightjar.inference.witness.records import UNSURE, Seen, sentences
 
 _EVENTS = {**FILES, **CALLS}
 
 _notes: Notes | None = None
 _installed = False
+_naming: ExitStack | None = None
 _inside = threading.local()
 
 
-def watch(home: str | os.PathLike[str], covered: Iterable[str] = (), live: str = "") -> Notes:
-    """Begin to notice, in all threads of this process; the watch that went on before ends. See `Notes`."""
+def watch(
+    home: str | os.PathLike[str],
+    covered: Iterable[str] = (),
+    live: str = "",
+    options: Mapping[str, Any] | None = None,
+) -> Notes:
+    """Begin to notice, in all threads of this process; the watch that went on before ends. See `Notes`.
+
+    options: of the job; looked at for names of files where that is done at all.
+    """
     global _notes, _installed
     begun = Notes(os.fspath(home), covered, live)
     if not _installed:
@@ -33,6 +45,9 @@ def watch(home: str | os.PathLike[str], covered: Iterable[str] = (), live: str =
         sys.addaudithook(_hook)
     environment.install()
     _notes = environment.notes = begun
+    if _naming is not None:
+        _naming.close()
+        _naming.enter_context(naming(begun, options or {}))
     return begun
 
 
@@ -40,6 +55,37 @@ def unwatch() -> None:
     """Notice nothing more; what was noticed stays."""
     global _notes
     _notes = environment.notes = None
+
+
+@contextmanager
+def closely() -> Iterator[None]:
+    """A watch that begins within this notes the files that are named, too: for preflight, see `named`."""
+    global _naming
+    with ExitStack() as _naming:
+        try:
+            yield
+        finally:
+            _naming = None
+
+
+def seen() -> tuple[Seen, ...]:
+    """What was noticed since the watch began; nothing without one."""
+    return _notes.all() if _notes is not None else ()
+
+
+def news() -> list[Seen]:
+    """What was noticed and not told yet."""
+    return _notes.news() if _notes is not None else []
+
+
+def refuse() -> None:
+    """Hold what was noticed against a job that allows nothing.
+
+    Raises:
+        OutsideIdentity: something was; lists it.
+    """
+    if found := [each for each in seen() if each.kind not in UNSURE]:
+        raise OutsideIdentity(f"identity: strict: {'; '.join(sentences(found, most=3))}")
 
 
 @contextmanager

@@ -89,7 +89,7 @@ SAID = {
     ),
     "fopen": Way('ctypes.CDLL(None).fopen(b"OUT/t.csv", b"r")', "named", "OUT/t.csv", "import ctypes", True),
     "folder_for_c": Way(
-        'ctypes.CDLL(None).fopen(f"{OUT}/t.csv".encode(), b"r")', "named", "OUT", "import ctypes", True
+        'ctypes.CDLL(None).fopen(f"{OUT}/t.csv".encode(), b"r")', "folder", "OUT", "import ctypes", True
     ),
     "helper_for_c": Way("pass", "named", "OUT/t.csv", "import nj_helpers.reading", True),
     "option_for_c": Way(

@@ -11,9 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.inference.witness.packages import Package, as_json, differences, from_json, loaded_packages
+from nightjar.inference.witness.packages import (
+    Package,
+    as_json,
+    differences,
+    from_json,
+    installed_packages,
+    loaded_packages,
+)
 
-SOURCE = {"mylib/__init__.py": "from mylib import deep\n", "mylib/deep.py": "WEIGHT = 2\n", "mylib/lazy.py": "X = 1\n"}
+SOURCE = {
+    "mylib/__init__.py": "from mylib import deep\n",
+    "mylib/deep.py": "WEIGHT = 2\n",
+    "mylib/lazy.py": "X = 1\n",
+    "mylib/void.py": "",
+}
 
 
 def install(site: Path, version: str, source: dict[str, str], record: bool = True) -> None:
@@ -56,10 +68,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_loaded_is_recorded(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By version; a module loaded later, or not, makes no difference."""
     before = load(monkeypatch, "mylib")
+    (site / "mylib/void.py").unlink()  # as images of containers are stripped
+    assert installed_packages(before) == before
+    (site / "mylib/void.py").touch()
     assert before["my-lib"].version == "1.0"
     assert before["my-lib"].installed
     assert not before["my-lib"].edited
-    assert differences(before, load(monkeypatch, "mylib", "mylib.lazy")) == []
+    assert differences(before, load(monkeypatch, "mylib", "mylib.lazy", "mylib.void")) == []
 
 
 def test_what_is_not_loaded_is_not_recorded(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +87,7 @@ def test_another_version_is_said(site: Path, monkeypatch: pytest.MonkeyPatch) ->
     before = load(monkeypatch, "mylib")
     install(site, "1.1", SOURCE)
     assert differences(before, load(monkeypatch, "mylib")) == ["my-lib 1.0 → 1.1"]
+    assert differences(before, installed_packages(before)) == ["my-lib 1.0 → 1.1"]
 
 
 def test_another_build_of_the_same_version_is_said(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +104,8 @@ def test_a_package_edited_in_place_is_said(site: Path, monkeypatch: pytest.Monke
     once = load(monkeypatch, "mylib")
     assert differences(before, once) == ["my-lib 1.0 was edited in place (mylib/deep.py)"]
     assert differences(once, load(monkeypatch, "mylib")) == []
+    assert differences(before, installed_packages(before)) == ["my-lib 1.0 was edited in place (mylib/deep.py)"]
+    assert differences(once, installed_packages(once)) == []
     (site / "mylib/deep.py").write_text("WEIGHT = 4\n")
     assert differences(once, load(monkeypatch, "mylib")) == ["my-lib 1.0 was edited in place (mylib/deep.py)"]
 
@@ -115,7 +133,9 @@ def test_an_editable_package_is_told_by_its_files(site: Path, tmp_path: Path, mo
     monkeypatch.setattr(sys, "path", [str(site), str(source)])
     before = load(monkeypatch, "mylib")
     assert set(before["my-lib"].own) == {"mylib/__init__.py", "mylib/deep.py"}
+    assert installed_packages(before) == before
     (source / "mylib/deep.py").write_text("WEIGHT = 3\n")
+    assert differences(before, installed_packages(before)) == ["my-lib 1.0 was edited in place (mylib/deep.py)"]
     assert differences(before, load(monkeypatch, "mylib")) == ["my-lib 1.0 was edited in place (mylib/deep.py)"]
 
 

@@ -1,0 +1,147 @@
+"""Preflight and workers tell what their predictor uses beyond identity: each in a process of its own, without Ray."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightjar.inference import outside
+from nightjar.inference.assignment import Assignment, WorkerSpec
+from nightjar.inference.errors import JobError
+from nightjar.inference.job import Job
+from nightjar.inference.ledger import State
+from nightjar.inference.shards import Event, Failed, Noticed, Piece, Receipt, Shard, decode, encode
+from nightjar.inference.trial import Loaded, observed, samples, try_model
+from nightjar.inference.witness import Seen
+from nightjar.inference.worker import ShardWorker
+from support import Lake
+
+MODEL = """
+import os
+import pyarrow.csv
+
+class Predictor:
+    def __init__(self):
+        self.vocabulary = open("{folder}/vocab.json").read()
+        self.table = pyarrow.csv.read_csv("{folder}/table.csv")
+        self.own = open("beside.json").read()
+
+    def __call__(self, batch):
+        if batch["x"].max() > 5000:
+            open(os.path.join("{folder}", "rare.json")).read()
+        return {{"score": batch["x"] * 2}}
+"""
+
+
+def tried(spec: WorkerSpec, places: list[Piece]) -> list[Loaded | str]:
+    """What preflight says."""
+    return list(observed(try_model, spec, places))
+
+
+def scored(spec: WorkerSpec, shards: list[Shard]) -> list[Event]:
+    """What a worker says."""
+    return list(ShardWorker(spec).process(Assignment(shard) for shard in shards))
+
+
+Apart = Callable[..., Any]
+"""What a function returns in a process of its own."""
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Apart]:
+    """One process for all tests of this module, as starting one takes a second. Each watches anew."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield lambda function, spec, *rest: pool.submit(function, replace(spec, own_process=True), *rest).result()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that nothing covers."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    for name in ("vocab.json", "rare.json", "table.csv"):
+        (folder / name).write_text("a,b\n1,2\n")
+    return folder
+
+
+@pytest.fixture
+def lake(tmp_path: Path, folder: Path) -> Lake:
+    """A job whose predictor reads files there."""
+    lake = Lake(tmp_path / "job")
+    lake.write_model(MODEL.format(folder=folder))
+    (lake.folder / "beside.json").write_text("{}")
+    return lake.ready(model__uses="model:Predictor")
+
+
+def test_preflight_tells_what_it_saw(lake: Lake, folder: Path, apart: Apart) -> None:
+    """What Python opened and what C code was only told the name of; and the packages that were loaded."""
+    *_, last = apart(tried, lake.worker_spec(), samples(lake.planned()))
+    assert isinstance(last, Loaded)
+    assert set(last.outside) == {
+        Seen("file", f"{folder}/vocab.json", "model.py:7"),
+        Seen("named", f"{folder}/table.csv", "model.py:6"),
+    }
+    assert last.packages["pyarrow"]["version"]
+    assert not any(package.get("edited") for package in last.packages.values())
+
+
+def test_a_worker_tells_what_it_comes_to_and_each_thing_once(lake: Lake, folder: Path, apart: Apart) -> None:
+    """Before the receipt of the shard that led there; its events travel and are kept like all others."""
+    events = apart(scored, lake.worker_spec(), list(lake.planned().shards()))
+    found = [type(event).__name__ for event in events if isinstance(event, (Receipt, Noticed))]
+    assert found == ["Noticed", *["Receipt"] * 4, "Noticed", *["Receipt"] * 4]
+    noticed = [event for event in events if isinstance(event, Noticed)]
+    assert [(event.name, event.by) for event in noticed] == [
+        (f"{folder}/vocab.json", "model.py:7"),
+        (f"{folder}/rare.json", "model.py:13"),
+    ]
+    state = State()
+    for event in noticed:
+        assert decode(encode(event)) == event
+        state.fold(encode(event))
+    assert outside.notes(state)[1].startswith(f"model.py reads {folder}/rare.json, which is not part of")
+
+
+def test_a_strict_jobs_worker_keeps_nothing_of_what_used_more(lake: Lake, folder: Path, apart: Apart) -> None:
+    """Its shards fail for good, with a sentence."""
+    lake.write_job(model__uses="model:Predictor", identity="strict")
+    events = apart(scored, lake.worker_spec(), list(lake.planned().shards())[:1])
+    failed = events[-1]
+    assert isinstance(failed, Failed)
+    assert (failed.cause, failed.terminal) == ("OutsideIdentity", True)
+    assert failed.message.startswith(f"identity: strict: model.py reads {folder}/vocab.json")
+    assert not list(lake.revision().glob("data/*"))
+
+
+def test_a_strict_job_is_refused_in_preflight(lake: Lake) -> None:
+    """It lists what was seen; a folder that is only named may be where something is written."""
+    lake.write_job(identity="strict")
+    job: Job = lake.request().job
+    with pytest.raises(JobError, match=r"identity: strict: p.py connects to host:1, whose answers are not"):
+        outside.refuse(job, [Seen("network", "host:1", "p.py:1"), Seen("file", "/v", "p.py:2")])
+    outside.refuse(job, [Seen("folder", "/var/log/mine", "p.py:1")])
+
+
+def test_a_finished_run_is_told_from_its_manifest() -> None:
+    """Also from one of before, which has none of this."""
+    manifest = {
+        "outside": [{"kind": "database", "name": "/d.sqlite", "by": "p.py:1"}],
+        "loaded": {"numpy": {"version": "0.1"}, "not-installed-here": {"version": "1"}},
+    }
+    database, packages = outside.still(manifest)
+    assert database.startswith("p.py opens the database /d.sqlite")
+    assert packages.startswith("packages changed since this run was begun, and what is scored stays: numpy 0.1 → ")
+    assert outside.still({}) == ()
+
+
+def test_what_preflight_learnt_travels(folder: Path) -> None:
+    """From the process that tried the model to the one that keeps it."""
+    loaded = Loaded("cpu", outside=(Seen("file", "/v", "p.py:1"),), packages={"a": {"version": "1"}})
+    assert pickle.loads(pickle.dumps(loaded)) == loaded
