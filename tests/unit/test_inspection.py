@@ -56,8 +56,11 @@ def test_all_that_can_be_wrong_with_a_class_is_found_without_building_it(lake: L
             assert re.match(sentence, str(caught.value)), str(caught.value)
 
 
-def test_what_is_right_is_not_built_and_prints_nothing(lake: Lake, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_right_is_not_built_and_prints_nothing(
+    lake: Lake, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What an import prints must not get into `--json`."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     assert inspect_code(job(lake, f"print('hello')\n{CLASS}", model__options={"size": 1})) == ""
     assert capfd.readouterr() == ("", "hello\n")
     assert not list(lake.folder.rglob("*.pyc")), "nothing is left behind"
