@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from contextlib import suppress
 
 from nightjar.inference import publish
@@ -137,12 +136,20 @@ def _changed_input(request: RunRequest, made: Plan, newest: revs.Revision) -> tu
     before = revs.read_plan(request.storage, newest.uri, newest.state, newest.state.planned["fingerprint"])
     assert before is not None
     ids = set(before.ids())
-    files = Counter(shard.pieces[0].uri for shard in made.shards() if shard.id not in ids)
-    if not files:
+    new = [shard.pieces for shard in made.shards() if shard.id not in ids]
+    if not new:
         return ()
-    seen = {piece.uri for shard in before.shards() for piece in shard.pieces if piece.uri in files}
-    what = [f"{uri.rsplit('/', 1)[-1]} {'changed' if uri in seen else 'is new'}" for uri in files]
-    return (_scored_again(summed(what), files.total(), len(made)),)
+    wanted = {piece.uri for pieces in new for piece in pieces}
+    pieces = (piece for shard in before.shards() for piece in shard.pieces if piece.uri in wanted)
+    then = {(piece.uri, piece.size, piece.version) for piece in pieces}
+    seen = {uri for uri, _, _ in then}
+    what = {
+        piece.uri: f"{piece.uri.rsplit('/', 1)[-1]} {'changed' if piece.uri in seen else 'is new'}"
+        for pieces in new
+        for piece in pieces
+        if (piece.uri, piece.size, piece.version) not in then
+    }
+    return (_scored_again(summed(list(what.values())) or "files are put together otherwise", len(new), len(made)),)
 
 
 def _scored_again(what: str, shards: int, of: int) -> str:

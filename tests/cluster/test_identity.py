@@ -320,7 +320,7 @@ def test_a_file_rewritten_with_its_size_and_time_kept_is_another_file(lake: Lake
     lake.write_file("b.parquet", 1000, 100)
     path = lake.write_file("a.parquet", 0, 100)
     lake.write_model()
-    lake.write_job()
+    lake.write_job(input__shard_rows=100)
     lake.run()
     before = path.stat()
     table = pq.read_table(path)
