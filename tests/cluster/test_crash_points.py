@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -119,9 +120,28 @@ def test_what_fails_after_the_publication_does_not_deny_it(lake: Lake, point: Po
     assert (ran.publication.number, ran.publication.unfinished) == (1, "the storage is away")
     assert lake.published()["id"].tolist() == list(range(8000))
     assert not lake.revision().joinpath("_SUCCESS").exists()
+    latest = lake.out / "latest"
+    assert json.loads((latest / "files.json").read_text())["data"] is None, "nobody has swept the folder"
+    assert not (latest / "data").exists()
     again = lake.run()
     assert (again.publication.number, again.publication.unfinished, again.scored.finished) == (1, "", True)
     assert lake.revision().joinpath("_SUCCESS").exists()
+    assert (latest / "data").resolve() == lake.revision() / "data"
+
+
+def test_what_leads_readers_there_fails_no_published_run(lake: Lake) -> None:
+    """It is a note; the next command writes it, of whatever night it is."""
+    away = OnDriver(LakeStorage(), [fail("write", "*/latest/*", None, StorageError("the storage is away"))])
+    ran = run_steps_with(lake.ready().request(), {"publish": away})
+    assert ran.publication.number == 1
+    assert ran.publication.behind == (
+        "latest/ and dates/ could not be written, the next command does it: the storage is away"
+    )
+    assert lake.run(date="2026-11-18").publication.behind == ""
+    listed = json.loads((lake.out / "latest" / "files.json").read_text())
+    parts = published_parts(lake, "2026-11-19")
+    assert [Path(file["uri"]) for file in listed["files"]] == [lake.revision() / name for name in parts]
+    assert (listed["publication"], listed["rows"]) == (2, 8000)
 
 
 def test_what_fails_before_the_publication_fails_the_run(lake: Lake) -> None:
