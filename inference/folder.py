@@ -106,9 +106,11 @@ class _Walk:
         rules += tuple(_Rules(prefix, here / name) for name in _IGNORE_FILES if (here / name).is_file())
         for entry in entries:
             name = prefix + entry.name
-            if entry.name in _NEVER or entry.path in self._own:
+            if entry.name in _NEVER or entry.path == self.job.model.path:
                 continue
             if entry.is_dir():
+                if entry.path in self._own:
+                    continue
                 ignored = _ignored(name + "/", rules)
                 if not ignored or self._chosen is not None:
                     yield from self._below(name + "/", above, rules)
@@ -122,7 +124,7 @@ class _Walk:
             return False
         if self._among_data and (name.lower().endswith(_DATA) or name.split("/")[0] in _OUTPUT):
             return False
-        return path not in self._own
+        return path != self.job.input.uri
 
     @cached_property
     def _own_places(self) -> set[str]:
@@ -163,7 +165,9 @@ class _Walk:
                     fixed = re.split(r"[*?\[{]", value, maxsplit=1)[0]
                     if fixed != value:
                         fixed = os.path.dirname(fixed)  # noqa: PTH120 (text, as the rest of a location)
-                    places.append(os.path.normpath(path.parent / fixed))
+                    place = os.path.normpath(path.parent / fixed)
+                    if section != "output" or not os.path.isfile(place):  # noqa: PTH113 (text, as above)
+                        places.append(place)
         return [place for place in places if not f"{self.folder}/".startswith(f"{place}/")]
 
 

@@ -27,7 +27,7 @@ from nightjar.inference.predictors.archive import inspect_program
 from nightjar.inference.sentences import nearest
 from nightjar.inference.sink import output_schema
 from nightjar.inference.snapshots import place_model
-from nightjar.inference.storage import LakeStorage, Storage, join
+from nightjar.inference.storage import LakeStorage, Storage, is_local, join
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")
@@ -275,7 +275,9 @@ def check_model(request: RunRequest) -> None:
     """
     model = request.job.model
     if model.uses == "torch" and model.path is not None:
-        local, _ = place_model(request.storage, request.scoring.model, Path(request.cache), model.path)
+        local = model.path  # looked at where a person finds it; whoever loads its copy looks again
+        if not is_local(local):
+            local, _ = place_model(request.storage, request.scoring.model, Path(request.cache), local)
         inspect_program(local, model.allow_pickle)
 
 

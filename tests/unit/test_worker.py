@@ -342,12 +342,12 @@ def test_a_module_imported_later_and_a_file_read_later_are_the_runs(lake: Lake) 
     """They are read from the process's own copy, even when they change between two batches."""
     lake.write_model(
         "from pathlib import Path\n\ndef score(batch):\n    import late\n"
-        "    more = float(Path(__file__).with_name('more.txt').read_text())\n"
+        "    more = float(Path(__file__).with_name('more.json').read_text())\n"
         "    return {'score': batch['x'] * late.FACTOR + more}\n"
     )
     (lake.folder / "late.py").write_text("FACTOR = 2\n")
-    (lake.folder / "more.txt").write_text("10")
+    (lake.folder / "more.json").write_text("10")
     scorer = open_scorer(lake.ready().worker_spec()).scorer
     (lake.folder / "late.py").write_text("FACTOR = 3\n")
-    (lake.folder / "more.txt").write_text("20")
+    (lake.folder / "more.json").write_text("20")
     assert scorer(pa.table({"x": [1.0]}))["score"].to_pylist() == [12.0]

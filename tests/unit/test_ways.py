@@ -1,0 +1,501 @@
+"""Every way we know to change what scores a row is scored again, refused or said: none is silent (promise 4).
+
+`scored again`: the shards of tonight's plan have other names. `refused`: preflight says no. `said`: preflight, or the
+worker that comes to it, names what identity does not cover, or which package is another. Each way is tried in a process
+of its own, forked from one that has everything imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import py_compile
+import shutil
+import sqlite3
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+AGAIN, REFUSED, SAID = "scored again", "refused", "said"
+
+HEAD = "import os, sys\nfrom pathlib import Path\nHERE = Path(__file__).parent\n"
+SCORE = "\ndef score(batch):\n    return {'score': batch['x'] * W}\n"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A job folder, what is changed, and what becomes of it.
+
+    code: of predict.py, which sets W. files: by name, from the folder above the job's on. first: lays what is no text.
+    job: keys that differ; `then`: afterwards. rows: whether a worker must come to them. variable: set afterwards.
+    """
+
+    expected: str
+    code: str = "W = 1"
+    files: Mapping[str, str] = field(default_factory=dict)
+    change: Callable[[Path], None] = lambda root: None
+    first: Callable[[Path], None] = lambda root: None
+    job: Mapping[str, Any] = field(default_factory=dict)
+    then: Mapping[str, Any] | None = None
+    rows: bool = False
+    variable: tuple[str, str] | None = None
+
+
+def put(name: str, text: str) -> Callable[[Path], None]:
+    """Write a file, its size and modification time as before if they can be."""
+
+    def change(root: Path) -> None:
+        path = root / name
+        times = path.stat() if path.exists() else None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if times is not None:
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    return change
+
+
+def zipped(text: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        with zipfile.ZipFile(root / "job" / "lib.zip", "w") as archive:
+            archive.writestr("h.py", text)
+
+    return change
+
+
+def compiled(text: str) -> Callable[[Path], None]:
+    """A module of which there is only the bytecode."""
+
+    def change(root: Path) -> None:
+        source = root / "h.py"
+        source.write_text(text)
+        py_compile.compile(str(source), str(root / "job" / "h.pyc"), doraise=True)
+        source.unlink()
+
+    return change
+
+
+def linked(name: str, target: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        (root / name).unlink(missing_ok=True)
+        (root / name).symlink_to(root / target)
+
+    return change
+
+
+def both(*changes: Callable[[Path], None]) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        for each in changes:
+            each(root)
+
+    return change
+
+
+def own_library(root: Path) -> None:
+    import _ctypes
+
+    shutil.copy(_ctypes.__file__, root / "own.so")
+
+
+def database(root: Path) -> None:
+    with sqlite3.connect(root / "db") as kept:
+        kept.execute("create table w (w)")
+
+
+def rewritten(root: Path) -> None:
+    """Other rows under the same name, size and modification time."""
+    path = root / "job" / "data" / "a.parquet"
+    times = path.stat()
+    lay_input(root, reverse=True)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert path.stat().st_size == times.st_size
+
+
+def lay_input(root: Path, reverse: bool = False, kind: str = "float64") -> None:
+    folder = root / "job" / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    values = list(range(200))
+    table = pa.table({"x": pa.array(values[::-1] if reverse else values, kind), "id": pa.array(values, pa.int64())})
+    pq.write_table(table, folder / "a.parquet", compression="none", use_dictionary=False, write_statistics=False)
+
+
+def package(version: str, text: str = "W = 1") -> dict[str, str]:
+    """An installed package of the user's, as files below `site-packages`."""
+    return {
+        "site-packages/mylib/__init__.py": text,
+        "site-packages/my_lib-1.dist-info/METADATA": f"Metadata-Version: 2.1\nName: my-lib\nVersion: {version}\n",
+        "site-packages/my_lib-1.dist-info/RECORD": "mylib/__init__.py,,\nmy_lib-1.dist-info/METADATA,,\n",
+        "site-packages/my_lib-1.dist-info/top_level.txt": "mylib\n",
+    }
+
+
+def installed(version: str, text: str = "W = 1") -> Callable[[Path], None]:
+    return both(*(put(name, content) for name, content in package(version, text).items()))
+
+
+OUT = "OUT = HERE_ABOVE = Path({root!r})\n"
+HUB = "home/.cache/huggingface/hub/models--org--name/snapshots/abc/weights.bin"
+
+WAYS: dict[str, Way] = {
+    # ---- beside the job file
+    "a model that the predictor loads by itself": Way(
+        AGAIN, "W = float((HERE / 'm.joblib').read_text())", {"job/m.joblib": "1"}, put("job/m.joblib", "2")
+    ),
+    "a vocabulary": Way(
+        AGAIN, "import json\nW = json.load(open(HERE / 'v.json'))", {"job/v.json": "1"}, put("job/v.json", "2")
+    ),
+    "a file read by a relative name": Way(
+        AGAIN, "W = float(open('v.txt').read())", {"job/v.txt": "1"}, put("job/v.txt", "2")
+    ),
+    "package data through importlib.resources": Way(
+        AGAIN,
+        "import importlib.resources as r\nW = float(r.files('pkg').joinpath('w.txt').read_text())",
+        {"job/pkg/__init__.py": "", "job/pkg/w.txt": "1"},
+        put("job/pkg/w.txt", "2"),
+    ),
+    "import_module(name=…)": Way(
+        AGAIN,
+        "import importlib\nW = importlib.import_module(name='h').W",
+        {"job/h.py": "W = 1"},
+        put("job/h.py", "W = 2"),
+    ),
+    "import_module under another name": Way(
+        AGAIN,
+        "from importlib import import_module as load\nW = load('h').W",
+        {"job/h.py": "W = 1"},
+        put("job/h.py", "W = 2"),
+    ),
+    "a module's name computed in a loop": Way(
+        AGAIN,
+        "for n in 'gh':\n    W = __import__(n).W",
+        {"job/h.py": "W = 1", "job/g.py": "W = 1"},
+        put("job/h.py", "W = 2"),
+    ),
+    "a package's __getattr__": Way(
+        AGAIN,
+        "import pkg\nW = pkg.W",
+        {
+            "job/pkg/__init__.py": "def __getattr__(n):\n from pkg import deep\n return deep.W",
+            "job/pkg/deep.py": "W = 1",
+        },
+        put("job/pkg/deep.py", "W = 2"),
+    ),
+    "import * with __all__": Way(
+        AGAIN,
+        "from pkg import *\nW = deep.W",
+        {"job/pkg/__init__.py": "__all__ = ['deep']", "job/pkg/deep.py": "W = 1"},
+        put("job/pkg/deep.py", "W = 2"),
+    ),
+    "a module in a zip on the path": Way(
+        AGAIN, "sys.path.insert(0, str(HERE / 'lib.zip'))\nfrom h import W", {}, zipped("W = 2"), zipped("W = 1")
+    ),
+    "a module in a folder on the path": Way(
+        AGAIN,
+        "sys.path.insert(0, str(HERE / 'libs'))\nfrom h import W",
+        {"job/libs/h.py": "W = 1"},
+        put("job/libs/h.py", "W = 2"),
+    ),
+    "a compiled module that Python prefers": Way(
+        AGAIN, "W = 1", {"job/h.py": "W = 1", "job/h.so": "1"}, put("job/h.so", "2")
+    ),
+    "a module with only its bytecode": Way(AGAIN, "from h import W", {}, compiled("W = 2"), compiled("W = 1")),
+    "source of the same size and time": Way(AGAIN, "from h import W", {"job/h.py": "W = 1"}, put("job/h.py", "W = 2")),
+    "weights that are mapped": Way(
+        AGAIN,
+        "import numpy as np\nW = np.memmap(HERE / 'w.bin', 'u1', 'r')[0]",
+        {"job/w.bin": "1"},
+        put("job/w.bin", "2"),
+    ),
+    "a module imported late": Way(
+        AGAIN,
+        "class _W:\n __array_ufunc__ = None\n def __rmul__(s, o):\n  from h import W\n  return o * W\nW = _W()",
+        {"job/h.py": "W = 1"},
+        put("job/h.py", "W = 2"),
+    ),
+    "a link pointed elsewhere": Way(
+        AGAIN,
+        "W = float((HERE / 'v').read_text())",
+        {"v1": "1", "v2": "2"},
+        linked("job/v", "v2"),
+        linked("job/v", "v1"),
+    ),
+    "what a link points to": Way(
+        AGAIN, "W = float((HERE / 'v').read_text())", {"v1": "1"}, put("v1", "2"), linked("job/v", "v1")
+    ),
+    "a hidden settings file": Way(
+        AGAIN, "W = float((HERE / '.env').read_text())", {"job/.env": "1"}, put("job/.env", "2")
+    ),
+    "a module that hides an installed one": Way(AGAIN, "W = 1", {}, put("job/yaml.py", "W = 2")),
+    "a file that is gone": Way(
+        AGAIN, "W = 1 if (HERE / 'v').exists() else 2", {"job/v": "1"}, lambda root: (root / "job" / "v").unlink()
+    ),
+    "a YAML file that is no job": Way(AGAIN, "W = 1", {"job/net.yaml": "model: 1"}, put("job/net.yaml", "model: 2")),
+    "a file that an ignore file names": Way(
+        REFUSED,
+        "W = float((HERE / 'm.bin').read_text())",
+        {"job/m.bin": "1", "job/.gitignore": "*.bin"},
+        put("job/m.bin", "2"),
+    ),
+    # ---- the job and its model
+    "the predictor's code": Way(AGAIN, change=put("job/predict.py", HEAD + "W = 2" + SCORE)),
+    "the model file": Way(
+        AGAIN,
+        files={"job/m/a": "1", "job/predict.py": "def score(batch, path): ..."},
+        change=put("job/m/a", "2"),
+        job={"model": {"path": "m/a"}},
+    ),
+    "a file of the model's folder": Way(
+        AGAIN,
+        files={"job/m/a": "1", "job/predict.py": "def score(batch, path): ..."},
+        change=put("job/m/a", "2"),
+        job={"model": {"path": "m"}},
+    ),
+    "model.version": Way(AGAIN, then={"model": {"version": "2"}}),
+    "the options": Way(AGAIN, then={"model": {"options": {"scale": 2}}}),
+    "the features": Way(AGAIN, then={"model": {"features": ["id"]}}),
+    "the outputs' types": Way(AGAIN, then={"model": {"outputs": {"score": "float64"}}}),
+    "the batch size": Way(AGAIN, then={"model": {"batch_size": 7}}),
+    "the preprocess": Way(
+        AGAIN,
+        files={"job/prep.py": "def p(b): return b"},
+        change=put("job/prep.py", "def p(b): return {}"),
+        job={"preprocess": "prep:p"},
+    ),
+    "the carried columns": Way(AGAIN, then={"carry": ["x"]}),
+    # ---- the input
+    "input rewritten with its size and time kept": Way(AGAIN, change=rewritten),
+    "a column's type": Way(AGAIN, change=lambda root: lay_input(root, kind="float32")),
+    # ---- installed
+    "an installed package that `uses` names": Way(
+        AGAIN,
+        files=package("1.0", "def score(b): ..."),
+        change=installed("1.0", "def score(b): pass"),
+        job={"model": {"uses": "mylib:score"}},
+    ),
+    "an installed package edited in place": Way(SAID, "from mylib import W", package("1.0"), installed("1.0", "W = 2")),
+    "an installed package of another version": Way(SAID, "from mylib import W", package("1.0"), installed("2.0")),
+    "a package that counts": Way(
+        AGAIN, "from mylib import W", package("1.0"), installed("2.0"), job={"identity": {"packages": ["my-lib"]}}
+    ),
+    # ---- outside
+    "an environment variable": Way(SAID, "W = float(os.environ.get('NJ_W', 1))", variable=("NJ_W", "2")),
+    "an environment variable by getenv": Way(SAID, "W = float(os.getenv('NJ_W', '1'))", variable=("NJ_W", "2")),
+    "a file elsewhere": Way(SAID, "W = float((OUT / 'w').read_text())", {"w": "1"}, put("w", "2")),
+    "an array elsewhere": Way(
+        SAID, "import numpy as np\nW = np.fromfile(OUT / 'w.bin', 'u1')[0]", {"w.bin": "1"}, put("w.bin", "2")
+    ),
+    "a config in the folder above": Way(
+        SAID, "W = float((OUT / 'config').read_text())", {"config": "1"}, put("config", "2")
+    ),
+    "the live folder by its full name": Way(SAID, "W = float((OUT / 'job' / 'v').read_text())", {"job/v": "1"}),
+    "a module elsewhere on the path": Way(
+        SAID,
+        "sys.path.append(str(OUT / 'lib'))\nfrom elsewhere import W",
+        {"lib/elsewhere.py": "W = 1"},
+        put("lib/elsewhere.py", "W = 2"),
+    ),
+    "a file read only for some rows": Way(
+        SAID,
+        "class _W:\n __array_ufunc__ = None\n def __rmul__(s, o):\n"
+        "  return o * float((OUT / 'r').read_text()) if max(o) > 150 else o\nW = _W()",
+        {"r": "1"},
+        put("r", "2"),
+        job={"model": {"batch_size": 50}},
+        rows=True,
+    ),
+    "a model of the Hub": Way(SAID, f"W = float((OUT / '{HUB}').read_text())", {HUB: "1"}, put(HUB, "2")),
+    "a file read by C code": Way(
+        SAID,
+        "import ctypes\nctypes.CDLL(None).fopen(str(OUT / 'w').encode(), b'r')\nW = 1",
+        {"w": "1"},
+        put("w", "2"),
+    ),
+    "a CSV file read by Arrow": Way(
+        SAID,
+        "import pyarrow.csv as csv\nW = csv.read_csv(str(OUT / 'w.csv'))['w'][0].as_py()",
+        {"w.csv": "w\n1\n"},
+        put("w.csv", "w\n2\n"),
+    ),
+    "a file that Arrow maps": Way(
+        SAID, "import pyarrow as pa\nM = pa.memory_map(str(OUT / 'w'))\nW = float(M.read())", {"w": "1"}, put("w", "2")
+    ),
+    "a database file": Way(
+        SAID, "import sqlite3\nsqlite3.connect(OUT / 'db').execute('select 1')\nW = 1", first=database
+    ),
+    "a server": Way(
+        SAID,
+        "import socket\nwith socket.socket() as s:\n s.settimeout(1)\n s.connect_ex(('127.0.0.1', 9))\nW = 1",
+    ),
+    "a program's answer": Way(
+        SAID, "import subprocess\nW = float(subprocess.check_output(['cat', OUT / 'w']))", {"w": "1"}, put("w", "2")
+    ),
+    "a shared library elsewhere": Way(
+        SAID, "import ctypes\nctypes.CDLL(str(OUT / 'own.so'))\nW = 1", first=own_library
+    ),
+    "a path in the options": Way(
+        SAID,
+        files={"w": "1", "job/predict.py": "def score(batch, w):\n return {'score': batch['x']}"},
+        change=put("w", "2"),
+        job={"model": {"options": {"w": "ROOT/w"}}},
+    ),
+    "a file elsewhere, where the job is strict": Way(
+        REFUSED, "W = float((OUT / 'w').read_text())", {"w": "1"}, put("w", "2"), job={"identity": "strict"}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What became of each way."""
+    root = tmp_path_factory.mktemp("ways")
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, test_ways; test_ways.try_all(sys.argv[1])", str(root)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, str] = json.loads((root / "outcomes").read_text())
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_way_to_change_what_scores_is_silent(outcomes: dict[str, str], way: str) -> None:
+    assert outcomes[way].partition(":")[0] == WAYS[way].expected, outcomes[way]
+
+
+def test_a_row_of_the_table_that_changes_nothing_is_silent(outcomes: dict[str, str]) -> None:
+    """The table can tell silence."""
+    assert outcomes["nothing"] == "silent"
+
+
+# ---- in the process that tries --------------------------------------------------------------------------------
+
+
+def try_all(folder: str) -> None:
+    """Each way in a fork of this process."""
+    import nightjar.inference.outside
+    import nightjar.inference.run  # noqa: F401 (imported once, for all)
+
+    found = {}
+    for index, (name, way) in enumerate({**WAYS, "nothing": Way("silent")}.items()):
+        root = Path(folder, str(index))
+        answer = Path(folder, f"{index}.answer")
+        child = os.fork()
+        if not child:
+            try:
+                answer.write_text(become(root, way))
+            except BaseException as error:  # noqa: BLE001 (the test shows it)
+                answer.write_text(f"failed: {type(error).__name__}: {error}")
+            os._exit(0)
+        os.waitpid(child, 0)
+        found[name] = answer.read_text()
+    Path(folder, "outcomes").write_text(json.dumps(found))
+
+
+def become(root: Path, way: Way) -> str:
+    """What becomes of one way, with what was said."""
+    from nightjar.inference import outside, run
+
+    lay(root, way)
+    # Whoever is scored again needs no preflight to be told of.
+    before, said = (None, []) if way.expected == AGAIN else preflight(root)
+    request = request_of(root)
+    names = run.plan(request, run.discover(request)).plan.ids()
+    way.change(root)
+    if way.then is not None:
+        write_job(root, {**way.job, **way.then})
+    if way.variable is not None:
+        os.environ[way.variable[0]] = way.variable[1]
+    request = request_of(root)
+    if run.plan(request, run.discover(request)).plan.ids() != names:
+        return AGAIN
+    if isinstance(before, str):
+        return f"{REFUSED}: {before}"
+    if said:
+        return f"{SAID}: {said}"
+    after, _ = preflight(root)
+    if changed := outside.others(before.packages, after.packages):
+        return f"{SAID}: {changed}"
+    if way.rows and (noticed := score(root)):
+        return f"{SAID}: {noticed}"
+    return "silent"
+
+
+def lay(root: Path, way: Way) -> None:
+    root.mkdir()
+    lay_input(root)
+    head = HEAD + f"OUT = Path({str(root)!r})\n"
+    for name, text in {"job/predict.py": head + way.code + SCORE, **way.files}.items():
+        put(name, text)(root)
+    way.first(root)
+    if "site-packages/mylib/__init__.py" in way.files:
+        sys.path.append(str(root / "site-packages"))
+    write_job(root, way.job)
+
+
+def write_job(root: Path, keys: Mapping[str, Any]) -> None:
+    model = {"uses": "predict:score", "features": ["x"], "outputs": {"score": "float32"}, "batch_size": 100}
+    job = {"name": "ways", "input": {"uri": "data/"}, "output": {"uri": "out/"}, "carry": ["id"], **keys}
+    job["model"] = {**model, **keys.get("model", {})}
+    text = yaml.safe_dump(job, sort_keys=False).replace("ROOT", str(root))
+    (root / "job" / "job.yaml").write_text(text)
+
+
+def request_of(root: Path) -> Any:
+    from nightjar.inference.request import make_request
+
+    return replace(make_request(root / "job" / "job.yaml", date="2026-11-19"), cache=str(root / "cache"))
+
+
+def spec_of(root: Path) -> Any:
+    from nightjar.inference import run
+    from nightjar.inference.assignment import worker_spec
+
+    request = request_of(root)
+    found = run.discover(request)
+    revision = str(root / "job" / "out" / "runs" / "n" / "r1")
+    spec = worker_spec(request, found.schema, revision=revision, epoch=1, rows=found.rows)
+    return replace(spec, own_process=True), run.plan(request, found).plan
+
+
+def preflight(root: Path) -> tuple[Any, list[str]]:
+    """What preflight answers, and what it says of what identity does not cover."""
+    from nightjar.inference import outside, witness
+    from nightjar.inference.errors import JobError
+    from nightjar.inference.trial import Loaded, observed, samples, try_model
+
+    spec, plan = spec_of(root)
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"predict", "mylib", "h", "pkg", "prep"}]:
+        del sys.modules[name]
+    outcome: Any = None
+    for outcome in observed(try_model, spec, samples(plan)):  # noqa: B007 (the last one counts)
+        pass
+    if not isinstance(outcome, Loaded):
+        return str(outcome), []
+    try:
+        outside.refuse(spec.job, outcome.outside)
+    except JobError as error:
+        return str(error), []
+    return outcome, witness.sentences(outcome.outside)
+
+
+def score(root: Path) -> list[str]:
+    """What a worker notices while it scores."""
+    from nightjar.inference.assignment import Assignment
+    from nightjar.inference.shards import Noticed
+    from nightjar.inference.worker import ShardWorker
+
+    spec, plan = spec_of(root)
+    events = ShardWorker(spec).process([Assignment(shard) for shard in plan.shards()])
+    return [event.name for event in events if isinstance(event, Noticed)]
