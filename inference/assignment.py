@@ -20,9 +20,9 @@ from nightjar.inference.predictors import Scorer, input_columns, load_scorer
 from nightjar.inference.request import RunRequest
 from nightjar.inference.scoring import auto_batch_rows
 from nightjar.inference.shards import Shard, clip
-from nightjar.inference.snapshots import Linked, place_code, place_model
 from nightjar.inference.storage import Storage
 from nightjar.inference.suspects import Attempt
+from nightjar.inference.unpacking import Linked, place_code, place_model
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.archive import inspect_program
 from nightjar.inference.sentences import nearest
 from nightjar.inference.sink import output_schema
-from nightjar.inference.snapshots import place_model
 from nightjar.inference.storage import LakeStorage, Storage, is_local, join
+from nightjar.inference.unpacking import place_model
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")

@@ -7,33 +7,26 @@ the run notices.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import json
 import os
-import shutil
 import socket
-import tempfile
-import uuid
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from nightjar.inference.errors import AlreadyExists, JobError, Missing, ModelChanged, RunFailed, StorageError
+from nightjar.inference.errors import AlreadyExists, JobError, Missing, RunFailed, StorageError
 from nightjar.inference.storage import Storage, is_local, join
 
 COPIED_BYTES = 64 << 20
 """Local files are copied, the smallest first, while together they take at most this; the others are linked."""
 
-_CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 8 << 20
 _LIST = "snapshot.json"
 """In an archive that is kept: the list of files, linked and remote ones included."""
-
-Stamp = tuple[int, int, int, int, int]
-"""Device, inode, size, modification and change time of a file: no write leaves all of them as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +88,7 @@ def take(key: str, storage: Storage, found: Sequence[tuple[str, str, int]]) -> S
         for name, uri, size in sorted(found):
             try:
                 if uri not in copied:
-                    files.append(File(name, size, _hash(storage, uri), uri))
+                    files.append(File(name, size, hash_of(storage, uri), uri))
                     continue
                 content = Path(uri).read_bytes()
                 _pack(packed, name, uri, content)
@@ -124,12 +117,12 @@ def _copied(found: Sequence[tuple[str, str, int]]) -> set[str]:
 
 
 def _pack(packed: zipfile.ZipFile, name: str, uri: str, content: bytes) -> None:
-    entry = zipfile.ZipInfo(_inside(name))
+    entry = zipfile.ZipInfo(inside(name))
     entry.external_attr = (Path(uri).stat().st_mode & 0o777) << 16
     packed.writestr(entry, content)
 
 
-def _inside(name: str) -> str:
+def inside(name: str) -> str:
     """A file's name in an archive."""
     return f"files/{name or '_'}"
 
@@ -150,13 +143,14 @@ def _model_files(storage: Storage, path: str) -> list[tuple[str, str, int]]:
     return found
 
 
-def _hash(storage: Storage, uri: str) -> str:
+def hash_of(storage: Storage, uri: str) -> str:
+    """SHA-256 of a file's content."""
     if is_local(uri):
         with Path(uri).open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
     digest = hashlib.sha256()
     with storage.open(uri) as file:
-        while chunk := file.read(_CHUNK_BYTES):
+        while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
 
@@ -200,198 +194,6 @@ def _kept(output: str, digest: str) -> str:
     return join(output, "snapshots", f"{digest}.zip")
 
 
-# ---- on the node that scores --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Linked:
-    """A large file that is read where it lies, as it was when this process found its content right."""
-
-    source: str
-    stamp: Stamp
-
-    def check(self) -> None:
-        """Whether it is still that file, untouched.
-
-        Raises:
-            ModelChanged: it was written to or replaced.
-        """
-        try:
-            now = _stamp(self.source)
-        except OSError:
-            now = None
-        if now != self.stamp:
-            raise ModelChanged(
-                f"{self.source} was changed while the run went on, and is too large to have been copied; nothing "
-                "scored since is kept. Repeat the command: it scores with what is there now"
-            )
-
-
-def place_model(storage: Storage, snapshot: Snapshot, cache: Path, path: str) -> tuple[str, tuple[Linked, ...]]:
-    """The model on this node, under its own name, shared by all processes here; and its linked files.
-
-    Safe for any number of processes and nodes at once: one places it under a lock of the operating system, and it
-    appears whole, of verified content, or not at all.
-
-    Raises:
-        JobError: a linked or remote file is no longer what the snapshot holds, or the model cannot be kept here.
-    """
-    target = cache / snapshot.digest / path.rstrip("/").rsplit("/", 1)[-1]
-    with _room_in(cache, "model.path"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not _is_whole(snapshot, target):
-            with _locked(cache / f"{snapshot.digest}.lock"):
-                if not _is_whole(snapshot, target):
-                    _place(storage, snapshot, target)
-        return str(target), _linked(storage, "model.path", snapshot, cache)
-
-
-def place_code(storage: Storage, snapshot: Snapshot, cache: Path) -> tuple[str, tuple[Linked, ...]]:
-    """A folder with the code that is this process's own until it ends; and its linked files.
-
-    Not shared: what a predictor writes beside itself must reach no other process, and no later run.
-
-    Raises:
-        JobError: a linked file is no longer what the snapshot holds, or the code cannot be kept here.
-    """
-    with _room_in(cache, "model.uses"):
-        _remove_abandoned(cache / "code")
-        target = _own_folder(cache / "code") / "job"
-        _fill(storage, snapshot, target)
-        return str(target), _linked(storage, "model.uses", snapshot, cache)
-
-
-_owned: list[int] = []
-"""Locks of this process's own folders: held, by being open, until it ends, however it ends."""
-
-
-def _own_folder(root: Path) -> Path:
-    root.mkdir(parents=True, exist_ok=True)
-    with _locked(root / "lock"):  # nobody may take it for abandoned before it is locked
-        own = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
-        handle = os.open(own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        _owned.append(handle)
-    return own
-
-
-def _remove_abandoned(root: Path) -> None:
-    """Folders of processes that ended: the system let go of their locks."""
-    if not root.is_dir():
-        return
-    with _locked(root / "lock"):
-        for own in root.iterdir():
-            if own.is_dir() and _is_abandoned(own):
-                shutil.rmtree(own, ignore_errors=True)
-
-
-def _is_abandoned(own: Path) -> bool:
-    try:
-        handle = os.open(own / "lock", os.O_RDWR)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(handle)
-
-
-def _is_whole(snapshot: Snapshot, target: Path) -> bool:
-    """Whether everything is there. What was copied is read: it is little, and somebody may have written to it."""
-    return all(_is_there(file, target / file.name if file.name else target) for file in snapshot.files)
-
-
-def _is_there(file: File, path: Path) -> bool:
-    if file.source and is_local(file.source):
-        return path.is_symlink() and os.readlink(path) == file.source  # noqa: PTH115 (text, compared as text)
-    if not path.is_file() or path.stat().st_size != file.size:
-        return False
-    return bool(file.source) or hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
-
-
-def _place(storage: Storage, snapshot: Snapshot, target: Path) -> None:
-    """Called under the lock: what lies in the partial place was left by a process that died."""
-    partial = target.with_name(f".partial-{target.name}")
-    _remove(partial)
-    try:
-        _fill(storage, snapshot, partial)
-        if target.exists() or target.is_symlink():  # spoilt; who uses it keeps its open files
-            spoilt = target.with_name(f".spoilt-{uuid.uuid4().hex[:8]}")
-            target.rename(spoilt)
-            _remove(spoilt)
-        partial.rename(target)
-    finally:
-        _remove(partial)
-
-
-def _fill(storage: Storage, snapshot: Snapshot, target: Path) -> None:
-    with zipfile.ZipFile(io.BytesIO(snapshot.archive)) if snapshot.archive else nullcontext() as packed:
-        for file in snapshot.files:
-            path = target / file.name if file.name else target
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not file.source:
-                assert packed is not None
-                _unpack(packed, file, path)
-            elif is_local(file.source):
-                path.symlink_to(file.source)
-            else:
-                _download(storage, file, path)
-    if not snapshot.files:
-        target.mkdir(parents=True, exist_ok=True)
-
-
-def _unpack(packed: zipfile.ZipFile, file: File, path: Path) -> None:
-    entry = packed.getinfo(_inside(file.name))
-    path.write_bytes(packed.read(entry))
-    path.chmod((entry.external_attr >> 16) & 0o777 | 0o600)
-
-
-def _download(storage: Storage, file: File, path: Path) -> None:
-    digest = hashlib.sha256()
-    try:
-        with storage.open(file.source) as source, path.open("wb") as copy:
-            while chunk := source.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                copy.write(chunk)
-    except Missing as error:
-        raise _changed("model.path", file) from error
-    if digest.hexdigest() != file.sha256:
-        raise _changed("model.path", file)
-
-
-def _linked(storage: Storage, key: str, snapshot: Snapshot, cache: Path) -> tuple[Linked, ...]:
-    found = []
-    for file in snapshot.linked:
-        try:
-            stamp = _verified(storage, file, cache)
-        except FileNotFoundError:
-            raise JobError(
-                f"{key}: there is no {file.source} on {socket.gethostname()}, and it is too large to travel with the "
-                "run; put it where every node sees it, or into object storage"
-            ) from None
-        found.append(Linked(file.source, stamp))
-    return tuple(found)
-
-
-def _verified(storage: Storage, file: File, cache: Path) -> Stamp:
-    """The stamp of a linked file whose content is right: read once per node, not once per process."""
-    stamp = _stamp(file.source)
-    known = cache / "verified" / hashlib.sha256(repr((file.source, stamp, file.sha256)).encode()).hexdigest()
-    if known.exists():
-        return stamp
-    known.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / f"{file.sha256}.lock"):
-        if known.exists():
-            return stamp
-        if _hash(storage, file.source) != file.sha256 or _stamp(file.source) != stamp:
-            raise _changed("model.path", file)
-        known.touch()
-    return stamp
-
-
 def verify(storage: Storage, snapshot: Snapshot) -> None:
     """Whether the linked files still hold what the snapshot says: read whole, before a publication.
 
@@ -400,53 +202,13 @@ def verify(storage: Storage, snapshot: Snapshot) -> None:
     """
     for file in snapshot.linked:
         try:
-            same = _hash(storage, file.source) == file.sha256
+            same = hash_of(storage, file.source) == file.sha256
         except OSError:
             same = False
         if not same:
             raise RunFailed(
                 f"{file.source} changed while the run went on; repeat the command: it scores with what is there now"
             )
-
-
-def _changed(key: str, file: File) -> JobError:
-    return JobError(
-        f"{key}: {file.source} changed after the run began; start the run again to score with what it is now"
-    )
-
-
-def _stamp(path: str) -> Stamp:
-    found = Path(path).stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _room_in(cache: Path, key: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise JobError(
-            f"{key}: it cannot be kept in {cache} on {socket.gethostname()}: {error.strerror or error}; make room "
-            "there, or name another place for caches in XDG_CACHE_HOME where the run is started"
-        ) from error
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Held by one process at a time; the system lets go of it when that process dies."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def names(files: Iterable[File]) -> dict[str, str]:

@@ -18,8 +18,9 @@ import pytest
 
 from nightjar.inference import snapshots
 from nightjar.inference.errors import JobError, Missing, ModelChanged, RunFailed, StorageError
-from nightjar.inference.snapshots import keep, place_code, place_model, read_kept, take, take_model, verify
+from nightjar.inference.snapshots import keep, read_kept, take, take_model, verify
 from nightjar.inference.storage import Entry, LakeStorage
+from nightjar.inference.unpacking import place_code, place_model
 from support import wait_until
 
 STORAGE = LakeStorage()
@@ -234,8 +235,9 @@ def test_no_process_sees_what_another_wrote_beside_its_code(tmp_path: Path) -> N
 PLACE = """
 import sys
 from pathlib import Path
-from nightjar.inference.snapshots import Snapshot, place_code
+from nightjar.inference.snapshots import Snapshot
 from nightjar.inference.storage import LakeStorage
+from nightjar.inference.unpacking import place_code
 print(place_code(LakeStorage(), Snapshot(), Path(sys.argv[1]))[0], flush=True)
 sys.stdin.read()
 """

@@ -34,7 +34,7 @@ from nightjar.inference import publish, visibility
 from nightjar.inference.errors import AlreadyExists, Denied, InputChanged, Missing, StorageError, Transient
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.shards import Piece
-from nightjar.inference.snapshots import place_model, take_model
+from nightjar.inference.snapshots import take_model
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import (
     LakeStorage,
@@ -44,6 +44,7 @@ from nightjar.inference.storage import (
     join,
     probe_conditional_writes,
 )
+from nightjar.inference.unpacking import place_model
 from nightjar.inference.writers import this_writer
 from s3 import S3Server, weed
 from support import wait_until
