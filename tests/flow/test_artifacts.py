@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import html
 import json
 import os
 import re
@@ -16,6 +18,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import ray
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -30,6 +33,10 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from commands import DATE, Flights, Partial, Watched
+from nightjar.flows import nightly
+from nightjar.flows.ending import Ending, keeping_ending
+from nightjar.flows.waiting import showing
+from nightjar.inference.errors import GateFailed
 from service import Server, prefect_server
 from support import Lake, command, nightjar, wait_until
 
@@ -353,3 +360,33 @@ def test_an_api_that_is_away_at_the_start_is_one_sentence(lake: Lake) -> None:
     assert said.startswith("no Prefect API at http://127.0.0.1:1/api: ")
     assert "prefect server start" in said
     assert not lake.out.exists()
+
+
+def test_a_night_whose_input_does_not_come_waits_without_a_cluster_then_fails_its_gate(
+    lake: Lake, prefect_api: str
+) -> None:
+    """It says what it waits for where it is started, on its page and in its log; no Ray is started for it."""
+    lake.write_file("part-00.parquet", 0, 1000)
+    lake.write_model()
+    lake.write_job(name="late", input__wait={"for": "1s", "until": "_SUCCESS"})
+    shown: list[str] = []
+    ending = Ending()
+    with (
+        temporary_settings({PREFECT_API_URL: prefect_api}),
+        keeping_ending(ending),
+        showing(shown.append),
+        pytest.raises(GateFailed, match=r"Waited 1s for _SUCCESS in .*/data: not there \(1 file there\)"),
+    ):
+        nightly.nightly(job=str(lake.job_path), date=dt.date.fromisoformat(DATE))
+    assert isinstance(ending.of_code, GateFailed)
+    assert not ray.is_initialized()
+    assert not lake.out.exists()
+    waiting = f"waiting for _SUCCESS in {lake.folder}/data (1 file there), at most 1s"
+    assert shown == [waiting]  # and no empty text: it never went on
+    found = page(prefect_api, f"late {DATE}")
+    assert found.run.state_name == "Failed"
+    assert found.tasks == []
+    assert html.unescape(str(found.artifacts["late-progress"].description)).replace("\\", "") == f"{DATE}: {waiting}"
+    (gate,) = found.table("late-gates")
+    assert (gate["gate"], gate["passed"], gate["observed"]) == ("input.wait", "NO", "1 file there")
+    assert "Waited 1s" in str(found.artifacts["late-summary"].data)
