@@ -56,6 +56,8 @@ def test_rows_that_raise_are_quarantined_and_only_those(lake: Lake) -> None:
     names = ["part-00", "part-00", "part-00", "part-00", "part-03", "small-1"]
     assert lost["_file"].tolist() == [str(lake.folder / "data" / f"{name}.parquet") for name in names]
     assert lost["_row"].tolist() == [0, 1500, 1501, 1999, 300, 50]
+    assert ran.scored.progress.cuts == 5, "two of the rows shared a micro-batch"
+    assert any(note.startswith("5 batches failed and were scored in parts") for note in ran.scored.warnings)
     assert [row["id"] for row in lost["input"]] == bad
     assert [row["name"] for row in lost["input"]] == [f"row {i}" for i in bad]
     assert set(lost["error"]) == {"ValueError"}
