@@ -36,6 +36,9 @@ _DATA = (".parquet", ".pq")
 MOST_FILES = 20_000
 """More files than that are no predictor: each would be read and hashed when a run begins."""
 
+MOST_BYTES = 8 << 30
+"""Nor are more bytes: reading them takes many seconds each time."""
+
 _JOB_KEYS = {"input", "model", "output"}
 
 
@@ -56,17 +59,20 @@ def list_code(job: Job) -> Listing:
     if not job.modules():
         return Listing({}, {})
     folder = Path(job.folder or Path.cwd()).absolute()
-    walk = _Walk(folder, job)
-    files, left_out = {}, {}
-    for name, path, ignored in walk.files():
+    files: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    held = 0
+    for name, path, ignored in _Walk(folder, job).files():
         if ignored:
             left_out[name] = ignored
-        else:
-            files[name] = path
-        if len(files) > MOST_FILES:
+            continue
+        files[name] = path
+        held += os.path.getsize(path)  # noqa: PTH202 (text, as the names are)
+        if len(files) > MOST_FILES or held > MOST_BYTES:
+            much = f"{MOST_FILES:,} files" if len(files) > MOST_FILES else f"{MOST_BYTES >> 30} GiB"
             raise JobError(
-                f"model.code: {folder} holds more than {MOST_FILES:,} files, and each would be part of what scores; "
-                "list those that do in model.code, or name the others in .rayignore"
+                f"model.code: {folder} holds more than {much}, and all of it would be part of what scores; list what "
+                "does in model.code, or name the rest in .rayignore"
             )
     return Listing(files, left_out)
 
