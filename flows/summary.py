@@ -282,6 +282,8 @@ def explained_lines(found: dict[str, Any]) -> list[str]:
     """Why a run stands as it does, and when that was."""
     lines = [f"  why        {line(found['cause'])}"] if found["cause"] else []
     if found["ended"]:
+        for gate in found["ended"]["gates"]:
+            lines += [f"  {key:<10} {line(gate[key])}" for key in ("row", "replay") if gate[key]]
         lines.append(f"  ended      {found['ended']['at']}")
     if tried := found["tried_again"]:
         how = f"{tried['outcome']} at {tried['step']}"

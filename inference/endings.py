@@ -22,10 +22,12 @@ LIMITED, VALIDATED = "limited", "validated"
 
 @dataclass(frozen=True, slots=True)
 class FailedGate:
-    """A gate that said no, and its sentence."""
+    """A gate that said no, and its sentence. row, replay: one that speaks against it, and how to score it again."""
 
     name: str
     sentence: str
+    row: str = ""
+    replay: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,14 @@ def of_error(error: BaseException, step: str, *, publish: bool = True) -> Ended 
     if not isinstance(error, Exception):
         return Ended(STOPPED, step, _now(), Interrupted.__name__, str(stopped_by(error)), (), publish)
     gates = error.gates if isinstance(error, GateFailed) else ()
-    failed = tuple(FailedGate(gate.name, clip(gate.sentence)) for gate in gates if not gate.passed)
+    failed = tuple(_failed(gate) for gate in gates if not gate.passed)
     return Ended(FAILED, step, _now(), type(error).__name__, clip(str(error)), failed, publish)
+
+
+def _failed(gate: Any) -> FailedGate:
+    first = gate.where[0] if gate.where else None
+    row, replay = (clip(first.sentence.removesuffix(f": {first.replay}")), first.replay) if first else ("", "")
+    return FailedGate(gate.name, clip(gate.sentence), row, replay)
 
 
 def stopped_by(error: BaseException) -> Interrupted:

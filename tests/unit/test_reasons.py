@@ -36,7 +36,7 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.faults import FaultyStorage, fail, pause
-from nightjar.inference.gates import GateResult
+from nightjar.inference.gates import GateResult, Offender
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.request import RunRequest
 from nightjar.inference.standing import stands
@@ -221,9 +221,22 @@ def test_gates_are_kept_by_name_with_their_sentence(job: Lake, capsys: pytest.Ca
     """And the step, the class of the error and the time: for programs."""
     fails(job, "validate", GateFailed(NULLS, GATES))
     ended = json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json"))["ended"]
-    assert ended["gates"] == [{"name": "score.nulls", "sentence": NULLS}]
+    assert ended["gates"] == [{"name": "score.nulls", "sentence": NULLS, "row": "", "replay": ""}]
     assert (ended["outcome"], ended["step"], ended["error"]) == ("failed", "validate", "GateFailed")
     assert ended["at"] >= job.records()[0]["writer"]["at"]
+
+
+def test_a_row_that_speaks_against_a_gate_is_kept_with_its_command(
+    job: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whole, however long the sentences before it are."""
+    replay = "nightjar replay job.yaml 2026-11-19 --shard s1 --row 7"
+    offender = Offender("s1", "/lake/part-00.parquet", 7, "null", replay)
+    gate = GateResult("score.nulls", False, "3", "0", NULLS + " Mend it." * 200, (offender,))
+    fails(job, "validate", GateFailed(NULLS, (gate,)))
+    told = said(capsys, "status", "job.yaml", NIGHT)
+    assert "  row        Row 7 of /lake/part-00.parquet (shard s1) holds null\n" in told
+    assert f"  replay     {replay}\n" in told
 
 
 def test_a_limited_run_that_is_done_is_not_called_stopped(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
