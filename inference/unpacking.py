@@ -57,6 +57,7 @@ def place_model(storage: Storage, snapshot: Snapshot, cache: Path, path: str) ->
     Raises:
         JobError: a linked or remote file is no longer what the snapshot holds, or the model cannot be kept here.
     """
+    cache = cache / "models"
     target = cache / snapshot.digest / path.rstrip("/").rsplit("/", 1)[-1]
     with _room_in(cache, "model.path"):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -327,7 +327,7 @@ def test_no_key_of_a_model_leads_out_of_its_cache(tmp_path: Path, key: str) -> N
             digest = "refused"
             assert "s3://lake/m/" in str(error)
     written = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"]
-    assert all(path.resolve().is_relative_to(cache / digest / "m") for path in written)
+    assert all(path.resolve().is_relative_to(cache / "models" / digest / "m") for path in written)
     assert len(written) == (digest != "refused")
 
 

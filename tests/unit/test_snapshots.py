@@ -175,7 +175,7 @@ def test_what_a_killed_download_left_is_replaced(tmp_path: Path) -> None:
     write(tmp_path / "bucket", {"m.pt2": "abc"})
     bucket: Any = Bucket(str(tmp_path / "bucket"))
     taken = take_model(bucket, "s3://b/m.pt2")
-    write(tmp_path / "cache" / taken.digest, {".partial-m.pt2/half": "x"})
+    write(tmp_path / "cache" / "models" / taken.digest, {".partial-m.pt2/half": "x"})
     placed, _ = place_model(bucket, taken, tmp_path / "cache", "s3://b/m.pt2")
     assert Path(placed).read_text() == "abc"
 
@@ -185,7 +185,7 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     write(tmp_path, {"bucket/m.pt2": "abc", "file": ""})
     bucket: Any = Bucket(str(tmp_path / "bucket"))
     taken = take_model(bucket, "s3://b/m.pt2")
-    with pytest.raises(JobError, match=r"^model\.path: it cannot be kept in .*/file/cache on .*XDG_CACHE_HOME"):
+    with pytest.raises(JobError, match=r"^model\.path: it cannot be kept in .*/file/cache/models on .*XDG_CACHE_HOME"):
         place_model(bucket, taken, tmp_path / "file" / "cache", "s3://b/m.pt2")
 
 
