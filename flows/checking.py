@@ -80,7 +80,8 @@ def as_text(said: dict[str, Any]) -> list[str | Table]:
         *(f"  {'' if index else 'identity':<10} {line(what)}" for index, what in enumerate(said["identity"])),
     ]
     if sample["values"]:
-        parts.append(sample_rows(f"The first rows of {sample['file']}", sample["names"], sample["values"]))
+        parts.append(f"  sample     the first rows of {line(sample['file'])}")
+        parts.append(sample_rows(sample["names"], sample["values"]))
     return parts + [f"Note: {line(note)}" for note in said["notes"]]
 
 

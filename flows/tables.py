@@ -64,9 +64,9 @@ def shards(found: Sequence[dict[str, Any]], total: int) -> Table:
     return table
 
 
-def sample_rows(title: str, names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A few rows with their predictions."""
-    table = _table(line(title), [])
+def sample_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A few rows with their predictions. Without a title: it would be folded to the width of a narrow table."""
+    table = _table("", [])
     for name in names:
         table.add_column(Text(line(name)), overflow="fold")
     for row in rows:

@@ -55,11 +55,12 @@ def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> N
 
 def test_people_read_it_and_no_value_can_pretend_to_be_a_line_of_it(lake: Lake) -> None:
     found = said(lake, Sampled(rows=32, places=1, shown=Shown("a", ("id",), ((HOSTILE,),))), HOSTILE)
-    ready, columns, identity, table, *notes = checking.as_text(found)
+    ready, columns, identity, sample, table, *notes = checking.as_text(found)
     assert str(ready).startswith("lake: 4 files, 8,000 rows; the model loads and scores 32 rows of one place on cpu; ")
     assert str(ready).endswith("/out accepts conditional writes. Ready, but see the notes.")
     assert columns == "  columns    id int64, score float32"
     assert identity == "  identity   code: 1 file (model.py)"
+    assert sample == "  sample     the first rows of a"
     assert list(table.columns[0].cells) == [Text("\\x1b[31mred columns none")]
     assert notes == ["Note: its files change", "Note: \\x1b[31mred columns none"]
 
