@@ -144,8 +144,10 @@ import logging, sys
 from prefect.flow_engine import run_flow
 from nightjar.flows.nightly import nightly
 
+named = {"flow_run_name": "churn", "flow_name": "nightly"}
+logger = logging.LoggerAdapter(logging.getLogger("prefect.flow_runs"), named)
 try:
-    run_flow(nightly, parameters={"job": sys.argv[1]}, error_logger=logging.getLogger("prefect.flow_runs"))
+    run_flow(nightly, parameters={"job": sys.argv[1]}, error_logger=logger)
 except Exception as error:
     print("raised", type(error).__name__)
 """
