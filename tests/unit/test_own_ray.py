@@ -16,7 +16,6 @@ import pytest
 import ray
 
 from nightjar.flows.cluster import local
-from nightjar.flows.cluster.reaching import reach
 from nightjar.flows.cluster.token import keep_token_private, readers_of_token
 from nightjar.flows.doctor import examine
 from nightjar.flows.listening import Listener, listeners
@@ -170,12 +169,16 @@ def test_a_token_that_others_could_read_is_closed_to_them(home: Path) -> None:
     assert readers_of_token() == ""
 
 
-def test_a_token_file_that_holds_none_is_one_sentence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a cluster that somebody else started; nobody is asked there before."""
-    (home / "token").touch()
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "token"))
-    with pytest.raises(ClusterError, match=r"no usable Ray cluster at 127\.0\.0\.1:9: RAY_AUTH_TOKEN_PATH is set but"):
-        reach("127.0.0.1:9")
+REACHES = "from nightjar.flows.cluster.reaching import reach; reach('127.0.0.1:9')"
+
+
+def test_a_token_file_that_holds_none_is_one_sentence(tmp_path: Path) -> None:
+    """For a cluster that somebody else started; nobody is asked there before. Ray looks once a process."""
+    (tmp_path / "token").touch()
+    others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    env = {**others, "HOME": str(tmp_path), "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}
+    asked = subprocess.run([sys.executable, "-c", REACHES], env=env, capture_output=True, text=True, timeout=60)
+    assert "ClusterError: no usable Ray cluster at 127.0.0.1:9: RAY_AUTH_TOKEN_PATH is set but" in asked.stderr
 
 
 @pytest.mark.parametrize(("name", "value"), [("RAY_AUTH_MODE", "disabled"), ("RAY_AUTH_TOKEN", "said")])

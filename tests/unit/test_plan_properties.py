@@ -18,6 +18,7 @@ from test_plan import check_cover, job, lake, line, unreadable
 
 from drivers import SCRATCH
 from nightjar.inference import revisions as revs
+from nightjar.inference.identity import Identity
 from nightjar.inference.ledger import Ledger, Record, open_epoch, replay
 from nightjar.inference.plan import Plan
 from nightjar.inference.request import RunRequest
@@ -26,7 +27,8 @@ from nightjar.inference.shards import UNKNOWN, Receipt, Shard, encode
 from nightjar.inference.storage import LakeStorage
 from nightjar.inference.writers import this_writer
 
-FINGERPRINT = "model"
+IDENTITY = Identity({}, [], [], {}, {}, {}, model_digest="model", code_digest="")
+FINGERPRINT = IDENTITY.fingerprint
 Files = dict[str, dict[str, Any]]
 
 
@@ -107,9 +109,9 @@ class Run:
     def come_again(self, shard_rows: int | None, actors: int) -> None:
         """Plan as a score step does, under an epoch of its own."""
         discovery, asked = lake(list(self.files.values())), job(shard_rows, actors)
-        request = RunRequest(asked, "/lake/job.yaml", "2026-11-19", "2026-11-19", "", "", LakeStorage(), "")
+        request = RunRequest(asked, "/lake/job.yaml", "2026-11-19", "2026-11-19", LakeStorage(), "")
         writer = open_epoch(LakeStorage(), self.revision, this_writer("score"), lease_s=3600)
-        self.plan = plan_in(request, writer, self.revision, discovery, FINGERPRINT, None)
+        self.plan = plan_in(request, writer, self.revision, discovery, IDENTITY, None)
         writer.stop(release=True)
         self.found.append(dict(self.files))
 
