@@ -21,6 +21,7 @@ from pathspec import GitIgnoreSpec
 from nightjar.inference.errors import JobError
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import MAX_BYTES
+from nightjar.inference.localstore import storage_error
 
 _NEVER = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"}
 _NEVER |= {".venv", "venv", "node_modules", ".idea", ".vscode", ".DS_Store"}
@@ -182,7 +183,10 @@ class _Rules:
 
     def __init__(self, prefix: str, path: Path, inner: str = "") -> None:
         self.prefix, self.path, self.inner = prefix, str(path), inner
-        self.spec = GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8", errors="replace").splitlines())
+        try:
+            self.spec = GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8", errors="replace").splitlines())
+        except OSError as error:
+            raise storage_error(error, str(path)) from error
 
     def says(self, name: str) -> bool | None:
         """True: left out, False: taken in, None: nothing."""

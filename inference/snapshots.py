@@ -18,7 +18,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from nightjar.inference.errors import AlreadyExists, JobError, Missing, RunFailed, StorageError
+from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, RunFailed, StorageError
+from nightjar.inference.localstore import storage_error
 from nightjar.inference.storage import Storage, is_local, join
 
 COPIED_BYTES = 64 << 20
@@ -78,7 +79,8 @@ def take(key: str, storage: Storage, found: Sequence[tuple[str, str, int]]) -> S
     Each is read once: what is hashed is what is copied.
 
     Raises:
-        JobError: a file cannot be read, or is there no more; names the key.
+        JobError: a file may not be read, or is there no more; names the key.
+        StorageError: a fault of the disk or the storage, which may pass.
     """
     for name, uri, _ in found:
         _check_name(key, name, uri)
@@ -92,8 +94,11 @@ def take(key: str, storage: Storage, found: Sequence[tuple[str, str, int]]) -> S
                     continue
                 content = Path(uri).read_bytes()
                 _pack(packed, name, uri, content)
-            except (OSError, Missing) as error:
-                raise JobError(f"{key}: {uri} cannot be read: {error}") from error
+            except OSError as error:
+                fault = storage_error(error, uri)
+                raise (JobError(f"{key}: {fault}") if isinstance(fault, Missing | Denied) else fault) from error
+            except Missing as error:
+                raise JobError(f"{key}: {error}") from error
             files.append(File(name, len(content), hashlib.sha256(content).hexdigest()))
     return Snapshot(tuple(files), archive.getvalue() if copied else b"")
 

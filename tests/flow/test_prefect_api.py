@@ -45,7 +45,7 @@ from nightjar.flows import nightly
 from nightjar.flows.api import ask_api, is_away, require_api
 from nightjar.flows.ending import Ending, keeping_ending
 from nightjar.flows.server import server_env, start_api
-from nightjar.inference.errors import ClusterError, JobError, RunFailed
+from nightjar.inference.errors import ClusterError, JobError, RunFailed, Transient
 from service import client, free_port, own_server, prefect_server
 from support import Lake, command, wait_until
 
@@ -331,10 +331,10 @@ def test_a_fault_of_a_disk_is_no_fault_of_the_api(lake: Lake, prefect_api: str) 
     with (
         temporary_settings({PREFECT_API_URL: prefect_api}),
         keeping_ending(ending := Ending()),
-        pytest.raises(RunFailed, match=r"OSError: .*Input/output error"),
+        pytest.raises(Transient, match=r"model\.py: Input/output error"),
     ):
         nightly.nightly(job=str(lake.job_path))
-    assert isinstance(ending.of_code, RunFailed)
+    assert isinstance(ending.of_code, Transient)
 
 
 @pytest.mark.parametrize(("status", "away"), [(500, True), (503, True), (429, True), (408, True), (404, False)])
