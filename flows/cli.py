@@ -8,8 +8,9 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -24,7 +25,7 @@ from nightjar.flows.commands import (
     say,
     scheduling,
 )
-from nightjar.inference.errors import NightjarError, Terminated
+from nightjar.inference.errors import Interrupted, NightjarError, Terminated
 
 EXAMPLES = """Examples:
 
@@ -95,17 +96,30 @@ def main() -> None:
         say(str(error))
         for note in getattr(error, "__notes__", ()):
             err.print(note, highlight=False, markup=False, soft_wrap=True)
+        if isinstance(error, Interrupted):
+            _leave(error.exit_code)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         say("interrupted")
-        sys.exit(EXIT_INTERRUPTED)
+        _leave(EXIT_INTERRUPTED)
     except typer.Abort:
-        sys.exit(EXIT_INTERRUPTED)
+        _leave(EXIT_INTERRUPTED)
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
         _misused(error, "--json" in sys.argv)
         sys.exit(EXIT_USAGE)
+
+
+def _leave(code: int) -> NoReturn:
+    """End an interrupted command, whose servers and cluster are let go of, without taking the interpreter apart.
+
+    A thread that waited in Ray's own code when the signal came may still be there, and would fault then.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # whoever read it may be gone
+            stream.flush()
+    os._exit(code)
 
 
 def _spell_out_the_unprintable() -> None:

@@ -91,7 +91,7 @@ def stopped_by(error: BaseException) -> Interrupted:
         return error
     number = getattr(error, "signal", None)  # Prefect's, which also stands for a run that is cancelled on its page
     if isinstance(error, Terminated) or number == signal.SIGTERM:
-        who = "SIGTERM" if number is None else "SIGTERM (cancelled, or what ran it was ended)"
+        who = "SIGTERM"
     elif isinstance(error, KeyboardInterrupt):
         who = "Ctrl-C (SIGINT)"
     else:

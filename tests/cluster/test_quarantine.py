@@ -74,7 +74,7 @@ def test_rows_that_raise_are_quarantined_and_only_those(lake: Lake) -> None:
     assert "ValueError: no score for x = 8150" in replayed.stdout
     fine = command(*words[:-3], "51", *words[-2:])
     assert fine.returncode == 0, fine.stderr
-    assert "16302.0" in fine.stdout
+    assert "output score  16302\n" in fine.stdout
 
 
 def test_the_replay_command_finds_a_named_run_in_the_place_of_its_night(lake: Lake) -> None:

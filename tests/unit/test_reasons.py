@@ -153,7 +153,7 @@ CASES = {
     "cancelled on its page": Case(
         lambda lake: reasons.keep(begun(lake), stopped_by(TerminationSignal(signal=signal.SIGTERM)), "discover"),
         "stopped at score",
-        "stopped by SIGTERM (cancelled, or what ran it was ended), process",
+        "stopped by SIGTERM, process",
     ),
     "killed": Case(killed, "killed", "its process ended without a word: it was killed, or the machine was lost"),
     "an older release": Case(
