@@ -149,7 +149,14 @@ class LocalStorage:
 def read_link(uri: str) -> str | None:
     """Where a symbolic link leads, as it was written; None if there is no link."""
     with _as_ours(uri):
-        return str(Path(uri).readlink()) if Path(uri).is_symlink() else None
+        try:
+            return str(Path(uri).readlink())
+        except FileNotFoundError:  # asked once: another command may take it away at any moment
+            return None
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return None
 
 
 def replace_link(uri: str, target: str) -> None:
