@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import sys
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from nightjar.inference import witness
+from nightjar.inference.discovery import input_folder
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.gates import budget_rows
 from nightjar.inference.identity import ScoringSet, package_content
@@ -128,7 +128,7 @@ def open_scorer(spec: WorkerSpec) -> Opened:
         _turn_path(job.folder, folder)
         if spec.own_process:
             os.chdir(folder)
-            known = filter(None, [path, *(each.source for each in linked), *_own_places(job)])
+            known = filter(None, [path, *(each.source for each in linked), job.output.uri, input_folder(job.input.uri)])
             witness.watch(folder, known, live=job.folder, options=job.model.options)
         job = job.model_copy(update={"folder": folder})
     try:
@@ -138,12 +138,6 @@ def open_scorer(spec: WorkerSpec) -> Opened:
     except Exception as error:
         said = f"loading {job.model.uses} failed with {type(error).__name__}: {error}"
         raise _explained(JobError(clip(f"{job.model.loaded_by}: {said}")), spec, error) from error
-
-
-def _own_places(job: Job) -> list[str]:
-    """Where the run's own input and output lie, as far as that is no pattern."""
-    fixed = re.split(r"[*?\[]", job.input.uri, maxsplit=1)[0]
-    return [job.output.uri, fixed if fixed == job.input.uri else fixed.rpartition("/")[0]]
 
 
 def _turn_path(live: str, folder: str) -> None:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.folder import Listing, list_code
 from nightjar.inference.job import Job
-from nightjar.inference.packages import content_of, importable_places, module_files, of_distribution
+from nightjar.inference.packages import content_of, importable_places, is_installed, module_files, of_distribution
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.sentences import nearest
 from nightjar.inference.shards import known
@@ -132,10 +131,8 @@ def _is_in_folder(key: str, module: str, job: Job, listing: Listing) -> bool:
                     _check_syntax(key, path)
             return True
     top = module.partition(".")[0]
-    if not any(_is_module(name, top) for name in listing.files):
-        with suppress(LookupError):
-            content_of(top, outside=job.folder)
-            return False
+    if not any(_is_module(name, top) for name in listing.files) and is_installed(top, outside=job.folder):
+        return False
     said = f"{key}: there is no module {module!r} in {job.folder} or among the installed packages"
     for name, ignored in listing.left_out.items():
         if any(file == name or (name.endswith("/") and file.startswith(name)) for file in module_files(module)):
@@ -200,8 +197,7 @@ def described(job: Job, scoring: ScoringSet) -> list[str]:
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{len(names)} {'file' if len(names) == 1 else 'files'} ({', '.join(names[:_SHOWN])}{more})"
+    return f"{len(names)} {'file' if len(names) == 1 else 'files'} ({summed(names)})"
 
 
 def read_identity(content: bytes) -> Identity:
@@ -245,7 +241,7 @@ def _keys(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iter
 
 
 def summed(found: list[str]) -> str:
-    """The first few of many differences, for one line."""
+    """The first few of many, for one line."""
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return ", ".join(found[:_SHOWN]) + more
 

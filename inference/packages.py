@@ -37,6 +37,18 @@ def content_of(module: str, outside: str = "") -> str:
     return digest.hexdigest()
 
 
+def is_installed(module: str, outside: str = "") -> bool:
+    """Whether `content_of` knows a module's package. Reads none of it."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return True
+    try:
+        next(_files(top, outside), None)
+    except LookupError:
+        return False
+    return True
+
+
 def of_distribution(name: str) -> str:
     """A distribution's version and a hash of its packages' content.
 
