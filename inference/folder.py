@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,11 @@ _JOB_KEYS = {"input", "model", "output"}
 
 @dataclass(frozen=True)
 class Listing:
-    """The files that score, by relative name; and those that an ignore file leaves out, with its path."""
+    """The files that score, by relative name, and their sizes; those that an ignore file leaves out, with its path."""
 
-    files: dict[str, str]
-    left_out: dict[str, str]
+    files: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def list_code(job: Job) -> Listing:
@@ -58,24 +59,29 @@ def list_code(job: Job) -> Listing:
         JobError: there are more than a predictor can be; names `model.code`.
     """
     if not job.modules():
-        return Listing({}, {})
+        return Listing()
     folder = Path(job.folder or Path.cwd()).absolute()
-    files: dict[str, str] = {}
-    left_out: dict[str, str] = {}
-    held = 0
+    found, held = Listing(), 0
     for name, path, ignored in _Walk(folder, job).files():
         if ignored:
-            left_out[name] = ignored
+            found.left_out[name] = ignored
             continue
-        files[name] = path
-        held += os.path.getsize(path)  # noqa: PTH202 (text, as the names are)
-        if len(files) > MOST_FILES or held > MOST_BYTES:
-            much = f"{MOST_FILES:,} files" if len(files) > MOST_FILES else f"{MOST_BYTES >> 30} GiB"
+        found.files[name], found.sizes[name] = path, _size(path)
+        held += found.sizes[name]
+        if len(found.files) > MOST_FILES or held > MOST_BYTES:
+            much = f"{MOST_FILES:,} files" if len(found.files) > MOST_FILES else f"{MOST_BYTES >> 30} GiB"
             raise JobError(
                 f"model.code: {folder} holds more than {much}, and all of it would be part of what scores; list what "
                 "does in model.code, or name the rest in .rayignore"
             )
-    return Listing(files, left_out)
+    return found
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError as error:
+        raise JobError(f"model.uses: {path} was removed while it was looked at; repeat the command") from error
 
 
 class _Walk:

@@ -86,7 +86,7 @@ def fix(storage: Storage, job: Job) -> ScoringSet:
         JobError: model or code cannot be found or read; names the key.
     """
     listing = list_code(job)
-    code = take("model.uses", storage, [(name, path, _size(path)) for name, path in listing.files.items()])
+    code = take("model.uses", storage, [(name, path, listing.sizes[name]) for name, path in listing.files.items()])
     installed = {
         module.partition(".")[0]
         for key, module in job.modules().items()
@@ -94,13 +94,6 @@ def fix(storage: Storage, job: Job) -> ScoringSet:
     }
     packages = {name: package_content(job, name) for name in sorted(installed.union(job.identity.packages))}
     return ScoringSet(code, take_model(storage, job.model.path), packages, listing.left_out)
-
-
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except OSError as error:
-        raise JobError(f"model.uses: {path} was removed while it was looked at; repeat the command") from error
 
 
 def package_content(job: Job, name: str) -> str:
