@@ -360,7 +360,8 @@ def test_a_row_of_50_megabytes_is_a_row(lake: Lake) -> None:
     lost = lake.quarantined().iloc[0]
     assert lost["input"]["text"] == texts[2]
     assert len(lost["message"]) <= 600
-    assert all(len(str(record)) < 3000 for record in lake.records())
+    # But for the record of the packages in use, which grows with them alone.
+    assert all(len(str(record)) < 3000 for record in lake.records() if record["t"] != "packages")
     assert len(str(RunReport(lake.request(), 1).incidents())) < 3000
 
 
