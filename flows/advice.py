@@ -81,7 +81,7 @@ def aftermath(request: RunRequest) -> Aftermath:
 def remedies(
     request: RunRequest, state: str, job: str, *, fresh: bool = False, ray: str | None = None
 ) -> dict[str, str]:
-    """What a person may do about a run: commands without `nightjar`, each under a word for it; none if it is fine.
+    """What a person may do about a run: commands without `nightjar`, each under one word; none if it is fine.
 
     state: how it stands, as in `Standing`, or `unknown`, or `never begun`, of one that failed before that. job: the job
     file, as the person may type it. fresh: whether it must be asked for as `--fresh` again. ray: the cluster that was
@@ -95,7 +95,7 @@ def remedies(
         case "published" | "limited" | "running" | "publishing":
             return {}
         case "rolled back":
-            return {"show it": shlex.join(["republish", job, *request.named]), "anew": again}
+            return {"republish": shlex.join(["republish", job, *request.named]), "anew": again}
         case "validated":
             return {"publish": again}
     return {"look": shlex.join(["show", job, request.run_id, *request.place]), "repeat": again}

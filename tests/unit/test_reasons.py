@@ -6,10 +6,11 @@ What ends a run is made to happen where it happens, inside a step's tenure of th
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -191,6 +192,14 @@ def job(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     return lake
 
 
+def keys(found: object) -> Iterator[str]:
+    """Every key of a JSON value, however deep."""
+    if isinstance(found, dict):
+        yield from found
+    for inner in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
+        yield from keys(inner)
+
+
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What `nightjar …` prints, in this process."""
     capsys.readouterr()
@@ -215,6 +224,7 @@ def test_runs_and_status_lead_to_cause_and_command(job: Lake, case: Case, capsys
         assert (found["standing"], case.cause in found["cause"]) == (case.words, True)
         assert found["state"] == case.words.split(" at ")[0]
         assert list(found["commands"].values()) == commands
+        assert [key for key in keys(found) if not re.fullmatch("[a-z][a-z_]*", key)] == []
 
 
 def test_gates_are_kept_by_name_with_their_sentence(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
