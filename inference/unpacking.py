@@ -61,10 +61,10 @@ def place_model(storage: Storage, snapshot: Snapshot, cache: Path, path: str) ->
     target = cache / snapshot.digest / path.rstrip("/").rsplit("/", 1)[-1]
     with _room_in(cache, "model.path"):
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not _is_whole(snapshot, target):
+        if not _is_whole(snapshot, target, cache):
             with _locked(cache / f"{snapshot.digest}.lock"):
-                if not _is_whole(snapshot, target):
-                    _place(storage, snapshot, target)
+                if not _is_whole(snapshot, target, cache, thorough=True):
+                    _place(storage, snapshot, target, cache)
         return str(target), _linked(storage, "model.path", snapshot, cache)
 
 
@@ -121,20 +121,35 @@ def _is_abandoned(own: Path) -> bool:
         os.close(handle)
 
 
-def _is_whole(snapshot: Snapshot, target: Path) -> bool:
-    """Whether everything is there. What was copied is read: it is little, and somebody may have written to it."""
-    return all(_is_there(file, target / file.name if file.name else target) for file in snapshot.files)
+def _is_whole(snapshot: Snapshot, target: Path, cache: Path, *, thorough: bool = False) -> bool:
+    """Whether everything is there and untouched: a predictor may have written to it.
+
+    What was copied is read, for it is little. What was downloaded may be large: it is known by its stamp. One with
+    another stamp is not whole; thorough: unless its content, read whole, is right.
+    """
+    return all(_is_there(file, _at(target, file), cache, thorough) for file in snapshot.files)
 
 
-def _is_there(file: File, path: Path) -> bool:
+def _is_there(file: File, path: Path, cache: Path, thorough: bool) -> bool:
     if file.source and is_local(file.source):
         return path.is_symlink() and os.readlink(path) == file.source  # noqa: PTH115 (text, compared as text)
     if not path.is_file() or path.stat().st_size != file.size:
         return False
-    return bool(file.source) or hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+    if not file.source:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+    known = _mark(cache, str(path), _stamp(str(path)), file)
+    if not known.exists() and thorough:
+        with path.open("rb") as content:
+            if hashlib.file_digest(content, "sha256").hexdigest() == file.sha256:
+                _touch(known)
+    return known.exists()
 
 
-def _place(storage: Storage, snapshot: Snapshot, target: Path) -> None:
+def _at(target: Path, file: File) -> Path:
+    return target / file.name if file.name else target
+
+
+def _place(storage: Storage, snapshot: Snapshot, target: Path, cache: Path) -> None:
     """Called under the lock: what lies in the partial place was left by a process that died."""
     partial = target.with_name(f".partial-{target.name}")
     _remove(partial)
@@ -145,6 +160,10 @@ def _place(storage: Storage, snapshot: Snapshot, target: Path) -> None:
             target.rename(spoilt)
             _remove(spoilt)
         partial.rename(target)
+        for file in snapshot.files:
+            if file.source and not is_local(file.source):  # its content was right as it came
+                path = str(_at(target, file))
+                _touch(_mark(cache, path, _stamp(path), file))
     finally:
         _remove(partial)
 
@@ -152,7 +171,7 @@ def _place(storage: Storage, snapshot: Snapshot, target: Path) -> None:
 def _fill(storage: Storage, snapshot: Snapshot, target: Path) -> None:
     with zipfile.ZipFile(io.BytesIO(snapshot.archive)) if snapshot.archive else nullcontext() as packed:
         for file in snapshot.files:
-            path = target / file.name if file.name else target
+            path = _at(target, file)
             path.parent.mkdir(parents=True, exist_ok=True)
             if not file.source:
                 assert packed is not None
@@ -201,17 +220,26 @@ def _linked(storage: Storage, key: str, snapshot: Snapshot, cache: Path) -> tupl
 def _verified(storage: Storage, file: File, cache: Path) -> Stamp:
     """The stamp of a linked file whose content is right: read once per node, not once per process."""
     stamp = _stamp(file.source)
-    known = cache / "verified" / hashlib.sha256(repr((file.source, stamp, file.sha256)).encode()).hexdigest()
+    known = _mark(cache, file.source, stamp, file)
     if known.exists():
         return stamp
-    known.parent.mkdir(parents=True, exist_ok=True)
     with _locked(cache / f"{file.sha256}.lock"):
         if known.exists():
             return stamp
         if hash_of(storage, file.source) != file.sha256 or _stamp(file.source) != stamp:
             raise _changed("model.path", file)
-        known.touch()
+        _touch(known)
     return stamp
+
+
+def _mark(cache: Path, path: str, stamp: Stamp, file: File) -> Path:
+    """Is there if the file at the path, with this stamp, was seen to hold what the snapshot says."""
+    return cache / "verified" / hashlib.sha256(repr((path, stamp, file.sha256)).encode()).hexdigest()
+
+
+def _touch(mark: Path) -> None:
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
 
 
 def _changed(key: str, file: File) -> JobError:

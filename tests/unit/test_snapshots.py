@@ -161,6 +161,35 @@ def test_a_remote_model_is_fetched_whole_under_its_own_name(tmp_path: Path, path
     assert digest(placed) == taken.digest
 
 
+def test_a_downloaded_model_that_somebody_wrote_to_is_fetched_again(tmp_path: Path) -> None:
+    """Its size and times tell nothing: one that maps it may write over it. One left as it is is fetched only once."""
+    write(tmp_path / "bucket", {"m/a": "abc", "m/b": "def"})
+    bucket: Any = Bucket(str(tmp_path / "bucket"), str(tmp_path / "log"))
+    taken = take_model(Bucket(bucket.root), "s3://b/m")  # type: ignore[arg-type]  # the methods used
+
+    def placed() -> Path:
+        return Path(place_model(bucket, taken, tmp_path / "cache", "s3://b/m")[0])
+
+    assert placed() == placed()
+    spoilt = placed() / "b"
+    before = spoilt.stat()
+    spoilt.write_text("dEf")
+    os.utime(spoilt, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (placed() / "b").read_text() == "def"
+    assert len((tmp_path / "log").read_text().split()) == 4
+
+
+def test_a_downloaded_model_whose_times_alone_changed_is_kept(tmp_path: Path) -> None:
+    """As after a copy of the cache, or in one of an older version: its content is read once more."""
+    write(tmp_path / "bucket", {"m.pt2": "abc"})
+    bucket: Any = Bucket(str(tmp_path / "bucket"), str(tmp_path / "log"))
+    taken = take_model(Bucket(bucket.root), "s3://b/m.pt2")  # type: ignore[arg-type]  # the methods used
+    path = place_model(bucket, taken, tmp_path / "cache", "s3://b/m.pt2")[0]
+    os.utime(path, (1, 1))
+    place_model(bucket, taken, tmp_path / "cache", "s3://b/m.pt2")
+    assert len((tmp_path / "log").read_text().split()) == 1
+
+
 def test_a_model_that_changed_is_not_left_in_the_cache(tmp_path: Path) -> None:
     write(tmp_path / "bucket", {"m.pt2": "abc"})
     bucket: Any = Bucket(str(tmp_path / "bucket"))
