@@ -16,6 +16,7 @@ from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.gates import budget_rows
 from nightjar.inference.identity import ScoringSet, package_content
 from nightjar.inference.job import Job
+from nightjar.inference.packages import in_environment
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
 from nightjar.inference.request import RunRequest
 from nightjar.inference.scoring import auto_batch_rows
@@ -143,11 +144,13 @@ def open_scorer(spec: WorkerSpec) -> Opened:
 def _turn_path(live: str, folder: str) -> None:
     """Python's path with the live folder, and places below it, replaced by those of the process's own copy.
 
-    Ray puts the driver's working directory on its workers' path, and the environment may name a `src/`.
+    Ray puts the driver's working directory on its workers' path, and the environment may name a `src/`. Installed
+    packages stay where they are, also those of an environment that lies beside the code; and so does an entry that is
+    no place, with which some installers mark their own way of importing.
     """
     for index, entry in enumerate(sys.path):
         below = os.path.relpath(os.path.realpath(entry or "."), os.path.realpath(live))
-        if not below.startswith(".."):
+        if not below.startswith("..") and os.path.exists(entry or ".") and not in_environment(entry, live):  # noqa: PTH110
             sys.path[index] = os.path.normpath(os.path.join(folder, below))  # noqa: PTH118 (text, as the path is)
 
 

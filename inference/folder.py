@@ -22,11 +22,12 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import MAX_BYTES
 from nightjar.inference.localstore import storage_error
+from nightjar.inference.packages import is_environment
 
 _NEVER = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"}
 _NEVER |= {".venv", "venv", "node_modules", ".idea", ".vscode", ".DS_Store"}
-_ENVIRONMENT = "pyvenv.cfg"
-"""Lies in every virtual environment, whatever its name."""
+_IN_PLACE = {"bin", "include", "lib", "lib64", "share", "pyvenv.cfg"}
+"""What a virtual environment consists of, where it is the job's folder itself."""
 
 _IGNORE_FILES = (".gitignore", ".rayignore")
 _NEVER |= {*_IGNORE_FILES, ".gitattributes", ".gitmodules"}
@@ -113,13 +114,14 @@ class _Walk:
                 entries = sorted(items, key=lambda item: item.name)
         except OSError as error:
             raise JobError(f"model.code: {here} cannot be read: {error}; name it in .rayignore") from error
-        if (found.st_dev, found.st_ino) in above or any(entry.name == _ENVIRONMENT for entry in entries):
+        environment = is_environment(entry.name for entry in entries)
+        if (found.st_dev, found.st_ino) in above or (environment and prefix):
             return
         above = (*above, (found.st_dev, found.st_ino))
         rules += tuple(_Rules(prefix, here / name) for name in _IGNORE_FILES if (here / name).is_file())
         for entry in entries:
             name = prefix + entry.name
-            if entry.name in _NEVER or entry.path == self.job.model.path:
+            if entry.name in _NEVER or entry.path == self.job.model.path or (environment and entry.name in _IN_PLACE):
                 continue
             if entry.is_dir():
                 if entry.path in self._own:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import site
 import sys
-from collections.abc import Iterator
+import sysconfig
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -17,11 +20,15 @@ from nightjar.inference.sentences import nearest
 _READ_BYTES = 8 << 20
 """Larger files, compiled libraries mostly, count by their size alone: torch has gigabytes of them."""
 
+_ENVIRONMENT = {"pyvenv.cfg", "conda-meta"}
+"""One of them lies in every virtual environment, whatever its name."""
+
 
 def content_of(module: str, outside: str = "") -> str:
     """SHA-256 over the files of the installed package that holds a module; '' for the standard library.
 
-    outside: the job's folder, which a process may have on its path: a package that lies in it is not installed.
+    outside: the job's folder, which a process may have on its path: a package that lies in it is not installed, unless
+    it is in an environment that lies there.
 
     Raises:
         LookupError: there is no such package.
@@ -108,7 +115,35 @@ def _files(top: str, outside: str) -> Iterator[tuple[str, Path]]:
 
 
 def _lies_in(path: Path, folder: str) -> bool:
-    return bool(folder) and path.absolute().is_relative_to(folder)
+    return bool(folder) and path.absolute().is_relative_to(folder) and not in_environment(str(path), folder)
+
+
+def is_environment(names: Iterable[str]) -> bool:
+    """Whether a folder that holds these names is a virtual environment."""
+    return not _ENVIRONMENT.isdisjoint(names)
+
+
+def in_environment(path: str, folder: str) -> bool:
+    """Whether a place in a folder belongs to a Python that lies there, too, and so is no code of the folder's.
+
+    Many keep the virtual environment beside the code.
+    """
+    top = os.path.realpath(folder)
+    place = os.path.abspath(path)  # noqa: PTH100 (links are not resolved: an environment may be linked to)
+    while os.path.realpath(place) != top and place != "/":
+        if place in _installations() or any(map(os.path.exists, (f"{place}/{name}" for name in _ENVIRONMENT))):
+            return True
+        place = os.path.dirname(place)  # noqa: PTH120 (text, as above)
+    return False
+
+
+@lru_cache(1)
+def _installations() -> frozenset[str]:
+    """Where this Python and its packages are installed."""
+    paths = sysconfig.get_paths()
+    installed = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    places = {*installed, *site.getsitepackages(), site.getusersitepackages(), sys.prefix, sys.base_prefix}
+    return frozenset(map(os.path.abspath, places))
 
 
 def importable_places(folder: str) -> list[str]:
