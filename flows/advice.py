@@ -89,7 +89,7 @@ def remedies(
     """
     again = shlex.join(["run", job, *_again(request, ray, fresh=fresh or state == "rolled back")])
     match state:
-        case "unknown" | "never begun":
+        case "unknown" | "never begun" | "rejected":
             tried = {"try": shlex.join(["check", job, "--date", request.date])}
             return tried if state == "unknown" else {**tried, "repeat": again}
         case "published" | "limited" | "running" | "publishing":

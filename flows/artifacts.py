@@ -171,19 +171,23 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
 
 
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
-    """The page of a run that failed: why, how far it came, and the commands that look and repeat.
+    """Send the page of a run that failed. ray: the cluster that was named."""
+    key, (how, page) = f"{request.job.name}-summary", _failure(request, error, ray)
+    deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(how))})
 
-    ray: the cluster that was named.
-    """
-    key = f"{request.job.name}-summary"
+
+def _failure(request: RunRequest, error: NightjarError, ray: str | None) -> tuple[str, str]:
+    """How it ended, in a few words; and why, how far it came, and the commands that look and repeat."""
     try:
         progress = next(follow(request.storage, request.run_uri))
     except StorageError:
         progress = None  # that it is away may be why the run failed
     after = aftermath(request)
-    commands = remedies(request, after.state, request.job_path, fresh=after.fresh, ray=ray)
     ended = endings.of_error(error, "")
-    how = f"{ended.outcome} at {ended.where}" if ended and ended.where else "failed"
+    outcome = ended.outcome if ended else endings.FAILED
+    how = f"{outcome} at {ended.where}" if ended and ended.where else outcome
+    state = after.state if after.taken_back else outcome
+    commands = remedies(request, state, request.job_path, fresh=after.fresh, ray=ray)
     lines = [
         f"# {request.job.name} {markdown(request.run_id)}: {markdown(how)}",
         "",
@@ -200,8 +204,7 @@ def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> 
         ],
         *_printed(request),
     ]
-    page = "\n".join(lines)
-    deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(how))})
+    return how, "\n".join(lines)
 
 
 def _printed(request: RunRequest) -> list[str]:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from nightjar.inference.errors import GateFailed, Held, Interrupted, Terminated
+from nightjar.inference.errors import GateFailed, Held, Interrupted, JobError, Terminated
 from nightjar.inference.shards import clip, known
 
-FAILED, STOPPED = "failed", "stopped"
+FAILED, REJECTED, STOPPED = "failed", "rejected", "stopped"
 BEFORE_IT_BEGINS = {"start", "discover"}
 """Where a run ends that has no ledger yet: Ray and Prefect start, the input is looked for."""
 
@@ -34,7 +34,8 @@ class FailedGate:
 class Ended:
     """How one invocation of a run ended without a publication.
 
-    outcome: `failed`; `stopped`, by a person or a signal; `limited` or `validated`: done, and not to be published.
+    outcome: `failed`; `rejected`: job, input or model must be changed; `stopped`, by a person or a signal; `limited` or
+    `validated`: done, and not to be published.
     step: where it ended: start, discover, score, validate or publish. error: the class of the exception, empty of what
     is done. gates: those that failed. publish: whether the run was to be published. at: UTC, as ISO 8601.
     """
@@ -76,7 +77,8 @@ def of_error(error: BaseException, step: str, *, publish: bool = True) -> Ended 
         return Ended(STOPPED, step, _now(), Interrupted.__name__, str(stopped_by(error)), (), publish)
     gates = error.gates if isinstance(error, GateFailed) else ()
     failed = tuple(_failed(gate) for gate in gates if not gate.passed)
-    return Ended(FAILED, step, _now(), type(error).__name__, clip(str(error)), failed, publish)
+    outcome = REJECTED if isinstance(error, JobError) else FAILED
+    return Ended(outcome, step, _now(), type(error).__name__, clip(str(error)), failed, publish)
 
 
 def _failed(gate: Any) -> FailedGate:

@@ -41,9 +41,10 @@ class Metric:
 class Standing:
     """How a run stands.
 
-    state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, stopped, limited,
-    validated, killed or `UNFINISHED`. ended: how it ended, where it did not come to a publication and something was
-    kept. tried: how the last try ended that could not begin, of a run that stands as `state` says all the same.
+    state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped,
+    limited, validated, killed or `UNFINISHED`. ended: how it ended, where it did not come to a publication and
+    something was kept. tried: how the last try ended that could not begin, of a run that stands as `state` says all
+    the same.
     """
 
     state: str

@@ -10,12 +10,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from prefect.exceptions import TerminationSignal
+from test_report import keys
 from test_visibility import finished
 
 from nightjar.flows.cli import app
@@ -100,7 +101,7 @@ class Case:
     commands: tuple[str, ...] = ("nightjar show JOB 2026-11-19", "nightjar run JOB --run-id 2026-11-19")
 
 
-NEVER_BEGUN = ("nightjar check JOB --date 2026-11-19", "nightjar run JOB --run-id 2026-11-19")
+TO_BE_CHANGED = ("nightjar check JOB --date 2026-11-19", "nightjar run JOB --run-id 2026-11-19")
 
 CASES = {
     "shards without result": Case(
@@ -115,8 +116,9 @@ CASES = {
     ),
     "a model that cannot be loaded": Case(
         lambda lake: fails(lake, "score", JobError("model.uses: model:score raised ImportError: no module 'xgb'")),
-        "failed at score",
+        "rejected at score",
         "no module 'xgb'",
+        TO_BE_CHANGED,
     ),
     "a gate": Case(lambda lake: fails(lake, "validate", GateFailed(NULLS, GATES)), "failed at gate score.nulls", NULLS),
     "an audit": Case(
@@ -129,12 +131,12 @@ CASES = {
         "failed at publish",
         "access denied",
     ),
-    "no input": Case(no_input, "failed at discover", "input.uri: no Parquet files at", NEVER_BEGUN),
+    "no input": Case(no_input, "rejected at discover", "input.uri: no Parquet files at", TO_BE_CHANGED),
     "no cluster": Case(
         lambda lake: reasons.keep(lake.request(), ClusterError("no usable Ray cluster at head:6379"), "start"),
         "failed at start",
         "no usable Ray cluster at head:6379",
-        NEVER_BEGUN,
+        TO_BE_CHANGED,
     ),
     "a lost cluster": Case(
         lambda lake: reasons.keep(begun(lake), RunFailed("the Ray cluster of this run was lost"), "discover"),
@@ -190,14 +192,6 @@ def job(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     monkeypatch.chdir(lake.folder)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     return lake
-
-
-def keys(found: object) -> Iterator[str]:
-    """Every key of a JSON value, however deep."""
-    if isinstance(found, dict):
-        yield from found
-    for inner in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
-        yield from keys(inner)
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -315,7 +309,7 @@ def test_a_published_night_stays_so_when_a_later_try_could_not_begin(
     no_input(job)
     told = said(capsys, "runs", "job.yaml")
     assert "published r1" in told
-    assert "failed at discover: input.uri" in told
+    assert "rejected at discover: input.uri" in told
     found = json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json"))
     assert (found["state"], found["tried_again"]["step"]) == ("published", "discover")
 
