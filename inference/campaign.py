@@ -9,13 +9,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import witness
 from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.engine.passes import run_pass
 from nightjar.inference.errors import (
@@ -33,9 +32,10 @@ from nightjar.inference.errors import (
 from nightjar.inference.ledger import LedgerWriter, Record
 from nightjar.inference.plan import Plan
 from nightjar.inference.progress import Progress
-from nightjar.inference.shards import UNKNOWN, Crumb, Event, Failed, Noticed, Receipt, Started, encode
+from nightjar.inference.shards import UNKNOWN, Crumb, Event, Failed, Noticed, Receipt, Started, as_line, encode
 from nightjar.inference.space import LOOK_S, check_room
 from nightjar.inference.suspects import Attempt, GivenUp, next_attempt
+from nightjar.inference.witness import Collection, Seen
 
 FLUSH_S = 1.0
 FLUSH_RECORDS = 500
@@ -75,7 +75,7 @@ class Campaign:
     _earlier: dict[str, list[Failed]] = field(default_factory=dict)
     _receipts: int = 0
     _unread: frozenset[str] = frozenset()
-    _noticed: set[tuple[str, str]] = field(default_factory=set)
+    _noticed: Collection = field(default_factory=Collection)
 
     def __post_init__(self) -> None:
         """Repeating the command grants new attempts, since whoever repeats it has probably mended something.
@@ -96,6 +96,7 @@ class Campaign:
             Fenced: another writer took over.
         """
         self._check_budget()
+        self._noticed = Collection(self.writer.state.outside.all())
         while pending := self._pending():
             table, attempts = pending
             self._back_off(attempts)
@@ -230,12 +231,8 @@ class Campaign:
 
     def _notice(self, event: Noticed) -> None:
         """Each thing once, whichever workers noticed it."""
-        key, known = (event.kind, event.name), self.writer.state.outside
-        before = known.get(event.name)
-        new = len(known) < witness.MOST if before is None else before.kind == "named" != event.kind
-        if new and key not in self._noticed:
-            self._noticed.add(key)
-            self._save(encode(event))
+        if (news := self._noticed.add(Seen(event.kind, event.name, event.by, event.more))) is not None:
+            self._save(encode(replace(event, **as_line(news))))
 
     def _charge(self, failed: Failed) -> None:
         self._failures.setdefault(failed.shard, []).append(failed)

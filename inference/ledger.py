@@ -23,7 +23,7 @@ from nightjar.inference import endings
 from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError, StorageError
 from nightjar.inference.shards import Failed, Receipt, decode, known
 from nightjar.inference.storage import RetryingStorage, Storage, join
-from nightjar.inference.witness import Seen
+from nightjar.inference.witness import Collection, Seen
 from nightjar.inference.writers import Writer, is_dead
 
 LEASE_S = 10.0
@@ -113,7 +113,7 @@ class State:
 
     revoked: shard → the segment that took its receipt back, because the audit found its parts damaged.
     ended: how the last invocation that kept it ended; of use while nobody holds the revision. outside: what predictors
-    used that identity does not cover, by name. packages: the installed ones that were loaded when the model was tried
+    used that identity does not cover. packages: the installed ones that were loaded when the model was tried
     last, as in the manifest.
     """
 
@@ -129,7 +129,7 @@ class State:
     intent: Record | None = None
     published: Record | None = None
     ended: endings.Ended | None = None
-    outside: dict[str, Seen] = field(default_factory=dict)
+    outside: Collection = field(default_factory=Collection)
     packages: Record = field(default_factory=dict)
 
     def apply(self, segment: Segment) -> None:
@@ -165,16 +165,11 @@ class State:
             case "ended":
                 self.ended = endings.of_record(record)
             case "noticed":
-                self._notice(known(Seen, record))
+                self.outside.add(known(Seen, record))
             case "packages":
                 self.packages = record["loaded"]
             case _:
                 pass
-
-    def _notice(self, seen: Seen) -> None:
-        """Each thing once; that a file is named says less than that it is read."""
-        if seen.name not in self.outside or self.outside[seen.name].kind == "named":
-            self.outside[seen.name] = seen
 
     def _fail(self, record: Record) -> None:
         failed = decode(record)

@@ -53,7 +53,7 @@ def write_manifest(
         "code": {"digest": identity.code_digest, "files": identity.code},
         "model": {"digest": identity.model_digest, "files": identity.model},
         "packages": identity.packages,
-        "outside": [asdict(seen) for seen in writer.state.outside.values()],
+        "outside": [seen.as_json() for seen in writer.state.outside.all()],
         "loaded": writer.state.packages,
         "libraries": _versions(),
         "totals": {

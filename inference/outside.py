@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job import Job
 from nightjar.inference.ledger import LedgerWriter, State
 from nightjar.inference.trial import Loaded
-from nightjar.inference.witness import Seen, sentences
+from nightjar.inference.witness import Collection, Seen, sentences
 from nightjar.inference.witness.packages import as_json, differences, from_json, installed_packages
 from nightjar.inference.witness.records import UNSURE
 
@@ -25,9 +24,8 @@ def learn(job: Job, loaded: Loaded, writer: LedgerWriter, newest: State | None) 
     """
     refuse(job, loaded.outside)
     before = writer.state.packages or (newest.packages if newest else {})
-    records: list[dict[str, Any]] = [
-        {"t": "noticed", **asdict(seen)} for seen in loaded.outside if seen.name not in writer.state.outside
-    ]
+    known = Collection(writer.state.outside.all())
+    records: list[dict[str, Any]] = [{"t": "noticed", **seen.as_json()} for seen in loaded.outside if known.add(seen)]
     if loaded.packages and loaded.packages != writer.state.packages:
         records.append({"t": "packages", "loaded": loaded.packages})
     if records:
@@ -58,7 +56,7 @@ def others(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def notes(state: State) -> list[str]:
     """What was noticed while a revision was scored, by whatever command."""
-    return sentences(state.outside.values())
+    return sentences(state.outside.all())
 
 
 def still(manifest: Mapping[str, Any]) -> tuple[str, ...]:

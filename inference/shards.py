@@ -162,6 +162,7 @@ class Noticed:
     name: str
     by: str
     worker: str
+    more: int = 0
 
 
 Event = Started | Crumb | Receipt | Failed | Noticed

@@ -77,7 +77,7 @@ class ShardWorker:
                 raise
             self._said = time.monotonic()
             if isinstance(event, (Receipt, Failed)):
-                yield from (Noticed(seen.kind, seen.name, seen.by, self.name) for seen in witness.news())
+                yield from (Noticed(seen.kind, seen.name, seen.by, self.name, seen.more) for seen in witness.news())
             yield event
 
     def _events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:

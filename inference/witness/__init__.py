@@ -3,8 +3,21 @@ programs: noticed while the model loads and scores, and said."""
 
 from __future__ import annotations
 
-from nightjar.inference.witness.notes import MOST, Notes
+from nightjar.inference.witness.collection import Collection
+from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.records import Seen, sentences
 from nightjar.inference.witness.watch import closely, news, refuse, seen, unwatch, watch, watching
 
-__all__ = ["MOST", "Notes", "Seen", "closely", "news", "refuse", "seen", "sentences", "unwatch", "watch", "watching"]
+__all__ = [
+    "Collection",
+    "Notes",
+    "Seen",
+    "closely",
+    "news",
+    "refuse",
+    "seen",
+    "sentences",
+    "unwatch",
+    "watch",
+    "watching",
+]

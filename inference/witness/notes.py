@@ -1,25 +1,23 @@
-"""What was noticed so far: each thing once, with the user's line that was nearest, and no more than a few."""
+"""What was noticed so far in this process: each thing once, with the user's line that was nearest."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType
 
+from nightjar.inference.witness.collection import Collection
 from nightjar.inference.witness.places import Places
 from nightjar.inference.witness.records import Seen
-
-MOST = 50
-"""Records that are kept; of more, only how many there were."""
 
 MAPPED_S = 10.0
 """So often at most a worker looks at its mapped files."""
 
-_COUNTED = 5000
 _LONGEST = 400
 
 EVERY = "every variable"
@@ -42,11 +40,10 @@ class Notes:
         self.places = Places(home, covered)
         self._homes = (self.places.home, os.path.abspath(home) + "/")  # noqa: PTH100 (links are not resolved)
         self._live = os.path.realpath(live) + "/" if live else ""
-        self._seen: dict[tuple[str, str], Seen] = {}
-        self._beyond: set[tuple[str, str]] = set()
+        self._seen = Collection()
+        self._untold: deque[Seen] = deque()
         self._mapped = mapped_files()
         self._looked_at = 0.0
-        self._told: set[Seen] = set()
         self.failures = 0
 
     def all(self) -> tuple[Seen, ...]:
@@ -55,7 +52,7 @@ class Notes:
         for path in sorted(mapped - self._mapped):
             self.path("library" if ".so" in Path(path).name else "mapped", path, "")
         self._mapped |= mapped
-        found = list(self._seen.values())  # other threads go on taking notes
+        found = self._seen.all()
         # That a folder is named tells nothing more once something in it was seen, or was written there.
         names = [*(seen.name for seen in found), *list(self.places.written)]
         return tuple(
@@ -69,28 +66,14 @@ class Notes:
         if (now := time.monotonic()) - self._looked_at > MAPPED_S:
             self._looked_at = now
             self.all()
-        found = [seen for seen in list(self._seen.values()) if seen not in self._told]
-        self._told.update(found)
-        return found
-
-    @property
-    def beyond(self) -> int:
-        """How many more there were than are kept."""
-        return len(self._beyond)
+        # Other threads go on taking notes.
+        return [self._untold.popleft() for _ in range(len(self._untold))]
 
     def add(self, kind: str, name: str, by: str) -> None:
-        """Keep it, if it is new. A file counts once, however it was come by."""
+        """Keep it, if it is new."""
         name = name.encode(errors="backslashreplace").decode()[:_LONGEST]
-        key = ("path" if name.startswith("/") else kind, name)
-        before = self._seen.get(key)
-        if before is not None:
-            # That it is named says less than that it is read, and a line more than none.
-            if before.kind == "named" != kind or not before.by:
-                self._seen[key] = Seen(kind if before.kind == "named" else before.kind, name, by or before.by)
-        elif len(self._seen) < MOST:
-            self._seen[key] = Seen(kind, name, by)
-        elif len(self._beyond) < _COUNTED:
-            self._beyond.add(key)
+        if (news := self._seen.add(Seen(kind, name, by))) is not None:
+            self._untold.append(news)
 
     def path(self, kind: str, path: str | bytes | os.PathLike[str], by: str, folders: bool = False) -> None:
         """Keep a file that nothing covers; with `folders` a folder, too."""
@@ -110,7 +93,7 @@ class Notes:
 
     def every(self, by: str) -> bool:
         """Whether code of this file went through the whole environment: then single variables say nothing more."""
-        found = self._seen.get(("environment", EVERY))
+        found = self._seen.get("environment", EVERY)
         return found is not None and found.by.partition(":")[0] == by.partition(":")[0]
 
     def line(self, frame: FrameType) -> str:

@@ -20,7 +20,8 @@ import pytest
 from nightjar.inference.job import Job
 from nightjar.inference.localstore import LocalStorage
 from nightjar.inference.predictors.user import load_predictor
-from nightjar.inference.witness import Notes, Seen, sentences, watching
+from nightjar.inference.witness import Collection, Notes, Seen, sentences, watching
+from nightjar.inference.witness.collection import PER_FOLDER, PER_KIND
 from nightjar.inference.witness.named import naming
 
 CHILD = """
@@ -327,12 +328,46 @@ def test_a_file_read_only_for_some_rows_is_noticed_when_it_is(root: Path, notes:
     assert notes.all() == (Seen("file", f"{root}/out/t.csv", "rows.py:2"),)
 
 
-def test_only_so_many_are_kept(root: Path, notes: Notes) -> None:
-    """A predictor may read a file for each row; what is kept of it stays small."""
-    for index in range(70):
+def test_of_very_many_the_number_is_kept(root: Path, notes: Notes) -> None:
+    """A predictor may read a file for each row; what is kept of it stays small, and how many there were is told."""
+    for index in [*range(70), *range(70)]:
         notes.add("file", f"/models/{index}", "predict.py:1")
-    assert len(notes.all()) == 50
-    assert notes.beyond == 20
+    assert len(notes.all()) == PER_FOLDER + 1
+    assert notes.all()[-1] == Seen("file", "/models", "predict.py:1", more=20)
+    assert sentences(notes.all())[0].startswith("predict.py reads at least 70 files in /models, which is not part of")
+    told = notes.news()
+    assert [seen.more for seen in told if seen.more] == [1, 2, 4, 8, 16]
+    assert len(told) == PER_FOLDER + 5
+    assert notes.news() == []
+
+
+def test_many_of_a_kind_hide_no_other(notes: Notes) -> None:
+    """Nor does one folder hide the next, until there are very many folders."""
+    for index in range(1000):
+        notes.add("file", f"/models/{index // 100}/{index}", "predict.py:1")
+    notes.add("network", "host:80", "predict.py:2")
+    notes.add("database", "/d.sqlite", "predict.py:3")
+    kept = notes.all()
+    assert len(kept) == PER_KIND + 2 + 5
+    assert [seen.name for seen in kept if seen.kind != "file"] == ["host:80", "/d.sqlite"]
+    assert [seen.name for seen in kept if seen.more] == ["/models/0", "/models/1", "/models/2", "/models/3", ""]
+    assert kept[-1].sentence == ("predict.py uses at least 600 more files, which are not part of this run's identity")
+    said = " ".join(sentences(kept))
+    assert "connects to host:80" in said
+    assert "opens the database /d.sqlite" in said
+
+
+def test_what_processes_tell_of_is_put_together(notes: Notes) -> None:
+    """Each counts for itself beyond what is kept; together there are at least as many as the one that saw most."""
+    of_one, of_another = Collection(), Collection()
+    for index in range(60):
+        of_one.add(Seen("network", f"host:{index}"))
+        of_another.add(Seen("network", f"host:{index + 5}"))
+    together = Collection(of_one.all())
+    for seen in of_another.all():
+        together.add(seen)
+    assert together.all()[-1] == Seen("network", "", "", more=10)
+    assert Collection(together.all()).all() == together.all()
 
 
 def test_odd_names_stop_nobody(root: Path, notes: Notes) -> None:
@@ -395,7 +430,12 @@ def test_the_files_of_one_folder_are_said_together() -> None:
 
 
 def test_only_so_many_are_said() -> None:
-    """The manifest has all."""
+    """Of each kind one before there is a second one of any; and how many are left out."""
     said = sentences([Seen("environment", f"V{index}", "p.py:1") for index in range(12)])
     assert len(said) == 9
     assert said[-1] == "and 4 more that are not part of this run's identity"
+    last = Seen("network", "host:80", "p.py:2")
+    more = Seen("environment", "", "p.py:1", more=7)
+    said = sentences([*(Seen("environment", f"V{index}", "p.py:1") for index in range(12)), more, last])
+    assert said[7] == last.sentence
+    assert said[-1] == "and at least 12 more that are not part of this run's identity"
