@@ -26,6 +26,7 @@ from nightjar.inference.sentences import nearest
 from nightjar.inference.shards import known
 from nightjar.inference.snapshots import NOTHING, Snapshot, names, take, take_model
 from nightjar.inference.storage import Storage
+from nightjar.inference.yamlvalues import mapping
 
 _SCORING_VERSION = 1
 """Raise it when Nightjar itself comes to score the same job, model and input differently."""
@@ -71,12 +72,12 @@ class Identity:
         """SHA-256 of it all, the same wherever folder and model lie."""
         code = [_CODE_VERSION, self.code_digest, self.packages] if self.code or self.packages else ""
         identity = [_SCORING_VERSION, self.job, self.model_digest, code, self.columns, self.kept]
-        text = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=_tagged)
+        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_bytes(self) -> bytes:
         """As JSON."""
-        return json.dumps({**asdict(self), "fingerprint": self.fingerprint}, indent=1, default=_tagged).encode()
+        return json.dumps({**asdict(self), "fingerprint": self.fingerprint}, indent=1).encode()
 
 
 def fix(storage: Storage, job: Job) -> ScoringSet:
@@ -227,8 +228,10 @@ def _files(key: str, before: Mapping[str, str], now: Mapping[str, str]) -> Itera
 def _keys(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for key in sorted({*before, *now}):
         old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from _keys(old, new, f"{prefix}{key}.")
+        inner_old, inner_new = mapping(old), mapping(new)
+        if inner_old is not None and inner_new is not None:
+            inner = list(_keys(inner_old, inner_new, f"{prefix}{key}."))
+            yield from inner or ([f"{prefix}{key} has another order in the job"] if old != new else [])
         elif old != new:
             yield f"{prefix}{key} changed in the job"
 
@@ -240,9 +243,5 @@ def summed(found: list[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=_tagged))
-
-
-def _tagged(value: Any) -> Any:
-    """What YAML knows and JSON does not (dates, sets, bytes), so that no two values look alike."""
-    return [type(value).__name__, sorted(map(repr, value)) if isinstance(value, set) else repr(value)]
+    """As it comes back from storage: tuples are lists."""
+    return json.loads(json.dumps(value))

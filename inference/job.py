@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from nightjar.inference.sentences import nearest
+from nightjar.inference.yamlvalues import as_json
 
 LINEAGE = ("_file", "_row")
 """Columns added to the output: the row's source file, and its index there."""
@@ -445,10 +446,11 @@ class Job(_Model):
         return {key: spec.partition(":")[0] for key, spec in named.items() if spec and ":" in spec}
 
     def scoring_keys(self) -> dict[str, Any]:
-        """Everything here that can change an output, and nothing else: part of every shard's identity."""
+        """Everything here that can change an output, and nothing else, as JSON: part of every shard's identity."""
         model = self.model.model_dump(include={"uses", "version", "features", "outputs", "batch_size", "options"})
         # Column order matters to readers, so outputs are a list of pairs.
         model["outputs"] = list(self.model.outputs.items())
+        model["options"] = as_json(self.model.options)
         return {
             "model": model,
             "preprocess": self.preprocess,

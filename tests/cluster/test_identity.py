@@ -5,6 +5,7 @@ Every test looks at the values readers see, not only at what was counted.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import os
 import shutil
@@ -67,7 +68,7 @@ class Recipe:
                 "version": self.version,
                 "features": list(self.features),
                 "outputs": {"score": "float32"},
-                "options": {"bias": self.bias},
+                "options": {"since": dt.date(2026, 1, 2), "bias": self.bias},  # as YAML has them, and in their order
                 "batch_size": self.batch_rows,
             },
             preprocess="prep:shifted",
@@ -90,7 +91,8 @@ MODEL = """
 from pathlib import Path
 
 class Predictor:
-    def __init__(self, path, bias):
+    def __init__(self, path, bias, since):
+        assert since.year == 2026
         self.weight, self.bias = int(Path(path, "weight.txt").read_text()), bias
 
     def __call__(self, batch):

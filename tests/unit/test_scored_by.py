@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -200,6 +201,23 @@ def test_options_that_yaml_reads_as_dates_are_no_text(make_job: MakeJob) -> None
 
     assert len({of("2026-01-02"), of(dt.date(2026, 1, 2)), of({"2026-01-02"}), of(b"2026-01-02")}) == 4
     assert of({"a", "b"}) == of({"b", "a"})
+    assert of({1: "a"}) != of({"1": "a"}) != of({dt.date(2026, 1, 2): "a"})
+
+
+@pytest.mark.parametrize("one", [{"a": 1, "b": 2}, {"w": {"a": 1, "b": 2}}, {"w": [{"a": 1, "b": {"c": 1, "d": 2}}]}])
+def test_the_order_of_options_is_part_of_what_scores(make_job: MakeJob, one: dict[str, Any]) -> None:
+    """Predictors stack columns in it. It is named, and is kept where the identity is."""
+
+    def turned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: turned(value[key]) for key in reversed(value)}
+        return [turned(each) for each in value] if isinstance(value, list) else value
+
+    first, second = (identify(make_job(model={"options": each}), fixed(), COLUMNS) for each in (one, turned(one)))
+    assert first.fingerprint != second.fingerprint
+    assert differences(read_identity(second.to_bytes()), second) == []
+    (said,) = differences(read_identity(first.to_bytes()), second)
+    assert re.fullmatch(r"model\.options(\.w)? (has another order|changed) in the job", said)
 
 
 def test_what_differs_is_named(make_job: MakeJob) -> None:
@@ -210,13 +228,15 @@ def test_what_differs_is_named(make_job: MakeJob) -> None:
     assert differences(read_identity(before.to_bytes()), before) == []
     (Path(job.folder) / "old.txt").unlink()
     write(Path(job.folder), {"vocab.json": "2", "new.txt": ""})
-    changed = make_job(files={}, model={"options": {"day": dt.date(2026, 1, 3)}}, carry=["id"])
+    options = {"day": dt.date(2026, 1, 3), "by": {"x": 1}}
+    changed = make_job(files={}, model={"options": options}, carry=["id"])
     now = identify(changed, fix(STORAGE, changed), COLUMNS)
     assert differences(read_identity(before.to_bytes()), now) == [
         "new.txt is new",
         "old.txt is gone",
         "vocab.json changed",
         "carry changed in the job",
+        "model.options.by changed in the job",
         "model.options.day changed in the job",
     ]
 
