@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
-from nightjar.inference.storage import CHANGED, Entry, Names, join
+from nightjar.inference.storage import Entry, Names, join, local_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -290,5 +290,4 @@ def _entry(uri: str) -> Entry | None:
         return None
     if not stat.S_ISREG(found.st_mode):
         return None
-    # A copy may keep size and modification time; the change time is the system's own, and nobody can set it.
-    return Entry(uri, found.st_size, f"{found.st_mtime_ns}{CHANGED}{found.st_ctime_ns}")
+    return Entry(uri, found.st_size, local_version(found))

@@ -11,7 +11,7 @@ import io
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -130,12 +130,20 @@ def shard_of_line(line: dict[str, Any]) -> Shard:
     return Shard(line["shard"], tuple(pieces))
 
 
-def make_plan(discovery: Discovery, job: Job, fingerprint: str, previous: Plan | None = None) -> Plan:
-    """Tonight's shards. Files that stand unchanged in `previous` keep their boundaries."""
+def make_plan(
+    discovery: Discovery, job: Job, fingerprint: str, previous: Plan | None = None, planned_by: str = ""
+) -> Plan:
+    """Tonight's shards. Files that stand unchanged in `previous` keep their boundaries.
+
+    planned_by: the fingerprint of `previous`. If it is still that, shards keep their names, too: an older release
+    made those of less than is known of a file today.
+    """
     kept, covered = _kept(discovery, previous)
     fresh = (line for line in _lines(discovery) if line["uri"] not in covered)
     packed = _pack(fresh, *_target(discovery, job))
-    return Plan.of(shard_of(pieces, fingerprint) for pieces in itertools.chain(kept, packed))
+    if planned_by != fingerprint:
+        packed, kept = itertools.chain((shard.pieces for shard in kept), packed), []
+    return Plan.of(itertools.chain(kept, (shard_of(pieces, fingerprint) for pieces in packed)))
 
 
 def _lines(discovery: Discovery) -> Iterator[dict[str, Any]]:
@@ -144,8 +152,8 @@ def _lines(discovery: Discovery) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[tuple[Piece, ...]], set[str]]:
-    """Shards of an earlier plan whose files all stand as they were, and the files they cover."""
+def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[Shard], set[str]]:
+    """Shards of an earlier plan whose files all stand as they were, with all that is known of them now; these files."""
     if previous is None:
         return [], set()
     # A file whose footer could not be read is planned anew: another try may find it readable.
@@ -155,14 +163,18 @@ def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[tuple[Piece
         size, version = now.get(piece.uri, (-1, ""))
         return size == piece.size and same_version(version, piece.version) and piece.rows != UNKNOWN
 
-    same = [shard.pieces for shard in previous.shards() if all(map(stands, shard.pieces))]
+    same = [shard for shard in previous.shards() if all(map(stands, shard.pieces))]
     # An earlier plan may hold only the beginning of a file (--limit): such a file is planned anew, too.
     held: Counter[str] = Counter()
-    for piece in itertools.chain.from_iterable(same):
+    for piece in itertools.chain.from_iterable(shard.pieces for shard in same):
         held[piece.uri] += piece.row_groups[1] - piece.row_groups[0]
     covered = {line["uri"] for line in _lines(discovery) if held.get(line["uri"]) == len(line["rows"])}
-    kept = [pieces for pieces in same if all(piece.uri in covered for piece in pieces)]
-    return kept, {piece.uri for piece in itertools.chain.from_iterable(kept)}
+    kept = [
+        Shard(shard.id, tuple(replace(piece, version=now[piece.uri][1]) for piece in shard.pieces))
+        for shard in same
+        if all(piece.uri in covered for piece in shard.pieces)
+    ]
+    return kept, {piece.uri for shard in kept for piece in shard.pieces}
 
 
 def _target(discovery: Discovery, job: Job) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.request import RunRequest, record_run
 from nightjar.inference.shards import known
-from nightjar.inference.storage import Storage, join, probe_conditional_writes
+from nightjar.inference.storage import Storage, join, probe_conditional_writes, same_version
 from nightjar.inference.tenure import tenure
 
 
@@ -96,9 +96,10 @@ def plan_in(
     if source is not None:
         assert source.state.planned is not None
         source_plan = revs.read_plan(storage, source.uri, source.state, source.state.planned["fingerprint"])
-    planned = make_plan(discovery, request.job, fingerprint, previous or source_plan)
+    planned_by = (writer.state.planned or {}).get("fingerprint") or revs.planned_by(source)
+    planned = make_plan(discovery, request.job, fingerprint, previous or source_plan, planned_by)
     made, _ = planned.with_splits(writer.state.splits, fingerprint)
-    if previous is None or previous.ids() != made.ids():
+    if previous is None or not previous.table.equals(made.table):
         name = f"plan-{writer.epoch:06d}.parquet"
         storage.create(join(uri, name), made.to_bytes())
         scored_by = f"identity-{writer.epoch:06d}.json"
@@ -141,13 +142,13 @@ def _changed_input(request: RunRequest, made: Plan, newest: revs.Revision) -> tu
         return ()
     wanted = {piece.uri for pieces in new for piece in pieces}
     pieces = (piece for shard in before.shards() for piece in shard.pieces if piece.uri in wanted)
-    then = {(piece.uri, piece.size, piece.version) for piece in pieces}
-    seen = {uri for uri, _, _ in then}
+    then = {piece.uri: piece for piece in pieces}
     what = {
-        piece.uri: f"{piece.uri.rsplit('/', 1)[-1]} {'changed' if piece.uri in seen else 'is new'}"
+        piece.uri: f"{piece.uri.rsplit('/', 1)[-1]} {'changed' if piece.uri in then else 'is new'}"
         for pieces in new
         for piece in pieces
-        if (piece.uri, piece.size, piece.version) not in then
+        if (old := then.get(piece.uri)) is None
+        or (piece.size, same_version(piece.version, old.version)) != (old.size, True)
     }
     return (_scored_again(summed(list(what.values())) or "files are put together otherwise", len(new), len(made)),)
 

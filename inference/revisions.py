@@ -84,6 +84,11 @@ def read_plan(storage: Storage, uri: str, state: State, fingerprint: str) -> Pla
     return plan.with_splits(state.splits, fingerprint)[0]
 
 
+def planned_by(revision: Revision | None) -> str:
+    """The fingerprint under which a revision's newest plan was made; '' without one."""
+    return str((revision.state.planned or {}).get("fingerprint", "")) if revision else ""
+
+
 def adopt(writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_plan: Plan) -> None:
     """Take over the results of shards that are the same in an earlier, published revision.
 

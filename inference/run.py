@@ -154,7 +154,10 @@ def plan(request: RunRequest, discovery: Discovery) -> Planned:
     newest = revs.newest_revision(request.storage, request.run_uri)
     previous = revs.read_plan(request.storage, newest.uri, newest.state, identity.fingerprint) if newest else None
     made = limited(
-        make_plan(discovery, request.job, identity.fingerprint, None if request.fresh else previous), request
+        make_plan(
+            discovery, request.job, identity.fingerprint, None if request.fresh else previous, revs.planned_by(newest)
+        ),
+        request,
     )
     state = newest.state if newest and not request.fresh else None
     return Planned(made, state, why_again(request, identity, made, newest))
@@ -354,7 +357,7 @@ def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, 
     if request.fresh:
         return None
     previous = revs.read_plan(request.storage, newest.uri, newest.state, fingerprint)
-    wanted = limited(make_plan(discovery, request.job, fingerprint, previous), request)
+    wanted = limited(make_plan(discovery, request.job, fingerprint, previous, revs.planned_by(newest)), request)
     if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
         return None
     if set(previous.ids()) != set(wanted.ids()):

@@ -27,7 +27,7 @@ MESSAGE_CHARS = 600
 class Piece:
     """Whole row groups of one file, consecutive, in order.
 
-    uri: absolute. size: bytes. version: etag, or mtime in ns. first_row: index in the file of the first
+    uri: absolute. size: bytes. version: as in `storage.Entry`. first_row: index in the file of the first
     row. rows: how many, or `UNKNOWN`. row_groups: (first, past the last); (0, 0) when unknown.
     """
 

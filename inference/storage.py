@@ -43,25 +43,50 @@ _HOW_TO_SIGN_IN = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object. size: bytes. version: its etag, or of a local file the times, in ns, of its last write and change."""
+    """One object. size: bytes. version: its etag, or a local file's `local_version`."""
 
     uri: str
     size: int
     version: str
 
 
-CHANGED = "+"
-"""In a local file's version, between the time of its last write and that of its last change."""
+def local_version(found: os.stat_result) -> str:
+    """A local file's: the times, in ns, of its last write and change; its inode; its links, permissions and owners.
+
+    A copy may keep size and time of writing; the time of change is the system's own, and nobody can set it.
+    """
+    links = f"{found.st_nlink}.{found.st_mode:o}.{found.st_uid}.{found.st_gid}"
+    return f"{found.st_mtime_ns}+{found.st_ctime_ns}+{found.st_ino}+{links}"
 
 
 def same_version(now: str, then: str) -> bool:
-    """Whether an object is still of that version. Ledgers of before know of local files the last write alone."""
-    return now == then or (CHANGED not in then and written(now) == then)
+    """Whether an object is of the version that an earlier command saw.
+
+    Of local files the times decide, as far as they are known: old ledgers have the last write alone. Not the inode:
+    a mounted file system may give out others when it is mounted again.
+    """
+    known = _fields(then)[:2]
+    return _fields(now)[: len(known)] == known
 
 
-def written(version: str) -> str:
-    """The version without the time of a local file's last change, which a hard link or new permissions move, too."""
-    return version.partition(CHANGED)[0]
+def untouched(now: str, then: str) -> bool:
+    """Whether nobody wrote to an object, or replaced it, since this command saw that version.
+
+    New links, permissions or owners of the same file move the time of its change, too: those are no reason to fail.
+    """
+    new, old = _fields(now), _fields(then)
+    if len(old) < _LOCAL:  # an etag, or what an older version planned
+        return new[0] == old[0]
+    return new[0] == old[0] and (new[1] == old[1] or (new[2] == old[2] and new[3] != old[3]))
+
+
+_LOCAL = 4
+"""Fields of a local file's version."""
+
+
+def _fields(version: str) -> list[str]:
+    """An etag is one, whatever is in it."""
+    return version.split("+") if version[:1].isdecimal() else [version]
 
 
 class Storage(Protocol):

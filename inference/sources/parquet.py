@@ -13,7 +13,7 @@ from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, Schem
 from nightjar.inference.localstore import storage_error
 from nightjar.inference.shards import UNKNOWN, Piece
 from nightjar.inference.sources import forms
-from nightjar.inference.storage import Storage, is_local, written
+from nightjar.inference.storage import Storage, is_local, untouched
 from nightjar.inference.widths import value_bytes
 
 SUFFIXES = (".parquet", ".pq")
@@ -135,11 +135,12 @@ def _check_unchanged(storage: Storage, piece: Piece) -> None:
         now = storage.stat(piece.uri)
     except Missing:
         raise InputChanged(f"{piece.uri}: deleted since it was planned; run again to plan without it") from None
-    if now.size != piece.size or written(now.version) != written(piece.version):
-        raise InputChanged(
-            f"{piece.uri}: changed since it was planned (size {piece.size} → {now.size}); "
-            "run again to score what it holds now"
-        )
+    if now.size != piece.size or not untouched(now.version, piece.version):
+        how = f"size {piece.size} → {now.size}"
+        if now.size == piece.size:
+            how = "its size is the same"
+            how += "; each machine must read the same file, not a copy of its own" if is_local(piece.uri) else ""
+        raise InputChanged(f"{piece.uri}: changed since it was planned ({how}); run again to score what it holds now")
 
 
 def _check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:

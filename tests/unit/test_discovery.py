@@ -338,6 +338,24 @@ def test_a_file_that_may_not_be_read_costs_that_file_only(tmp_path: Path) -> Non
     assert make_plan(discover(STORAGE, here), here, "m", plan).rows == 15
 
 
+def test_a_file_replaced_after_it_was_planned_is_not_read_whatever_times_it_has(tmp_path: Path) -> None:
+    """As `rsync -t` does. A shard of it that was read before is of other rows: the two must not be published as one."""
+    path = tmp_path / "in" / "a.parquet"
+    path.parent.mkdir()
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    pq.write_table(pa.table({"x": pa.array([0, 1, 2])}), path, **plain)
+    here, times = job(tmp_path, "in/"), path.stat()
+    lake = discover(STORAGE, here)
+    piece = next(shard.pieces[0] for shard in make_plan(lake, here, "m").shards())
+    assert read_piece(STORAGE, piece, lake.schema).num_rows == 3
+    pq.write_table(pa.table({"x": pa.array([2, 1, 0])}), tmp_path / "other", **plain)
+    (tmp_path / "other").replace(path)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (times.st_size, times.st_mtime_ns)
+    with pytest.raises(InputChanged, match=r"a\.parquet: changed since it was planned \(its size is the same; each"):
+        read_piece(STORAGE, piece, lake.schema)
+
+
 @pytest.mark.parametrize("content", [b"", b"garbage", b"x" * 10_000])
 def test_a_file_whose_footer_cannot_be_read_fails_for_that_in_its_shard_too(tmp_path: Path, content: bytes) -> None:
     """Not for holding another number of rows than a footer promised that nobody has seen."""

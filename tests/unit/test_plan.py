@@ -152,6 +152,13 @@ def test_another_model_makes_every_shard_another(lines: Lines, shard_rows: int |
     assert not set(after.ids()) & set(before.ids())
 
 
+def test_another_model_makes_every_shard_another_also_of_what_an_older_release_planned() -> None:
+    before = make_plan(lake([line("a", [5], version="17")]), job(), "one")
+    now = lake([line("a", [5], version="17+20+3+1")])
+    assert make_plan(now, job(), "one", before, "one").ids() == before.ids()
+    assert make_plan(now, job(), "two", before, "one").ids() == make_plan(now, job(), "two").ids() != before.ids()
+
+
 @given(lakes(), SHARD_ROWS, st.integers(1, 30_000_000))
 def test_a_limited_plan_is_the_first_shards_that_hold_the_rows(
     lines: Lines, shard_rows: int | None, limit: int

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_plan import check_cover, job, lake, line, unreadable
@@ -197,6 +198,32 @@ def test_night_after_night_each_row_is_in_one_shard_and_what_stands_keeps_its_re
                 run.commit(which)
             check_cover(run.plan, list(run.files.values()))
             run.check_read()
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_what_an_older_release_planned_keeps_its_results_and_is_known_better_from_then_on(split: bool) -> None:
+    """It knew of a local file less than is known today: the names of its shards stay, what is looked at does not."""
+    with a_run() as run:
+        run.files = {name: line(name, [5], version="17") for name in THREE}
+        run.come_again(60, 1)
+        if split:
+            run.split(0)
+        run.commit(0)
+        scored = run.plan.ids()
+        for version in ("17+20+3+1.100644.0.0", "17+20+4+1.100644.0.0"):
+            run.files = {name: line(name, [5], version=version) for name in THREE}
+            run.come_again(60, 1)
+            assert run.plan.ids() == scored
+            run.check_read()
+            assert {piece.version for shard in run.plan.shards() for piece in shard.pieces} == {version}
+        run.files["f1"] = line("f1", [5], version="17+21+3+1.100644.0.0")
+        run.come_again(60, 1)
+        changed = {
+            shard.id for shard in run.plan.shards() if any(piece.uri.endswith("f1.parquet") for piece in shard.pieces)
+        }
+        assert changed
+        assert not changed & set(scored), "written over, its size and time of writing kept"
+        assert len(set(run.plan.ids()) & set(scored)) == (2 if split else 0)
 
 
 def test_a_shard_that_was_split_stays_so_when_its_files_were_gone_for_a_night() -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,8 +29,10 @@ from nightjar.inference.storage import (
     StorageSettings,
     is_local,
     join,
+    local_version,
     probe_conditional_writes,
     same_version,
+    untouched,
 )
 
 ODD = ["a b", "ünïcode 日本", "day=1", "50%", "a%20b", "#1", "a+b&c", "who?", "a:b", "[x]{y}*", 'it\'s "so"', "a\\b"]
@@ -144,7 +147,8 @@ def test_entries_tell_size_and_version(storage: LakeStorage, folder: str) -> Non
     storage.write(uri, b"123")
     os.utime(uri, ns=(1, 1_700_000_000_123_456_789))
     before = storage.stat(uri)
-    assert before == Entry(uri, 3, f"1700000000123456789+{Path(uri).stat().st_ctime_ns}")
+    assert before == Entry(uri, 3, local_version(Path(uri).stat()))
+    assert before.version.startswith(f"1700000000123456789+{Path(uri).stat().st_ctime_ns}+")
     assert list(storage.list(folder)) == [before]
     storage.write(uri, b"456")
     assert storage.stat(uri) != before
@@ -162,6 +166,46 @@ def test_a_file_written_over_with_its_times_kept_is_another(storage: LakeStorage
     assert not same_version(now.version, before.version)
     assert same_version(now.version, str(times.st_mtime_ns)), "as a ledger of before has it"
     assert not same_version(now.version, str(times.st_mtime_ns + 1))
+    assert same_version(now.version, "+".join(now.version.split("+")[:2])), "as a later one has it"
+
+
+def test_a_file_system_that_was_mounted_again_may_number_its_files_anew() -> None:
+    assert same_version("7+8+101+1.100644.0.0", "7+8+55+1.100644.0.0")
+    assert untouched("7+8+101+1.100644.0.0", "7+8+55+1.100644.0.0")
+
+
+def test_an_etag_is_one_whatever_is_in_it() -> None:
+    assert not same_version('"a+b"', '"a+c"')
+    assert not untouched('"a+b"', '"a+c"')
+    assert untouched('"a+b"', '"a+b"')
+
+
+def _moved_over(path: Path) -> None:
+    other = path.with_name("y")
+    other.write_bytes(b"456")
+    other.replace(path)
+
+
+TOUCHES: dict[str, tuple[Callable[[Path], object], bool]] = {
+    "replaced": (_moved_over, False),
+    "written over": (lambda path: path.write_bytes(b"456"), False),
+    "linked": (lambda path: path.with_name("z").hardlink_to(path), True),
+    "given other permissions": (lambda path: path.chmod(0o400), True),
+    "left alone": (lambda path: path.read_bytes(), True),
+}
+
+
+@pytest.mark.parametrize("how", TOUCHES)
+def test_only_what_may_have_other_content_is_touched(storage: LakeStorage, folder: str, how: str) -> None:
+    """Size and time of writing are kept each time. The time of change moves for other reasons, too."""
+    uri, (touch, same) = join(folder, "x"), TOUCHES[how]
+    storage.write(uri, b"123")
+    before, times = storage.stat(uri).version, Path(uri).stat()
+    touch(Path(uri))
+    os.utime(uri, ns=(times.st_atime_ns, times.st_mtime_ns)) if not same else None
+    assert Path(uri).stat().st_mtime_ns == times.st_mtime_ns
+    assert untouched(storage.stat(uri).version, before) is same
+    assert untouched(storage.stat(uri).version, str(times.st_mtime_ns)), "an older version planned it"
 
 
 def test_our_temporary_files_are_not_objects(storage: LakeStorage, folder: str) -> None:
