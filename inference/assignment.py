@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from nightjar.inference import witness
-from nightjar.inference.discovery import input_folder
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.gates import budget_rows
 from nightjar.inference.identity import ScoringSet, package_content
@@ -129,7 +128,8 @@ def open_scorer(spec: WorkerSpec) -> Opened:
         _turn_path(job.folder, folder)
         if spec.own_process:
             os.chdir(folder)
-            known = filter(None, [path, *(each.source for each in linked), job.output.uri, input_folder(job.input.uri)])
+            # Not the input: that a shard's identity has its own files does not cover another's that a predictor reads.
+            known = filter(None, [path, *(each.source for each in linked)])
             witness.watch(folder, known, live=job.folder, options=job.model.options)
         job = job.model_copy(update={"folder": folder})
     try:

@@ -33,7 +33,7 @@ class Notes:
     """Takes notes for one predictor; safe for any number of threads.
 
     home: the folder of the user's code; who reads from there is named. covered: files and folders that identity covers
-    (the model) or that are the run's own (input, output). live: the job's folder, which a run must not read.
+    (the model). live: the job's folder, which a run must not read.
     """
 
     def __init__(self, home: str, covered: Iterable[str], live: str) -> None:

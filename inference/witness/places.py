@@ -77,7 +77,11 @@ _HOME = (
 _WIDE = frozenset({"/", "/home", "/tmp", "/var/tmp", "/usr", "/usr/local", "/var", "/etc", os.path.expanduser("~")})  # noqa: PTH111
 
 _SHARED_MEMORY = re.compile(r"/dev/shm/(?!(plasma|sem\.|psm_|pym-|torch_|ray_))")
-_RAY_SESSION = re.compile(r"/session_\d{4}(-\d\d){2}_\d\d(-\d\d){2}_\d+_\d+/")
+_RAY_SESSION = re.compile(
+    r"/session_\d{4}(-\d\d){2}_\d\d(-\d\d){2}_\d+_\d+/(?!runtime_resources/(working_dir|py_modules)_files/)"
+)
+"""What a Ray keeps for itself; not the code that somebody sent along with a Ray job."""
+
 _COMPILED = re.compile(r"^/(var/)?tmp/(torchinductor_|triton_|numba_)")
 
 
@@ -173,7 +177,8 @@ def _interpreter() -> tuple[str, ...]:
     """Beginnings of paths: the standard library, the installed packages, Nightjar itself."""
     paths = {path for name, path in sysconfig.get_paths().items() if name != "data"}
     paths |= {*site.getsitepackages(), site.getusersitepackages()}
-    paths |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages", ".zip"))}
+    standard = f"python{sys.version_info[0]}{sys.version_info[1]}.zip"
+    paths |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages", f"/{standard}"))}
     names = (f"lib/python{sys.version_info[0]}.{sys.version_info[1]}", f"lib/libpython{sys.version_info[0]}", "ssl")
     for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}:
         paths |= {str(Path(prefix, name)) for name in (*names, "bin", "pyvenv.cfg")}

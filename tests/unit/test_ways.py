@@ -72,6 +72,13 @@ def zipped(text: str) -> Callable[[Path], None]:
     return change
 
 
+def team_zip(root: Path) -> None:
+    """As PYTHONPATH would name it."""
+    with zipfile.ZipFile(root / "team.zip", "w") as archive:
+        archive.writestr("team.py", "W = 1")
+    sys.path.append(str(root / "team.zip"))
+
+
 def compiled(text: str) -> Callable[[Path], None]:
     """A module of which there is only the bytecode."""
 
@@ -143,6 +150,7 @@ def installed(version: str, text: str = "W = 1") -> Callable[[Path], None]:
 
 
 OUT = "OUT = HERE_ABOVE = Path({root!r})\n"
+SENT = "session_2026-11-22_01-02-03_123456_789/runtime_resources/working_dir_files/_ray_pkg_a"
 HUB = "home/.cache/huggingface/hub/models--org--name/snapshots/abc/weights.bin"
 
 WAYS: dict[str, Way] = {
@@ -302,6 +310,26 @@ WAYS: dict[str, Way] = {
         "sys.path.append(str(OUT / 'lib'))\nfrom elsewhere import W",
         {"lib/elsewhere.py": "W = 1"},
         put("lib/elsewhere.py", "W = 2"),
+    ),
+    "a module in a zip that PYTHONPATH names": Way(SAID, "from team import W", first=team_zip),
+    "code that somebody sent along with a Ray job": Way(
+        SAID,
+        f"sys.path.append(str(OUT / '{SENT}'))\nfrom sent import W",
+        {f"{SENT}/sent.py": "W = 1"},
+        put(f"{SENT}/sent.py", "W = 2"),
+    ),
+    "a file that lies among the input": Way(
+        SAID,
+        "W = float((OUT / 'job' / 'data' / 'airports.json').read_text())",
+        {"job/data/airports.json": "1"},
+        put("job/data/airports.json", "2"),
+        job={"input": {"uri": "data/*.parquet"}},
+    ),
+    "a file of the input that belongs to other rows": Way(
+        SAID, "W = len((OUT / 'job' / 'data' / 'a.parquet').read_bytes())"
+    ),
+    "what an earlier night published": Way(
+        SAID, "W = float((OUT / 'job' / 'out' / 'w').read_text())", {"job/out/w": "1"}, put("job/out/w", "2")
     ),
     "a file read only for some rows": Way(
         SAID,
