@@ -1,4 +1,4 @@
-"""A snapshot on the node that scores: its code in a folder of each process's own, its model shared by all of them."""
+"""A snapshot on the node that scores: copied or linked into a folder of each process's own; fetched once per node."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import os
 import shutil
 import socket
 import tempfile
-import uuid
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from nightjar.inference.errors import JobError, Missing, ModelChanged
-from nightjar.inference.snapshots import CHUNK_BYTES, File, Snapshot, hash_of, inside
+from nightjar.inference.snapshots import CHUNK_BYTES, File, Snapshot, inside
 from nightjar.inference.storage import Storage, is_local
 
 Stamp = tuple[int, int, int, int, int]
@@ -26,7 +25,7 @@ Stamp = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A large file that is read where it lies, as it was when this process found its content right."""
+    """A file that is not copied for this process but read where it lies, as it was when its content was found right."""
 
     source: str
     stamp: Stamp
@@ -38,49 +37,43 @@ class Linked:
             ModelChanged: it was written to or replaced.
         """
         try:
-            now = _stamp(self.source)
+            now = _stamp(Path(self.source))
         except OSError:
             now = None
         if now != self.stamp:
             raise ModelChanged(
-                f"{self.source} was changed while the run went on, and is too large to have been copied; nothing "
-                "scored since is kept. Repeat the command: it scores with what is there now"
+                f"{self.source} was changed while the run went on, and is read where it lies; nothing scored since is "
+                "kept. Repeat the command: it scores with what is there now"
             )
 
 
 def place_model(storage: Storage, snapshot: Snapshot, cache: Path, path: str) -> tuple[str, tuple[Linked, ...]]:
-    """The model on this node, under its own name, shared by all processes here; and its linked files.
-
-    Safe for any number of processes and nodes at once: one places it under a lock of the operating system, and it
-    appears whole, of verified content, or not at all.
+    """The model, under its own name, in a folder that is this process's own until it ends; and its linked files.
 
     Raises:
         JobError: a linked or remote file is no longer what the snapshot holds, or the model cannot be kept here.
     """
-    cache = cache / "models"
-    target = cache / snapshot.digest / path.rstrip("/").rsplit("/", 1)[-1]
-    with _room_in(cache, "model.path"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not _is_whole(snapshot, target, cache):
-            with _locked(cache / f"{snapshot.digest}.lock"):
-                if not _is_whole(snapshot, target, cache, thorough=True):
-                    _place(storage, snapshot, target, cache)
-        return str(target), _linked(storage, "model.path", snapshot, cache)
+    return _place("model.path", storage, snapshot, cache, "model/" + path.rstrip("/").rsplit("/", 1)[-1])
 
 
 def place_code(storage: Storage, snapshot: Snapshot, cache: Path) -> tuple[str, tuple[Linked, ...]]:
-    """A folder with the code that is this process's own until it ends; and its linked files.
-
-    Not shared: what a predictor writes beside itself must reach no other process, and no later run.
+    """The code in a folder that is this process's own until it ends; and its linked files.
 
     Raises:
         JobError: a linked file is no longer what the snapshot holds, or the code cannot be kept here.
     """
-    with _room_in(cache, "model.uses"):
-        _remove_abandoned(cache / "code")
-        target = _own_folder(cache / "code") / "job"
-        _fill(storage, snapshot, target)
-        return str(target), _linked(storage, "model.uses", snapshot, cache)
+    return _place("model.uses", storage, snapshot, cache, "job")
+
+
+def _place(key: str, storage: Storage, snapshot: Snapshot, cache: Path, name: str) -> tuple[str, tuple[Linked, ...]]:
+    """Not shared: what a predictor writes beside its code or model must reach no other process, and no later run."""
+    own = cache / "processes"
+    with _room_in(cache, key):
+        _remove_abandoned(own)
+        target = _own_folder(own) / name
+        linked = {file.name: _link(key, storage, file, cache) for file in snapshot.files if file.source}
+        _fill(snapshot, target, linked)
+        return str(target), tuple(linked.values())
 
 
 _owned: list[int] = []
@@ -121,65 +114,16 @@ def _is_abandoned(own: Path) -> bool:
         os.close(handle)
 
 
-def _is_whole(snapshot: Snapshot, target: Path, cache: Path, *, thorough: bool = False) -> bool:
-    """Whether everything is there and untouched: a predictor may have written to it.
-
-    What was copied is read, for it is little. What was downloaded may be large: it is known by its stamp. One with
-    another stamp is not whole; thorough: unless its content, read whole, is right.
-    """
-    return all(_is_there(file, _at(target, file), cache, thorough) for file in snapshot.files)
-
-
-def _is_there(file: File, path: Path, cache: Path, thorough: bool) -> bool:
-    if file.source and is_local(file.source):
-        return path.is_symlink() and os.readlink(path) == file.source  # noqa: PTH115 (text, compared as text)
-    if not path.is_file() or path.stat().st_size != file.size:
-        return False
-    if not file.source:
-        return hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
-    known = _mark(cache, str(path), _stamp(str(path)), file)
-    if not known.exists() and thorough:
-        with path.open("rb") as content:
-            if hashlib.file_digest(content, "sha256").hexdigest() == file.sha256:
-                _touch(known)
-    return known.exists()
-
-
-def _at(target: Path, file: File) -> Path:
-    return target / file.name if file.name else target
-
-
-def _place(storage: Storage, snapshot: Snapshot, target: Path, cache: Path) -> None:
-    """Called under the lock: what lies in the partial place was left by a process that died."""
-    partial = target.with_name(f".partial-{target.name}")
-    _remove(partial)
-    try:
-        _fill(storage, snapshot, partial)
-        if target.exists() or target.is_symlink():  # spoilt; who uses it keeps its open files
-            spoilt = target.with_name(f".spoilt-{uuid.uuid4().hex[:8]}")
-            target.rename(spoilt)
-            _remove(spoilt)
-        partial.rename(target)
-        for file in snapshot.files:
-            if file.source and not is_local(file.source):  # its content was right as it came
-                path = str(_at(target, file))
-                _touch(_mark(cache, path, _stamp(path), file))
-    finally:
-        _remove(partial)
-
-
-def _fill(storage: Storage, snapshot: Snapshot, target: Path) -> None:
+def _fill(snapshot: Snapshot, target: Path, linked: Mapping[str, Linked]) -> None:
     with zipfile.ZipFile(io.BytesIO(snapshot.archive)) if snapshot.archive else nullcontext() as packed:
         for file in snapshot.files:
-            path = _at(target, file)
+            path = target / file.name if file.name else target
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not file.source:
+            if file.name in linked:
+                path.symlink_to(linked[file.name].source)
+            else:
                 assert packed is not None
                 _unpack(packed, file, path)
-            elif is_local(file.source):
-                path.symlink_to(file.source)
-            else:
-                _download(storage, file, path)
     if not snapshot.files:
         target.mkdir(parents=True, exist_ok=True)
 
@@ -190,56 +134,60 @@ def _unpack(packed: zipfile.ZipFile, file: File, path: Path) -> None:
     path.chmod((entry.external_attr >> 16) & 0o777 | 0o600)
 
 
-def _download(storage: Storage, file: File, path: Path) -> None:
-    digest = hashlib.sha256()
-    try:
-        with storage.open(file.source) as source, path.open("wb") as copy:
-            while chunk := source.read(CHUNK_BYTES):
-                digest.update(chunk)
-                copy.write(chunk)
-    except Missing as error:
-        raise _changed("model.path", file) from error
-    if digest.hexdigest() != file.sha256:
-        raise _changed("model.path", file)
-
-
-def _linked(storage: Storage, key: str, snapshot: Snapshot, cache: Path) -> tuple[Linked, ...]:
-    found = []
-    for file in snapshot.linked:
-        try:
-            stamp = _verified(storage, file, cache)
-        except FileNotFoundError:
-            raise JobError(
-                f"{key}: there is no {file.source} on {socket.gethostname()}, and it is too large to travel with the "
-                "run; put it where every node sees it, or into object storage"
-            ) from None
-        found.append(Linked(file.source, stamp))
-    return tuple(found)
-
-
-def _verified(storage: Storage, file: File, cache: Path) -> Stamp:
-    """The stamp of a linked file whose content is right: read once per node, not once per process."""
-    stamp = _stamp(file.source)
-    known = _mark(cache, file.source, stamp, file)
-    if known.exists():
-        return stamp
+def _link(key: str, storage: Storage, file: File, cache: Path) -> Linked:
+    """Where this node has the file, of verified content: a local one where it lies, a remote one fetched once."""
+    local = is_local(file.source)
+    path = Path(file.source) if local else cache.absolute() / "models" / file.sha256 / file.source.rsplit("/", 1)[-1]
+    if local and not os.access(path, os.R_OK):
+        raise JobError(
+            f"{key}: there is no {file.source} on {socket.gethostname()} that may be read, and it is too large to "
+            "travel with the run; put it where every node sees it, or into object storage"
+        )
     with _locked(cache / f"{file.sha256}.lock"):
-        if known.exists():
-            return stamp
-        if hash_of(storage, file.source) != file.sha256 or _stamp(file.source) != stamp:
-            raise _changed("model.path", file)
-        _touch(known)
+        stamp = _verified(path, file, cache)
+        if stamp is None and not local:
+            _fetch(storage, file, path)
+            stamp = _verified(path, file, cache)
+    if stamp is None:
+        raise _changed(key, file)
+    return Linked(str(path), stamp)
+
+
+def _verified(path: Path, file: File, cache: Path) -> Stamp | None:
+    """The stamp of the file if its content is right: read once per node, not once per process."""
+    try:
+        stamp = _stamp(path)
+    except FileNotFoundError:
+        return None
+    known = cache / "verified" / hashlib.sha256(repr((str(path), stamp, file.sha256)).encode()).hexdigest()
+    if not known.exists():
+        with path.open("rb") as content:
+            right = hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
+        if not right or _stamp(path) != stamp:
+            return None
+        known.parent.mkdir(parents=True, exist_ok=True)
+        known.touch()
     return stamp
 
 
-def _mark(cache: Path, path: str, stamp: Stamp, file: File) -> Path:
-    """Is there if the file at the path, with this stamp, was seen to hold what the snapshot says."""
-    return cache / "verified" / hashlib.sha256(repr((path, stamp, file.sha256)).encode()).hexdigest()
-
-
-def _touch(mark: Path) -> None:
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.touch()
+def _fetch(storage: Storage, file: File, path: Path) -> None:
+    """Appears whole, and for nobody to write to. Called under the lock: a partial file is a dead process's."""
+    partial = path.with_name(f".partial-{path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    try:
+        with storage.open(file.source) as source, partial.open("wb") as copy:
+            while chunk := source.read(CHUNK_BYTES):
+                digest.update(chunk)
+                copy.write(chunk)
+        if digest.hexdigest() != file.sha256:
+            raise _changed("model.path", file)
+        partial.chmod(0o444)
+        partial.replace(path)
+    except Missing as error:
+        raise _changed("model.path", file) from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _changed(key: str, file: File) -> JobError:
@@ -248,16 +196,9 @@ def _changed(key: str, file: File) -> JobError:
     )
 
 
-def _stamp(path: str) -> Stamp:
-    found = Path(path).stat()
+def _stamp(path: Path) -> Stamp:
+    found = path.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 @contextmanager

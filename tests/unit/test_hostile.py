@@ -321,14 +321,17 @@ def test_no_key_of_a_model_leads_out_of_its_cache(tmp_path: Path, key: str) -> N
     with store_of(key) as storage:
         try:
             taken = take_model(storage, "s3://lake/m/")
-            digest = taken.digest
             place_model(storage, taken, cache, "s3://lake/m/")
+            placed = True
         except (StorageError, JobError) as error:
-            digest = "refused"
+            placed = False
             assert "s3://lake/m/" in str(error)
-    written = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"]
-    assert all(path.resolve().is_relative_to(cache / "models" / digest / "m") for path in written)
-    assert len(written) == (digest != "refused")
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and "lock" not in path.name]
+    homes = models, *_ = [cache / name for name in ("models", "processes", "verified")]
+    assert all(any(path.is_relative_to(home) for home in homes) for path in written)
+    links = [path for path in (cache / "processes").rglob("*") if path.is_symlink()]
+    assert all(path.resolve().is_relative_to(models) for path in links)
+    assert len(links) == placed
 
 
 # ---- data ---------------------------------------------------------------------------------------------------

@@ -94,15 +94,15 @@ def test_without_code_the_identity_is_that_of_ledgers_of_before(make_job: MakeJo
 def test_an_installed_package_that_is_named_counts_by_content(
     make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = write(tmp_path / "site", {"theirs/__init__.py": "", "theirs/m.py": "", "theirs/words.txt": "a"})
+    site = write(tmp_path / "site", {"counted/__init__.py": "", "counted/m.py": "", "counted/words.txt": "a"})
     monkeypatch.syspath_prepend(str(site))
-    job = make_job(uses="theirs.m:P")
+    job = make_job(uses="counted.m:P")
     before = of(job)
-    write(site, {"other.py": "", "theirs/__pycache__/m.pyc": ""})
+    write(site, {"other.py": "", "counted/__pycache__/m.pyc": ""})
     assert of(job) == before
-    write(site, {"theirs/words.txt": "b"})
+    write(site, {"counted/words.txt": "b"})
     assert of(job) != before
-    assert "theirs" not in sys.modules
+    assert "counted" not in sys.modules
 
 
 def test_an_installed_namespace_package_is_found_beside_a_folder_of_its_name(
