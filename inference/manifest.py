@@ -62,6 +62,7 @@ def write_manifest(
             "rows_out": audited.rows_out,
             "rows_quarantined": audited.rows_quarantined,
             "bytes": audited.size,
+            "batches_cut": outcomes.total(table, "cuts"),
         },
         "shards": {"file": shards_name, "checksum": checksum(shards), "size": len(shards)},
         "audit": {

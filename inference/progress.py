@@ -11,8 +11,8 @@ from typing import Any
 class Progress:
     """Totals of a run. Rows of shards whose footer could not be read are not in `rows`.
 
-    cuts: batches that raised and were scored in parts. step: what is being done: plan, load, score, validate, publish.
-    writer: the nonce of who does it.
+    cuts: batches that raised and were scored in parts, of every shard that is done, whichever command scored it.
+    step: what is being done: plan, load, score, validate, publish. writer: the nonce of who does it.
     """
 
     shards: int = 0
@@ -45,6 +45,7 @@ class Progress:
             self.done_shards -= 1
             self.rows_out -= record["rows_out"]
             self.rows_quarantined -= record["rows_quarantined"]
+            self.cuts -= record.get("cuts", 0)  # ledgers of before do not count them again
             self.failed_attempts += 1
         elif kind == "split":
             self.shards += record["into"] - 1
@@ -65,7 +66,7 @@ class Progress:
         totals = {name: record[name] for name in ("shards", "rows", "done_shards", "rows_out", "rows_quarantined")}
         # What failed under an earlier plan failed all the same.
         kept = Progress(step=self.step, writer=self.writer, failed_attempts=self.failed_attempts, deaths=self.deaths)
-        self.__dict__.update(asdict(kept) | totals)
+        self.__dict__.update(asdict(kept) | totals | {"cuts": record.get("cuts", self.cuts)})
         self.reused_shards = self.done_shards
         self.reused_rows = self.rows_out + self.rows_quarantined
 
@@ -73,6 +74,7 @@ class Progress:
         self.done_shards += 1
         self.rows_out += record["rows_out"]
         self.rows_quarantined += record["rows_quarantined"]
+        self.cuts += record.get("cuts", 0)  # receipts of before have none
         if record["adopted_from"]:
             self.reused_shards += 1
             self.reused_rows += record["rows_in"]
@@ -80,7 +82,6 @@ class Progress:
         if self.step in ("plan", "load"):  # ledgers of before do not say that it began
             self.step = "score"
         self.retries += record["retries"]
-        self.cuts += record.get("cuts", 0)  # receipts of before have none
         started = record["started_at"]
         self.first_start = min(self.first_start or started, started)
         self.last_end = max(self.last_end, started + record["seconds"])

@@ -172,7 +172,7 @@ def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> 
 
 def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:
     """The plan's size, and what of it the ledger already has."""
-    done, rows_out, rows_quarantined = 0, 0, 0
+    done, rows_out, rows_quarantined, cuts = 0, 0, 0, 0
     wanted = set(made.ids()) & writer.state.committed
     if wanted:
         for receipt in writer.ledger.receipts(writer.state.revoked):
@@ -180,12 +180,14 @@ def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:
                 done += 1
                 rows_out += receipt.rows_out
                 rows_quarantined += receipt.rows_quarantined
+                cuts += receipt.cuts
     return {
         "shards": len(made),
         "rows": made.rows,
         "done_shards": done,
         "rows_out": rows_out,
         "rows_quarantined": rows_quarantined,
+        "cuts": cuts,
     }
 
 

@@ -373,6 +373,7 @@ def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, 
         done_shards=totals["shards"],
         rows_out=totals["rows_out"],
         rows_quarantined=totals["rows_quarantined"],
+        cuts=totals.get("batches_cut", 0),
         reused_shards=totals["shards"],
         reused_rows=totals["rows_in"],
     )
@@ -436,7 +437,7 @@ def _revoke(writer: LedgerWriter, table: pa.Table, audited: Audited) -> int:
 
 def _revocation(line: dict[str, Any], why: str) -> Record:
     failed = Failed(line["shard"], line["attempt"], "PartDamaged", why, uri=line["pieces"][0]["uri"])
-    lost = {"rows_out": line["rows_out"], "rows_quarantined": line["rows_quarantined"]}
+    lost = {name: line[name] or 0 for name in ("rows_out", "rows_quarantined", "cuts")}
     return {**encode(failed), "t": "revoked", **lost}
 
 
