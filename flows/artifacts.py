@@ -32,7 +32,7 @@ from nightjar.flows.display import counted, describe
 from nightjar.flows.escaping import code, markdown
 from nightjar.flows.summary import notes as left_to_do
 from nightjar.inference import endings
-from nightjar.inference.errors import GateFailed, NightjarError, StorageError
+from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, StorageError
 from nightjar.inference.gates import GateResult, Offender
 from nightjar.inference.metrics import nonfinite_notes
 from nightjar.inference.progress import Progress
@@ -46,6 +46,10 @@ PATIENCE_S = 5.0
 """So long a task waits at its end for its artifacts to be taken."""
 
 _CELL = 300
+_COMMANDS = 400_000
+"""A table's replay commands have so many characters; further lines have none, as half a command is of no use."""
+_REPLAYS = 3
+"""Of so many rows a page has the replay command where it can be copied; the table has more."""
 _PRINTED = 3
 """Of so many failed shards a page says what they printed last; the table of shards has more."""
 
@@ -202,6 +206,7 @@ def _failure(request: RunRequest, error: NightjarError, ray: str | None) -> tupl
             f"{code(f'nightjar {command}')}"
             for word, command in commands.items()
         ],
+        *(_replays(request) if isinstance(error, RunFailed) else []),
         *_printed(request),
     ]
     return how, "\n".join(lines)
@@ -225,6 +230,18 @@ def _printed(request: RunRequest) -> list[str]:
             *(f"- {code(each)}" for each in last),
         ]
     return lines
+
+
+def _replays(request: RunRequest) -> list[str]:
+    """The first rows without a result, each with the command that scores it again: of a cell it cannot be copied."""
+    try:
+        newest = newest_revision(request.storage, request.run_uri)
+        found = RunReport(request, newest.number).replays(_REPLAYS) if newest is not None else []
+    except StorageError:
+        return []  # the step itself, or the next, says it where it matters
+    said = (f"{row['cause']}: {row['message']} (row {row['row']} of {row['file']})" for row in found)
+    lines = [f"- {_cell(about)}; {code(row['replay'])}" for about, row in zip(said, found, strict=True)]
+    return ["", "Rows that could not be scored, the first of them:", "", *lines] if lines else []
 
 
 def _where(error: NightjarError) -> list[str]:
@@ -305,6 +322,7 @@ def _summary(request: RunRequest, scored: Scored, verdict: Verdict, state: str, 
         f"| manifest | {code(f'{request.output}/{verdict.manifest}', cell=True)} |",
         "",
         f"The exact files: {code(shlex.join(['nightjar', 'files', request.job_path, *request.named]))}",
+        *(_replays(request) if progress.rows_quarantined else []),
     ]
     return "\n".join(lines)
 
@@ -331,7 +349,13 @@ def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     The page takes text in a cell for Markdown; the event is refused above about 1.5 MB.
     """
-    return [{name: _cell(value) for name, value in line.items()} for line in table]
+    lines, room = [], _COMMANDS
+    for line in table:
+        replay = line.get("replay", "")
+        room -= len(replay)
+        commands = {"replay": markdown(replay if room >= 0 else "")} if "replay" in line else {}
+        lines.append({name: _cell(value) for name, value in line.items()} | commands)
+    return lines
 
 
 def _cell(value: Any) -> Any:

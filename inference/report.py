@@ -106,6 +106,18 @@ class RunReport:
         rows = list(self._quarantined(max(limit - len(attempts), limit // 3)))
         return attempts[: limit - len(rows)] + rows
 
+    def replays(self, limit: int) -> list[dict[str, Any]]:
+        """The first incidents of rows that have no result, each with the command that scores it again."""
+        without = (said for shard, said in self.state.failures.items() if shard not in self.state.committed)
+        attempts = map(self._incident, itertools.chain.from_iterable(without))
+        found: dict[str, dict[str, Any]] = {}  # every attempt at a row has the same command
+        for incident in itertools.chain(attempts, self._quarantined(limit)):
+            if incident["replay"]:
+                found.setdefault(incident["replay"], incident)
+            if len(found) == limit:
+                break
+        return list(found.values())
+
     def _incident(self, failed: Failed) -> dict[str, Any]:
         if failed.shard in self.state.committed:
             done = "tried again, committed"

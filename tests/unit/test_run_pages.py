@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from nightjar.flows.artifacts import _failure
-from nightjar.inference.errors import JobError
+from pathlib import Path
+
+import pytest
+from test_report import BAD_ROW, plan_in, scored, writing
+
+from nightjar.flows.artifacts import _COMMANDS, _bounded, _failure, _summary
+from nightjar.inference.errors import JobError, QuarantineFull
+from nightjar.inference.progress import Progress
+from nightjar.inference.report import MAX_LINES, RunReport
+from nightjar.inference.run import Scored, Verdict
+from nightjar.inference.shards import Failed, encode
 from support import Lake
+
+PUBLISHED = Verdict(1, 1, (), {}, "manifest.json", "", "shards.parquet")
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Lake:
+    """A night with a quarantined row, in a folder whose path alone is longer than a cell."""
+    lake = Lake(tmp_path / ("a" * 200) / ("b" * 200)).ready()
+    scored(lake)
+    return lake
 
 
 def test_the_page_of_a_rejected_run_leads_to_check(lake: Lake) -> None:
@@ -14,3 +33,47 @@ def test_the_page_of_a_rejected_run_leads_to_check(lake: Lake) -> None:
     assert page.startswith("# lake 2026-11-19: rejected\n")
     assert f"- try: `nightjar check {lake.job_path} --date 2026-11-19`" in page
     assert f"`nightjar run {lake.job_path} --run-id 2026-11-19`" in page
+
+
+def test_a_quarantined_row_has_its_whole_command_in_the_table_and_on_the_page(far: Lake) -> None:
+    """Of a run that is published and of one that lost too many rows: however long its path is."""
+    request = far.request()
+    (line,) = _bounded(RunReport(request, 1).incidents())
+    assert len(line["replay"]) > 400
+    assert line["replay"].startswith(f"nightjar replay {far.job_path} 2026-11-19 --shard ")
+    assert line["replay"].endswith(f" --row {BAD_ROW}")
+    done = Scored(1, 1, "", False, Progress(rows=8000, rows_quarantined=1))
+    published = _summary(request, done, PUBLISHED, "published as #1", [])
+    _, failed = _failure(request, QuarantineFull("1 row is quarantined, more than 0"), None)
+    for page in (published, failed):
+        (said,) = (each for each in page.splitlines() if each.endswith(f"; `{line['replay']}`"))
+        assert said.startswith(f"- ValueError: not this row (row {BAD_ROW} of ")
+
+
+def tried(lake: Lake) -> None:
+    """Two rows of the first shard each ended three attempts at it."""
+    with writing(lake) as writer:
+        shard = plan_in(writer, lake).ids()[0]
+        tries = [Failed(shard, attempt, "ProcessDied", "lost", row=row) for row in (3, 4) for attempt in (1, 2, 3)]
+        writer.append([encode(each) for each in tries])
+
+
+def test_a_row_is_named_once_however_often_it_was_tried(lake: Lake) -> None:
+    tried(lake.ready())
+    rows = [[row["row"] for row in RunReport(lake.request(), 1).replays(limit)] for limit in (1, 3)]
+    assert rows == [[3], [3, 4]]
+
+
+def test_a_row_that_was_scored_in_the_end_has_nothing_to_replay(far: Lake) -> None:
+    tried(far)
+    assert [row["row"] for row in RunReport(far.request(), 1).replays(3)] == [BAD_ROW]
+
+
+def test_commands_of_a_table_are_bounded_and_none_is_cut() -> None:
+    """However many rows and however long paths: the server refuses the event of a table that is too large."""
+    long = "nightjar replay " + "x" * 4000
+    table = _bounded([{"replay": long, "message": long} for _ in range(MAX_LINES)])
+    assert {line["replay"] for line in table} == {long, ""}
+    assert table[0]["replay"] == long
+    assert _COMMANDS / 2 < sum(len(line["replay"]) for line in table) <= _COMMANDS
+    assert {len(line["message"]) for line in table} == {301}
