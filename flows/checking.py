@@ -31,7 +31,7 @@ def examine(request: RunRequest, ray: str | None, verbose: bool) -> dict[str, An
         with reporting_to(start_api(), verbose) as api:
             api.wait()
             check_limit(limit)
-    slow = inspect_code(request.job, elsewhere=named(ray) is not None)
+    slow = inspect_code(request, elsewhere=named(ray) is not None)
     discovery = steps.discover(request)
     steps.look(request, discovery)
     with cluster(ray, request.job, {}, verbose):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from nightjar.inference.predictors import Scorer, input_columns, load_scorer
 from nightjar.inference.request import RunRequest
 from nightjar.inference.scoring import auto_batch_rows
 from nightjar.inference.shards import Shard, clip
+from nightjar.inference.snapshots import Snapshot
 from nightjar.inference.storage import Storage
 from nightjar.inference.suspects import Attempt
 from nightjar.inference.unpacking import Linked, place_code, place_model
@@ -32,8 +34,8 @@ class WorkerSpec:
     run: its name, and its place if that must be said, as `nightjar replay` takes them.
     schema: the columns to read, in order, as most files have them. scoring, cache: as in `RunRequest`. epoch,
     segment: the writer's tenure, and the newest ledger segment it knew. budget: rows the whole run may lose.
-    own_process: nothing else runs there, so the code's folder may become its working directory: what the user's code
-    reads by a relative name is then the run's, too.
+    own_process: nothing else runs in the process that loads it, as everywhere but in tests: the code's folder becomes
+    its working directory, and what the user's code does there is noticed.
     """
 
     job: Job
@@ -47,7 +49,7 @@ class WorkerSpec:
     budget: int
     scoring: ScoringSet
     cache: str
-    own_process: bool = False
+    own_process: bool = True
 
 
 def worker_spec(
@@ -123,22 +125,37 @@ def open_scorer(spec: WorkerSpec) -> Opened:
     if job.model.path is not None:
         path, linked = place_model(spec.storage, spec.scoring.model, cache, job.model.path)
     if job.modules():
-        folder, more = place_code(spec.storage, spec.scoring.code, cache)
+        job, more = enter_copy(spec.storage, job, spec.scoring.code, cache, stand=spec.own_process)
         linked += more
-        _turn_path(job.folder, folder)
         if spec.own_process:
-            os.chdir(folder)
             # Not the input: that a shard's identity has its own files does not cover another's that a predictor reads.
             known = filter(None, [path, *(each.source for each in linked)])
-            witness.watch(folder, known, live=job.folder, options=job.model.options)
-        job = job.model_copy(update={"folder": folder})
+            witness.watch(job.folder, known, live=spec.job.folder, options=job.model.options)
     try:
         return Opened(load_scorer(job, path), linked)
     except NightjarError as error:
-        raise _explained(error, spec, error.__cause__ or error) from error
+        raise explained(error, spec.scoring.left_out, error.__cause__ or error) from error
     except Exception as error:
         said = f"loading {job.model.uses} failed with {type(error).__name__}: {error}"
-        raise _explained(JobError(clip(f"{job.model.loaded_by}: {said}")), spec, error) from error
+        raise explained(JobError(clip(f"{job.model.loaded_by}: {said}")), spec.scoring.left_out, error) from error
+
+
+def enter_copy(
+    storage: Storage, job: Job, code: Snapshot, cache: Path, *, stand: bool = True
+) -> tuple[Job, tuple[Linked, ...]]:
+    """The job with its folder as it was when the run began, in a copy that is this process's own; and linked files.
+
+    Python finds modules there in place of the live folder; and there the process stands (`stand`), so that what the
+    user's code reads by a relative name is the run's, too.
+
+    Raises:
+        JobError: a linked file is no longer what the snapshot holds, or the code cannot be kept here.
+    """
+    folder, linked = place_code(storage, code, cache)
+    _turn_path(job.folder, folder)
+    if stand:
+        os.chdir(folder)
+    return job.model_copy(update={"folder": folder}), linked
 
 
 def _turn_path(live: str, folder: str) -> None:
@@ -154,11 +171,11 @@ def _turn_path(live: str, folder: str) -> None:
             sys.path[index] = os.path.normpath(os.path.join(folder, below))  # noqa: PTH118 (text, as the path is)
 
 
-def _explained(error: NightjarError, spec: WorkerSpec, cause: BaseException) -> NightjarError:
-    """With a hint, where a file that is missing lies in the job's folder and was left out."""
+def explained(error: NightjarError, left_out: Mapping[str, str], cause: BaseException) -> NightjarError:
+    """With a hint, where a file that is missing lies in the job's folder and was left out; as in `ScoringSet`."""
     name = cause.filename if isinstance(cause, FileNotFoundError) else None
     last = str(name).rsplit("/", 1)[-1] if name else ""
-    for left, ignored in spec.scoring.left_out.items():
+    for left, ignored in left_out.items():
         if last and isinstance(error, JobError) and left.rstrip("/").rsplit("/", 1)[-1] == last:
             return JobError(
                 f"{error}. {ignored} leaves {left} out of what scores: name it in model.path, or list it in model.code"

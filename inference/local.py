@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from typing import Any
 
 import pyarrow as pa
 
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import WorkerSpec, batch_rows, open_scorer, worker_spec
+from nightjar.inference.child import Child, WorkLost
 from nightjar.inference.discovery import Discovery, usual_schema
-from nightjar.inference.errors import JobError, Missing, NightjarError, ProcessSpoilt, RunFailed
+from nightjar.inference.errors import JobError, Missing, ProcessSpoilt, RunFailed
 from nightjar.inference.identity import ScoringSet, fix
 from nightjar.inference.plan import Plan
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.request import RunRequest, identity_of
 from nightjar.inference.resume import identity_of_plan
 from nightjar.inference.scoring import BatchSize, Scored, score_table
-from nightjar.inference.shards import Piece, Shard, clip
+from nightjar.inference.shards import Piece, Shard
 from nightjar.inference.snapshots import read_kept
 from nightjar.inference.sources import parquet
 from nightjar.inference.values import row_values
@@ -85,68 +84,38 @@ def replay_row(
         RunFailed: the child ended, or failed, before it came to score the row.
     """
     if pdb:
-        return _replay_here(request, shard_id, row, file, pdb=True, live=live)
-    spawn = multiprocessing.get_context("spawn")
-    answers, answer = spawn.Pipe(duplex=False)
-    child = spawn.Process(target=_child, args=(answer, request, shard_id, row, file, live))
-    child.start()
-    answer.close()
-    step = _Step(_FINDING)
-    try:
-        while isinstance(found := answers.recv(), _Step):
-            step = found
-    except EOFError:
-        child.join()
-        return _died(request, row, step, child.exitcode or 0)
-    child.join()
-    if isinstance(found, NightjarError):
-        raise found
+        *_, replayed = _replay_here(request, shard_id, row, file, True, live)
+        assert isinstance(replayed, Replayed)
+        return replayed
+    found: _Step | Replayed = _Step(_FINDING)
+    with Child(_replay_here, request, shard_id, row, file, False, live) as child:
+        try:
+            for answer in child.answers():
+                found = answer
+        except WorkLost as lost:
+            if isinstance(found, _Step):
+                return _lost(request, row, found, lost)
+        child.wait()
     assert isinstance(found, Replayed)
     return found
 
 
-def _died(request: RunRequest, row: int, step: _Step, code: int) -> Replayed:
-    """What it means that the child ended in this step without an answer."""
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    if step.name == _SCORING:
-        return Replayed(False, f"row {row} ended its process ({how}), without an exception", step.inputs)
-    if step.name == _LOADING:
+def _lost(request: RunRequest, row: int, step: _Step, lost: WorkLost) -> Replayed:
+    """What it means that the child came to no end in this step."""
+    if lost.died and step.name == _SCORING:
+        return Replayed(False, f"row {row} {lost.how}", step.inputs)
+    if lost.died and step.name == _LOADING:
         raise JobError(
-            f"{request.job.model.loaded_by}: loading {request.job.model.uses} ended its process ({how}), without an "
-            "exception; load it once in a plain Python process to see why"
+            f"{request.job.model.loaded_by}: loading {request.job.model.uses} {lost.how}; load it once in a plain "
+            "Python process to see why"
         )
-    raise RunFailed(f"{step.name} ended the process ({how}), without an exception; row {row} was not scored")
-
-
-def _child(answer: Connection, request: RunRequest, shard_id: str, row: int, file: str | None, live: bool) -> None:
-    """Sends each step as it begins, and at last what came of the row or what was raised."""
-    step = _Step(_FINDING)
-
-    def begin(following: _Step) -> None:
-        nonlocal step
-        step = following
-        answer.send(step)
-
-    try:
-        answer.send(_replay_here(request, shard_id, row, file, pdb=False, live=live, begin=begin))
-    except NightjarError as error:
-        answer.send(error)
-    except Exception as error:  # noqa: BLE001 (whatever it is, to end without a word would blame the row)
-        answer.send(
-            RunFailed(clip(f"{step.name} failed with {type(error).__name__}: {error}; row {row} was not scored"))
-        )
+    raise RunFailed(f"{step.name} {lost.how}; row {row} was not scored")
 
 
 def _replay_here(
-    request: RunRequest,
-    shard_id: str,
-    row: int,
-    file: str | None,
-    *,
-    pdb: bool,
-    live: bool,
-    begin: Callable[[_Step], None] = lambda _: None,
-) -> Replayed:
+    request: RunRequest, shard_id: str, row: int, file: str | None, pdb: bool, live: bool
+) -> Iterator[_Step | Replayed]:
+    """Yields each step as it begins, and at last what came of the row."""
     revision = revs.newest_revision(request.storage, request.run_uri)
     if revision is None or revision.state.planned is None:
         raise JobError(f"there is no run {request.run_id!r} of this job in {request.output}")
@@ -167,22 +136,24 @@ def _replay_here(
     # What the model saw may have followed from the columns of most files, which are not always this one's.
     schema = own if is_theirs(own) else usual_schema(request.storage, request.job) or own
     theirs = is_theirs(schema)
-    spec = replace(worker_spec(request, schema if theirs else own), own_process=True)
+    spec = worker_spec(request, schema if theirs else own)
     if not theirs and not changed:
         changed = "Note: the model, the code, the job or the input's columns changed since that run.\n"
-    begin(_Step(_READING))
+    yield _Step(_READING)
     table = parquet.read_piece(spec.storage, piece, spec.schema).slice(row - piece.first_row, 1)
     inputs = row_values(table, 0, _VALUE_CHARS)
     try:
-        scored = _score_row(spec, table, row, pdb, lambda name: begin(_Step(name, inputs)))
+        scored = yield from _score_row(spec, table, row, pdb, inputs)
     except RunFailed as lost:
-        return Replayed(False, f"{changed}row {row}: {lost}", inputs)
+        yield Replayed(False, f"{changed}row {row}: {lost}", inputs)
+        return
     if scored.failures:
         failure = scored.failures[0]
         said = f"{changed}{failure.traceback or ''}\n{failure.error}: {failure.message}".strip()
-        return Replayed(False, said, inputs)
+        yield Replayed(False, said, inputs)
+        return
     outputs = row_values(scored.outputs, 0, _VALUE_CHARS)
-    return Replayed(True, f"{changed}row {row} of {piece.uri} is scored", inputs, outputs)
+    yield Replayed(True, f"{changed}row {row} of {piece.uri} is scored", inputs, outputs)
 
 
 def _as_then(request: RunRequest, revision: revs.Revision, live: bool) -> tuple[RunRequest, str]:
@@ -198,11 +169,13 @@ def _as_then(request: RunRequest, revision: revs.Revision, live: bool) -> tuple[
     return now, "" if live else "Note: this is today's code and model; the run's own are not kept.\n"
 
 
-def _score_row(spec: WorkerSpec, table: pa.Table, row: int, pdb: bool, begin: Callable[[str], None]) -> Scored:
+def _score_row(
+    spec: WorkerSpec, table: pa.Table, row: int, pdb: bool, inputs: Values
+) -> Generator[_Step, None, Scored]:
     features = table.select(list(input_columns(spec.job, spec.schema)))
-    begin(_LOADING)
+    yield _Step(_LOADING, inputs)
     scorer = open_scorer(spec).scorer
-    begin(_SCORING)
+    yield _Step(_SCORING, inputs)
     if pdb:
         import pdb as debugger
 
@@ -238,22 +211,34 @@ def _piece(shard: Shard, row: int, file: str | None) -> Piece:
 
 
 def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Measured:
-    """Score the first readable shard in this process, writing nothing.
+    """Score the first readable shard in a child process, writing nothing.
 
     Raises:
         JobError: no shard can be read, or the model cannot be loaded.
+        ShardError, StorageError: its file cannot be read.
+        RunFailed: the child ended, or the device was lost to it.
     """
     shard = next((shard for shard in plan.shards() if shard.rows > 0), None)
     if shard is None:
         raise JobError("input.uri: no shard can be read, so none can be measured")
-    spec = worker_spec(request, discovery.schema)
+    with Child(_measure, worker_spec(request, discovery.schema), shard) as child:
+        try:
+            *_, measured = child.answers()
+        except WorkLost as lost:
+            raise RunFailed(f"loading {request.job.model.uses} and scoring shard {shard.id} {lost.how}") from None
+        child.wait()
+    assert isinstance(measured, Measured)
+    return measured
+
+
+def _measure(spec: WorkerSpec, shard: Shard) -> Iterator[Measured]:
     began = time.monotonic()
     scorer = open_scorer(spec).scorer
     loaded = time.monotonic()
     columns = list(input_columns(spec.job, spec.schema))
     rows = 0
     for piece in shard.pieces:
-        table = parquet.read_piece(request.storage, piece, spec.schema)
+        table = parquet.read_piece(spec.storage, piece, spec.schema)
         rows += table.num_rows
         _finish(score_table(table.select(columns), scorer, BatchSize(batch_rows(spec)), spec.job.model.output_types()))
-    return Measured(shard.id, rows, loaded - began, time.monotonic() - loaded)
+    yield Measured(shard.id, rows, loaded - began, time.monotonic() - loaded)

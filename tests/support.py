@@ -206,6 +206,7 @@ class Lake:
             budget=8,
             scoring=request.scoring,
             cache=str(self.folder / "cache"),
+            own_process=False,
         )
 
     def records(self, number: int = 1, run_id: str = "2026-11-19") -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -147,7 +147,7 @@ def _pass(spec: WorkerSpec, blocks: list[pa.Table], most: int, suspects: bool) -
     # Not map_batches: that wants a batch size for GPUs, and would join suspects to blocks of so many rows.
     return ray.data.from_blocks(blocks).map_batches_internal(
         _Actor,
-        fn_constructor_args=(_Sealed(replace(spec, own_process=True)),),
+        fn_constructor_args=(_Sealed(spec),),
         batch_size=None,
         batch_format="pyarrow",
         compute=pool,

@@ -53,9 +53,7 @@ def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = F
     task: Any = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
         _captured
     )
-    steps: Any = task.options(name="nightjar preflight").remote(
-        trial, replace(spec, own_process=True), list(places), last
-    )
+    steps: Any = task.options(name="nightjar preflight").remote(trial, spec, list(places), last)
     key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
     loaded: Loaded | None = None
     try:
@@ -171,9 +169,7 @@ def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
     running: dict[Any, str] = {}
     for host, lines in _by_host(chosen, need.max_actors):
         where = _elsewhere(host, need.cpus, need.gpus)
-        task: Any = again.options(name="nightjar rescore", scheduling_strategy=where).remote(
-            replace(spec, own_process=True), lines
-        )
+        task: Any = again.options(name="nightjar rescore", scheduling_strategy=where).remote(spec, lines)
         running[task] = host
     merged, patience = Rescored(), spec.job.retry.shard_s + NO_EVENT * spec.job.retry.stall_s
     deadline = time.monotonic() + patience

@@ -102,8 +102,7 @@ def find(key: str, spec: str, folder: Path) -> Any:
     except AttributeError:
         known = {word for word in vars(module) if not word.startswith("_")}
         raise JobError(
-            f"{key}: module {name!r} ({getattr(module, '__file__', 'built in')}) has no {attribute!r}"
-            + nearest(attribute, known)
+            f"{key}: module {name!r} ({_place(module, folder)}) has no {attribute!r}" + nearest(attribute, known)
         ) from None
 
 
@@ -114,14 +113,22 @@ def _import(key: str, name: str, folder: Path) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise JobError(_while_importing(key, name, folder, error)) from error
+            raise _broken(key, name, error) from error
         raise JobError(f"{key}: there is no module {name!r} in {folder} or among the installed packages") from None
     except Exception as error:
-        raise JobError(_while_importing(key, name, folder, error)) from error
+        raise _broken(key, name, error) from error
 
 
-def _while_importing(key: str, name: str, folder: Path, error: Exception) -> str:
-    return f"{key}: importing module {name!r} (folder {folder}) failed with {type(error).__name__}: {error}"
+def _broken(key: str, name: str, error: Exception) -> JobError:
+    return JobError(f"{key}: importing module {name!r} failed with {type(error).__name__}: {error}")
+
+
+def _place(module: ModuleType, folder: Path) -> str:
+    """Where a module lies: below the folder by its name there, as that may be a copy of the job's."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return "built in"
+    return str(Path(file).relative_to(folder)) if Path(file).is_relative_to(folder) else file
 
 
 def _put_first(folder: Path) -> None:

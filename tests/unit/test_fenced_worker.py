@@ -41,6 +41,7 @@ def score_first_shard(lake: Lake, replace_before: str) -> list[Event]:
         budget=budget_rows(0.0, made.rows),
         scoring=request.scoring,
         cache=str(lake.folder / "cache"),
+        own_process=False,
     )
     events = list(ShardWorker(spec).process([Assignment(next(made.shards()))]))
     first.stop(release=False)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.inspection import inspect_code
-from nightjar.inference.job import Job
-from nightjar.inference.jobfile import load_job
+from nightjar.inference.request import RunRequest
 from support import Lake, leaves_nothing
 
 CLASS = """
@@ -21,10 +22,10 @@ class Model:
 """
 
 
-def job(lake: Lake, source: str, **changes: Any) -> Job:
+def request(lake: Lake, source: str, **changes: Any) -> RunRequest:
     lake.write_model(source)
     lake.write_job(**{"model__uses": "model:Model", **changes})
-    return load_job(lake.job_path)
+    return replace(lake.request(), cache=str(lake.folder / "cache"))
 
 
 def test_all_that_can_be_wrong_with_a_class_is_found_without_building_it(lake: Lake) -> None:
@@ -44,7 +45,7 @@ def test_all_that_can_be_wrong_with_a_class_is_found_without_building_it(lake: L
         (
             "import nowhere_to_be_found\n",
             {},
-            r"model\.uses: importing module 'model' .* failed with ModuleNotFoundError",
+            r"model\.uses: importing module 'model' failed with ModuleNotFoundError",
         ),
         ("import os\nos._exit(7)\n", {}, r"model\.uses: importing the job's code ended its process \(exit code 7\)"),
         ("Model = print\n", {"preprocess": "model:absent"}, r"preprocess: module 'model' .* has no 'absent'"),
@@ -52,7 +53,7 @@ def test_all_that_can_be_wrong_with_a_class_is_found_without_building_it(lake: L
     with leaves_nothing():
         for source, changes, sentence in wrong:
             with pytest.raises(JobError) as caught:
-                inspect_code(job(lake, source, **changes))
+                inspect_code(request(lake, source, **changes))
             assert re.match(sentence, str(caught.value)), str(caught.value)
 
 
@@ -61,22 +62,39 @@ def test_what_is_right_is_not_built_and_prints_nothing(
 ) -> None:
     """What an import prints must not get into `--json`."""
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    assert inspect_code(job(lake, f"print('hello')\n{CLASS}", model__options={"size": 1})) == ""
+    assert inspect_code(request(lake, f"print('hello')\n{CLASS}", model__options={"size": 1})) == ""
     assert capfd.readouterr() == ("", "hello\n")
     assert not list(lake.folder.rglob("*.pyc")), "nothing is left behind"
+
+
+def test_the_code_is_looked_at_as_a_run_would_have_it(
+    lake: Lake, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the snapshot lies, from wherever the command is given, and with what is in the snapshot alone."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    (lake.folder / "size.json").write_text("3")
+    source = "import json\nSIZE = json.load(open('size.json'))\ndef Model(batch): return batch\n"
+    whole = request(lake, source)
+    (lake.folder / "size.json").unlink()
+    (lake.folder / "model.py").write_text("import nowhere_to_be_found\n")
+    assert inspect_code(whole) == ""
+    (lake.folder / "size.txt").write_text("3")
+    with pytest.raises(JobError, match=r"No such file .*'size\.txt'\. .*/\.rayignore leaves size\.txt out of what"):
+        inspect_code(request(lake, source.replace("size.json", "size.txt")))
+    assert Path.cwd().name.startswith("elsewhere")
 
 
 def test_an_import_that_hangs_is_ended_and_said(lake: Lake) -> None:
     began = time.monotonic()
     with leaves_nothing():
-        note = inspect_code(job(lake, "import threading\nthreading.Event().wait()\n"), patience_s=1)
+        note = inspect_code(request(lake, "import threading\nthreading.Event().wait()\n"), patience_s=1)
     assert note == "model.uses: importing the code took longer than 1 s here; every worker has to do it"
     assert time.monotonic() - began < 30
 
 
 def test_an_import_that_fails_here_does_not_say_that_it_fails_in_the_cluster(lake: Lake) -> None:
     """A laptop need not have what the cluster's image has. What could be imported is the same on both."""
-    note = inspect_code(job(lake, "import nowhere_to_be_found\n"), elsewhere=True)
+    note = inspect_code(request(lake, "import nowhere_to_be_found\n"), elsewhere=True)
     assert note.startswith("on this machine, model.uses: importing module 'model'")
     with pytest.raises(JobError, match="has no __call__"):
-        inspect_code(job(lake, "class Model:\n    pass\n"), elsewhere=True)
+        inspect_code(request(lake, "class Model:\n    pass\n"), elsewhere=True)

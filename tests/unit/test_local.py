@@ -109,16 +109,16 @@ def test_a_model_that_cannot_be_loaded_is_not_the_rows_fault(lake: Lake, made: s
             Transient,
             "part-00.parquet: bad disk$",
         ),
-        (fail("open", "*/part-00.parquet", 2, MemoryError()), RunFailed, "^reading the rows failed with MemoryError: "),
+        (fail("open", "*/part-00.parquet", 2, MemoryError()), RunFailed, "^reading the rows failed with MemoryError:"),
         (
             pause("open", "*/part-00.parquet", 2, before=die),
             RunFailed,
-            r"^reading the rows ended the process \(exit code 9",
+            r"^reading the rows ended its process \(exit code 9",
         ),
         (
             pause("open", "*/part-00.parquet", 1, before=die),
             RunFailed,
-            r"^finding the row ended the process \(exit code 9\)",
+            r"^finding the row ended its process \(exit code 9\)",
         ),
     ],
 )
@@ -135,6 +135,35 @@ def test_a_model_that_cannot_be_loaded_cannot_be_measured_and_is_said(lake: Lake
     request = lake_of(lake, 'raise OSError("no such weights")').request()
     found = run.discover(request)
     with pytest.raises(JobError, match=r"^model\.uses: loading model:Model failed with OSError: no such weights$"):
+        measure_shard(request, found, run.plan(request, found).plan)
+
+
+def test_a_shard_is_measured_as_a_run_would_score_it(
+    lake: Lake,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """With the snapshot, where that lies, in another process: what a predictor prints is not what a command says."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    (lake.folder / "size.json").write_text("3")
+    lake_of(lake, "self.size = open('size.json').read(); print('loaded', self.size)")
+    request = replace(lake.request(), cache=str(lake.folder / "cache"))
+    found = run.discover(request)
+    made = run.plan(request, found).plan
+    (lake.folder / "size.json").unlink()
+    measured = measure_shard(request, found, made)
+    assert (measured.shard, measured.rows) == (made.ids()[0], 1000)
+    assert measured.score_s > 0
+    assert capfd.readouterr() == ("", "loaded 3\n")
+
+
+def test_a_model_that_ends_its_process_cannot_be_measured_and_is_said(lake: Lake) -> None:
+    request = lake_of(lake, called="os._exit(7)").request()
+    found = run.discover(request)
+    with pytest.raises(
+        RunFailed, match=r"^loading model:Model and scoring shard \w+ ended its process \(exit code 7\)"
+    ):
         measure_shard(request, found, run.plan(request, found).plan)
 
 

@@ -494,7 +494,7 @@ def spec_of(root: Path) -> Any:
     found = run.discover(request)
     revision = str(root / "job" / "out" / "runs" / "n" / "r1")
     spec = worker_spec(request, found.schema, revision=revision, epoch=1, rows=found.rows)
-    return replace(spec, own_process=True), run.plan(request, found).plan
+    return spec, run.plan(request, found).plan
 
 
 def preflight(root: Path) -> tuple[Any, list[str]]:

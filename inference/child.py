@@ -1,0 +1,106 @@
+"""Work in a process of its own: the user's code may end it, hang in it, or change what belongs to a process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+from nightjar.inference.errors import NightjarError
+from nightjar.inference.shards import clip
+
+_GRACE_S = 10.0
+"""How long `wait` waits for what the user's code does when a process ends, and for the threads it left."""
+
+
+class WorkLost(Exception):
+    """The work did not come to an end: its process died, or it raised what it should not have.
+
+    how: for after a subject: "ended its process (exit code 3), without an exception", or "failed with OSError: …".
+    """
+
+    def __init__(self, how: str, *, died: bool) -> None:
+        super().__init__(how)
+        self.how, self.died = how, died
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """error: what the work raised on purpose. broken: what else it raised, in words."""
+
+    error: NightjarError | None = None
+    broken: str = ""
+
+
+class Child:
+    """A process that does one work, from now on; as a context, it is ended with the block, whatever it does then.
+
+    What it prints goes to standard error: a command's standard output is for what the command says.
+    """
+
+    def __init__(self, work: Callable[..., Iterable[Any]], *args: Any) -> None:
+        """work: called there with the arguments; yields the answers."""
+        spawn = multiprocessing.get_context("spawn")
+        self._answers, answer = spawn.Pipe(duplex=False)
+        self._process = spawn.Process(target=_run, args=(answer, work, args))
+        self._process.start()
+        answer.close()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.join()
+        self._answers.close()
+
+    def answers(self, patience_s: float | None = None) -> Iterator[Any]:
+        """What the work yields, as it comes.
+
+        Raises:
+            WorkLost: it did not come to an end.
+            TimeoutError: nothing came for `patience_s`.
+            NightjarError: the work raised it.
+        """
+        while not isinstance(found := self._next(patience_s), _End):
+            yield found
+        if found.error is not None:
+            raise found.error
+        if found.broken:
+            raise WorkLost(found.broken, died=False)
+
+    def _next(self, patience_s: float | None) -> Any:
+        if not self._answers.poll(patience_s):
+            raise TimeoutError
+        try:
+            return self._answers.recv()
+        except EOFError:
+            self._process.join()
+            code = self._process.exitcode or 0
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            raise WorkLost(f"ended its process ({how}), without an exception", died=True) from None
+
+    def wait(self) -> None:
+        """Let it end by itself, once all was answered: files that are removed at exit are removed."""
+        self._process.join(_GRACE_S)
+
+
+def _run(answer: Connection, work: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
+    os.dup2(2, 1)
+    end = _End()
+    try:
+        for found in work(*args):
+            answer.send(found)
+    except NightjarError as error:
+        end = _End(error)
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is told where it is waited for)
+        end = _End(broken=clip(f"failed with {type(error).__name__}: {error}"))
+    sys.stdout.flush()
+    answer.send(end)
