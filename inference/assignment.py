@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.gates import budget_rows
 from nightjar.inference.identity import ScoringSet, package_content
 from nightjar.inference.job import Job
+from nightjar.inference.missing import explained
 from nightjar.inference.packages import in_environment
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
 from nightjar.inference.request import RunRequest
@@ -134,10 +134,11 @@ def open_scorer(spec: WorkerSpec) -> Opened:
     try:
         return Opened(load_scorer(job, path), linked)
     except NightjarError as error:
-        raise explained(error, spec.scoring.left_out, error.__cause__ or error) from error
+        raise explained(error, error.__cause__ or error, spec.scoring.left_out, spec.job.folder, job.folder) from error
     except Exception as error:
         said = f"loading {job.model.uses} failed with {type(error).__name__}: {error}"
-        raise explained(JobError(clip(f"{job.model.loaded_by}: {said}")), spec.scoring.left_out, error) from error
+        failed = JobError(clip(f"{job.model.loaded_by}: {said}"))
+        raise explained(failed, error, spec.scoring.left_out, spec.job.folder, job.folder) from error
 
 
 def enter_copy(
@@ -169,18 +170,6 @@ def _turn_path(live: str, folder: str) -> None:
         below = os.path.relpath(os.path.realpath(entry or "."), os.path.realpath(live))
         if not below.startswith("..") and os.path.exists(entry or ".") and not in_environment(entry, live):  # noqa: PTH110
             sys.path[index] = os.path.normpath(os.path.join(folder, below))  # noqa: PTH118 (text, as the path is)
-
-
-def explained(error: NightjarError, left_out: Mapping[str, str], cause: BaseException) -> NightjarError:
-    """With a hint, where a file that is missing lies in the job's folder and was left out; as in `ScoringSet`."""
-    name = cause.filename if isinstance(cause, FileNotFoundError) else None
-    last = str(name).rsplit("/", 1)[-1] if name else ""
-    for left, ignored in left_out.items():
-        if last and isinstance(error, JobError) and left.rstrip("/").rsplit("/", 1)[-1] == last:
-            return JobError(
-                f"{error}. {ignored} leaves {left} out of what scores: name it in model.path, or list it in model.code"
-            )
-    return error
 
 
 def _check_packages(spec: WorkerSpec) -> None:

@@ -2,7 +2,7 @@
 
 Left out are input, output and model (each known by itself), job files and what belongs to other jobs, version control,
 caches and virtual environments, and what `.gitignore` and `.rayignore` name, read as git reads them. `model.code`
-names the files instead.
+names the files instead; one that it names by its whole path scores wherever it lies.
 """
 
 from __future__ import annotations
@@ -41,12 +41,16 @@ MOST_FILES = 20_000
 MOST_BYTES = 8 << 30
 """Nor are more bytes: reading them takes many seconds each time."""
 
-_JOB_KEYS = {"input", "model", "output"}
+_PATTERN = re.compile(r"[*?\[\\]|^[!#]|/$|(^|/)\.\.?(/|$)")
+"""What of `model.code` is no whole path of a file in the folder."""
+
+_JOB_KEYS = {"name", "input", "model", "output"}
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The files that score, by relative name, and their sizes; those that an ignore file leaves out, with its path."""
+    """The files that score, by relative name, and their sizes; those that are left out though they lie there, with the
+    ignore file or the other job's file that says so."""
 
     files: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -94,15 +98,35 @@ class _Walk:
         self._chosen = None if job.model.code is None else GitIgnoreSpec.from_lines(job.model.code)
 
     def files(self) -> Iterator[tuple[str, str, str]]:
-        """Relative name, path, and the ignore file that leaves it out ('' for none)."""
+        """Relative name, path, and what leaves it out ('' for nothing)."""
         jobs: list[tuple[str, str, str]] = []
         others: list[tuple[str, str, str]] = []
         for found in self._below("", (), self._above()):
-            (jobs if _is_job(found[1]) else others).append(found)
+            if _is_job(found[1]):
+                jobs.append(found)
+            elif self._chosen is None or self._chosen.match_file(found[0]):
+                others.append(found)
         elsewhere = self._places(Path(path) for _, path, _ in jobs)
         for name, path, ignored in others:
-            if not _lies_in(path, elsewhere):
+            if name in self._named:
+                continue
+            if place := _place_of(path, elsewhere):
+                yield self._relative(place), place, elsewhere[place]
+            else:
                 yield name, path, "" if self._chosen is not None else ignored
+        yield from ((name, str(self.folder / name), "") for name in sorted(self._named))
+
+    @cached_property
+    def _named(self) -> set[str]:
+        """The files that `model.code` names by their whole path."""
+        if self._chosen is None:
+            return set()
+        names = {each.removeprefix("/") for each in self.job.model.code or () if not _PATTERN.search(each)}
+        return {name for name in names if self._chosen.match_file(name) and (self.folder / name).is_file()}
+
+    def _relative(self, place: str) -> str:
+        name = os.path.relpath(place, self.folder)
+        return f"{name}/" if os.path.isdir(place) else name  # noqa: PTH112 (text, as a location is)
 
     def _below(
         self, prefix: str, above: tuple[tuple[int, int], ...], rules: tuple[_Rules, ...]
@@ -135,8 +159,6 @@ class _Walk:
                 yield name, entry.path, _ignored(name, rules)
 
     def _is_code(self, name: str, path: str) -> bool:
-        if self._chosen is not None and not self._chosen.match_file(name):
-            return False
         if self._among_data and (name.lower().endswith(_DATA) or name.split("/")[0] in _OUTPUT):
             return False
         return path != self.job.input.uri
@@ -168,12 +190,16 @@ class _Walk:
         below = [_ignored("", (rule,)) for rule in rules]
         return () if any(below) else tuple(rules)
 
-    def _places(self, jobs: Iterable[Path]) -> list[str]:
-        """Where other jobs of the folder have their input, output and model."""
-        places = []
+    def _places(self, jobs: Iterable[Path]) -> dict[str, str]:
+        """Where other jobs of the folder have their input, output and model, with the file of the job.
+
+        A model that `model.code` matches is this job's, too; data and results never are what scores.
+        """
+        places = {}
         for path in jobs:
             content = _parsed(path)
-            for section, key in (("input", "uri"), ("output", "uri"), ("model", "path")):
+            keys = {"input": "uri", "output": "uri", **({} if self._chosen else {"model": "path"})}
+            for section, key in keys.items():
                 given = content.get(section)
                 value = given.get(key) if isinstance(given, dict) else None
                 if isinstance(value, str) and "://" not in value:
@@ -182,8 +208,8 @@ class _Walk:
                         fixed = os.path.dirname(fixed)  # noqa: PTH120 (text, as the rest of a location)
                     place = os.path.normpath(path.parent / fixed)
                     if section != "output" or not os.path.isfile(place):  # noqa: PTH113 (text, as above)
-                        places.append(place)
-        return [place for place in places if not f"{self.folder}/".startswith(f"{place}/")]
+                        places[place] = str(path)
+        return {place: job for place, job in places.items() if not f"{self.folder}/".startswith(f"{place}/")}
 
 
 class _Rules:
@@ -209,13 +235,17 @@ def _ignored(name: str, rules: tuple[_Rules, ...]) -> str:
     return ""
 
 
-def _lies_in(path: str, places: list[str]) -> bool:
-    return any(f"{path}/".startswith(f"{place}/") for place in places)
+def _place_of(path: str, places: Iterable[str]) -> str | None:
+    return next((place for place in places if f"{path}/".startswith(f"{place}/")), None)
 
 
 def _is_job(path: str) -> bool:
     """Whether a file is a whole job file. Any other YAML may be what a predictor reads."""
-    return path.lower().endswith((".yaml", ".yml")) and set(_parsed(Path(path))) >= _JOB_KEYS
+    if not path.lower().endswith((".yaml", ".yml")):
+        return False
+    content = _parsed(Path(path))
+    model = content.get("model")
+    return set(content) >= _JOB_KEYS and isinstance(model, dict) and "uses" in model
 
 
 def _parsed(path: Path) -> dict[Any, Any]:

@@ -42,7 +42,7 @@ class ScoringSet:
     """What a run scores with, fixed when it begins.
 
     code: the files of the job's folder. packages: installed ones that count, by name, with their content. left_out:
-    files of the folder that an ignore file leaves out, with its path.
+    what lies in the folder and does not score, with the ignore file or the other job's file that says so.
     """
 
     code: Snapshot = NOTHING
@@ -128,9 +128,9 @@ def _is_in_folder(key: str, module: str, job: Job, listing: Listing) -> bool:
     if not any(_is_module(name, top) for name in listing.files) and is_installed(top, outside=job.folder):
         return False
     said = f"{key}: there is no module {module!r} in {job.folder} or among the installed packages"
-    for name, ignored in listing.left_out.items():
+    for name, why in listing.left_out.items():
         if any(file == name or (name.endswith("/") and file.startswith(name)) for file in module_files(module)):
-            raise JobError(f"{said}: {ignored} leaves out {name}; take it from there, or list the code in model.code")
+            raise JobError(f"{said}: {name} is left out ({why}); take it from there, or name the code in model.code")
     modules = {name.removesuffix(".py").replace("/", ".") for name in listing.files if name.endswith(".py")}
     raise JobError(said + nearest(module, modules))
 
@@ -184,7 +184,8 @@ def described(job: Job, scoring: ScoringSet) -> list[str]:
     if job.model.version is not None:
         lines.append(f"model.version: {job.model.version}")
     if scoring.left_out:
-        lines.append(f"left out by ignore files, and so not there when it scores: {_listed(list(scoring.left_out))}")
+        left = [f"{name}: {why.removeprefix(f'{job.folder}/')}" for name, why in scoring.left_out.items()]
+        lines.append(f"left out, and so not there when it scores: {summed(left)}")
     for snapshot in (scoring.code, scoring.model):
         lines += [f"{file.source}: too large to copy, read where it lies and watched" for file in snapshot.linked]
     return lines

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nightjar.inference.assignment import enter_copy, explained
+from nightjar.inference.assignment import enter_copy
 from nightjar.inference.child import Child, WorkLost
 from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.missing import explained
 from nightjar.inference.predictors import user
 from nightjar.inference.request import RunRequest
 
@@ -69,6 +70,7 @@ def _look(request: RunRequest) -> Iterator[str]:
     try:
         targets = user.imported(job)
     except JobError as error:
-        raise explained(error, request.scoring.left_out, error.__cause__ or error) from error
+        cause = error.__cause__ or error
+        raise explained(error, cause, request.scoring.left_out, request.job.folder, job.folder) from error
     yield _IMPORTED
     user.check_usable(job, targets)

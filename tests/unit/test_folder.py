@@ -74,7 +74,21 @@ def test_what_belongs_to_other_jobs_is_left_out(tmp_path: Path) -> None:
         **{"other.yaml": JOB.format(name="o", input="theirs/in/*", output="theirs/out", model="theirs/m.bin")},
     )
     lay(tmp_path, "job.yaml", **{"job.yaml": JOB.format(name="j", input="data", output="out", model="m")})
-    assert names(job_in(tmp_path)) == {"predict.py", "settings.yaml"}
+    listing = list_code(job_in(tmp_path))
+    assert set(listing.files) == {"predict.py", "settings.yaml"}
+    other = str(tmp_path / "other.yaml")
+    assert listing.left_out == {"theirs/in/": other, "theirs/out/": other, "theirs/m.bin": other}
+
+
+def test_model_code_takes_in_what_another_job_names(tmp_path: Path) -> None:
+    """A model by any pattern; of its data and results, which change each night, a file by its whole path."""
+    theirs = JOB.format(name="o", input="theirs/in/*", output="theirs/out", model="theirs/m.json")
+    lay(tmp_path, "predict.py", "theirs/in/a.json", "theirs/in/b.json", "theirs/out/job.json", "theirs/m.json")
+    lay(tmp_path, "other.yaml", "data/c.json", "data/d.json", **{"other.yaml": theirs})
+    listing = list_code(
+        job_in(tmp_path, model={"code": ["*.py", "*.json", "/theirs/in/a.json", "data/c.json", "gone"]})
+    )
+    assert set(listing.files) == {"predict.py", "theirs/in/a.json", "theirs/m.json", "data/c.json"}
 
 
 def test_yaml_that_is_no_whole_job_is_what_a_predictor_may_read(tmp_path: Path) -> None:
@@ -83,9 +97,12 @@ def test_yaml_that_is_no_whole_job_is_what_a_predictor_may_read(tmp_path: Path) 
         "predict.py",
         "net.yaml",
         "broken.yml",
+        "config.yaml",
         **{"net.yaml": "model: x\ninput: y\n", "broken.yml": "a: !b [c"},
+        **{"config.yaml": "name: net\ninput: {uri: w.json}\nmodel: {layers: 2}\noutput: {uri: y}\n"},
     )
-    assert names(job_in(tmp_path)) == {"predict.py", "net.yaml", "broken.yml"}
+    lay(tmp_path, "w.json")
+    assert names(job_in(tmp_path)) == {"predict.py", "net.yaml", "broken.yml", "config.yaml", "w.json"}
 
 
 def test_ignore_files_are_read_as_git_reads_them(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_packages_that_the_job_names_count(make_job: MakeJob) -> None:
         (
             {"mine.py": "", ".gitignore": "mine.py"},
             {},
-            r"model\.uses: there is no module 'mine'.*\.gitignore leaves out mine\.py; take it from there, or list",
+            r"model\.uses: there is no module 'mine'.* mine\.py is left out \(.*\.gitignore\); take it from there, or",
         ),
     ],
 )
@@ -243,12 +243,12 @@ def test_what_differs_is_named(make_job: MakeJob) -> None:
 
 def test_what_identity_is_made_of_is_listed(make_job: MakeJob) -> None:
     """For `check`: what counts, and what lies beside the job and does not."""
-    files = {"mine.py": "", "prep.py": "", "m.bin": "abc", ".gitignore": "*.log", "a.log": ""}
+    files = {"mine.py": "", "prep.py": "", "m.bin": "abc", ".gitignore": "*.tmp", "a.tmp": ""}
     job = make_job(files=files, model={"path": "m.bin", "version": "2"}, identity={"packages": ["PyYAML"]})
     assert described(job, fix(STORAGE, job)) == [
         "code: 2 files (mine.py, prep.py)",
         f"model.path: 1 file ({job.model.path})",
         "package PyYAML",
         "model.version: 2",
-        "left out by ignore files, and so not there when it scores: 1 file (a.log)",
+        "left out, and so not there when it scores: a.tmp: .gitignore",
     ]

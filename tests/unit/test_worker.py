@@ -338,6 +338,30 @@ def test_code_that_changed_since_the_run_began_is_loaded_as_it_was(lake: Lake) -
     assert score_one(spec) == [2.0]
 
 
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ("import helpers.hidden", r"helpers/hidden\.py"),
+        ("import private", "private/"),
+        ("Path(__file__).with_name('vocab.json').read_text()", r"vocab\.json"),
+        ("Path(__file__).with_name('data').joinpath('words.json').read_text()", r"data/words\.json"),
+    ],
+)
+def test_what_is_missing_since_it_was_left_out_is_explained(lake: Lake, line: str, missing: str) -> None:
+    """By an ignore file, or because it lies in the input; what is not there at all is just missing."""
+    lake.write_model(f"from pathlib import Path\n{line}\ndef score(batch):\n    return {{'score': batch['x']}}\n")
+    (lake.folder / ".rayignore").write_text("hidden.py\nprivate/\nvocab.json\n")
+    with pytest.raises(JobError, match=r"No (module named|such file)") as plain:
+        open_scorer(lake.ready().worker_spec())
+    assert "left out" not in str(plain.value)
+    for name in ("helpers/__init__.py", "helpers/hidden.py", "private/x.py", "vocab.json", "data/words.json"):
+        (lake.folder / name).parent.mkdir(exist_ok=True)
+        (lake.folder / name).write_text("{}")
+    why = "" if "data" in missing else r" \(.*\.rayignore\)"
+    with pytest.raises(JobError, match=rf"{missing} of the job's folder is left out of what scores{why}: name it in"):
+        open_scorer(lake.worker_spec())
+
+
 def test_a_module_imported_later_and_a_file_read_later_are_the_runs(lake: Lake) -> None:
     """They are read from the process's own copy, even when they change between two batches."""
     lake.write_model(
