@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,8 @@ from functools import cached_property
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+
+from nightjar.inference.packages import editable_folder
 
 _HASHED_BYTES = 1 << 20
 """Larger files, and libraries, are compared by their size only: this is done before every night."""
@@ -134,12 +134,7 @@ class _Installed:
     @cached_property
     def source(self) -> str:
         """The folder of an editable installation; else ''."""
-        try:
-            origin = json.loads(self.distribution.read_text("direct_url.json") or "{}")
-        except ValueError:
-            return ""
-        editable = isinstance(origin, dict) and (origin.get("dir_info") or {}).get("editable")
-        return unquote(urlsplit(origin["url"]).path).rstrip("/") + "/" if editable else ""
+        return editable_folder(self.distribution)
 
     @cached_property
     def folders(self) -> set[str]:

@@ -133,6 +133,26 @@ def test_packages_that_the_job_names_count(make_job: MakeJob) -> None:
         fix(STORAGE, make_job(identity={"packages": ["PyYAMLL"]}))
 
 
+def test_an_editable_package_whose_modules_cannot_be_found_does_not_count_silently(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some are imported by a loader of their build tool, and only that knows where they lie."""
+    origin = '{"url": "file:///work", "dir_info": {"editable": true}}'
+    notes = {"METADATA": "Metadata-Version: 2.1\nName: odd-lib\nVersion: 1\n", "direct_url.json": origin}
+    notes["RECORD"] = "_odd_lib_loader.py,,\nodd.pth,,\n"
+    write(tmp_path / "site/odd_lib-1.dist-info", notes)
+    write(tmp_path / "site", {"odd.pth": "import _odd_lib_loader\n", "_odd_lib_loader.py": ""})
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    with pytest.raises(JobError, match=r"^identity\.packages: 'odd-lib' is an editable installation that does not say"):
+        fix(STORAGE, make_job(identity={"packages": ["odd-lib"]}))
+    write(tmp_path / "site", {"odd.pth": str(write(tmp_path / "work", {"odd.py": "", "night/out/part": ""}))})
+    before = of(make_job(identity={"packages": ["odd-lib"]}))
+    write(tmp_path / "work", {"night/out/part": "another run's", ".venv/lib/x.py": ""})
+    assert of(make_job(identity={"packages": ["odd-lib"]})) == before, "what only lies there is no module"
+    write(tmp_path / "work", {"odd.py": "W = 2"})
+    assert of(make_job(identity={"packages": ["odd-lib"]})) != before
+
+
 @pytest.mark.parametrize(
     ("files", "job", "message"),
     [

@@ -149,6 +149,19 @@ def installed(version: str, text: str = "W = 1") -> Callable[[Path], None]:
     return both(*(put(name, content) for name, content in package(version, text).items()))
 
 
+def editable(root: Path) -> None:
+    """`my-lib` as most tools install a folder that is worked on: a file names it, which Python reads when it starts."""
+    notes = root / "site-packages" / "my_lib-1.dist-info"
+    notes.mkdir(parents=True)
+    (notes / "METADATA").write_text("Metadata-Version: 2.1\nName: my-lib\nVersion: 1.0\n")
+    (notes / "RECORD").write_text("_editable_impl_my_lib.pth,,\nmy_lib-1.dist-info/METADATA,,\n")
+    origin = {"url": f"file://{root}/work", "dir_info": {"editable": True}}
+    (notes / "direct_url.json").write_text(json.dumps(origin))
+    (root / "site-packages" / "_editable_impl_my_lib.pth").write_text(f"{root}/work/src\n")
+    sys.path.append(str(root / "site-packages"))
+
+
+LARGE = "x" * (9 << 20)
 OUT = "OUT = HERE_ABOVE = Path({root!r})\n"
 SENT = "session_2026-11-22_01-02-03_123456_789/runtime_resources/working_dir_files/_ray_pkg_a"
 HUB = "home/.cache/huggingface/hub/models--org--name/snapshots/abc/weights.bin"
@@ -293,6 +306,19 @@ WAYS: dict[str, Way] = {
     "an installed package of another version": Way(SAID, "from mylib import W", package("1.0"), installed("2.0")),
     "a package that counts": Way(
         AGAIN, "from mylib import W", package("1.0"), installed("2.0"), job={"identity": {"packages": ["my-lib"]}}
+    ),
+    "a large file of a package that counts": Way(
+        AGAIN,
+        files={**package("1.0"), "site-packages/mylib/w.bin": LARGE},
+        change=put("site-packages/mylib/w.bin", LARGE[1:] + "y"),
+        job={"identity": {"packages": ["my-lib"]}},
+    ),
+    "an editable package that counts": Way(
+        AGAIN,
+        files={"work/src/company/mylib/__init__.py": "", "work/src/company/mylib/w.json": "1"},
+        change=put("work/src/company/mylib/w.json", "2"),
+        first=editable,
+        job={"identity": {"packages": ["my-lib"]}},
     ),
     # ---- outside
     "an environment variable": Way(SAID, "W = float(os.environ.get('NJ_W', 1))", variable=("NJ_W", "2")),
