@@ -69,7 +69,7 @@ def observed(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool
         for outcome in trial(spec, places, last):
             yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
         if isinstance(outcome, Loaded):
-            yield replace(outcome, outside=witness.seen(), packages=as_json(loaded_packages()))
+            yield replace(outcome, outside=witness.seen(), packages=as_json(loaded_packages(witness.data())))
 
 
 def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:

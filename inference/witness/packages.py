@@ -7,7 +7,7 @@ import csv
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -32,17 +32,21 @@ class Package:
 
     installed: hash over what its installer says it wrote; '' when it does not say. edited: loaded files that are no
     more what was installed, by their hash. own: loaded files that its installer does not know, as in an editable
-    installation, by theirs.
+    installation, by theirs. read: data that was read, by its.
     """
 
     version: str
     installed: str = ""
     edited: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
+    read: Mapping[str, str] = field(default_factory=dict)
 
 
-def loaded_packages() -> dict[str, Package]:
-    """By distribution: what is loaded in this process at this moment. Half a second with the largest of libraries."""
+def loaded_packages(data: Iterable[str] = ()) -> dict[str, Package]:
+    """By distribution: what is loaded in this process at this moment. Half a second with the largest of libraries.
+
+    data: files that it has read, wherever they lie.
+    """
     files = _loaded_files()
     tops = {name.partition(".")[0] for name in list(sys.modules)}
     found: dict[str, Package] = {}
@@ -50,7 +54,7 @@ def loaded_packages() -> dict[str, Package]:
         installed = _Installed(each)
         # Whatever is damaged about how one was installed, it must not keep the night from beginning.
         with suppress(*_DAMAGED):
-            if installed.may_hold(tops) and (package := _package(installed, files)):
+            if installed.may_hold(tops) and (package := _package(installed, files, data)):
                 # The first one on the path is the one that Python imports from.
                 found.setdefault(each.metadata["Name"] or "", package)
     return dict(sorted(found.items()))
@@ -71,7 +75,8 @@ def installed_packages(before: Mapping[str, Package]) -> dict[str, Package]:
             edited = [file for file, of in wrote.items() if not _is_as_installed(installed.root + file, *of)]
             own = {file: _hash((installed.source or installed.root) + file) for file in old.own}
             hashes = {file: _hash(installed.root + file) for file in edited[:_FILES_MOST]}
-            found[name] = Package(installed.distribution.version, installed.digest, hashes, own)
+            read = {file: _content(installed.root + file) for file in old.read}
+            found[name] = Package(installed.distribution.version, installed.digest, hashes, own, read)
     return found
 
 
@@ -105,7 +110,8 @@ def _changed(old: Package, new: Package) -> list[str]:
     """Files edited on one side only, or each time differently. An editable package's may simply not be loaded."""
     edited = [file for file in old.edited.keys() | new.edited.keys() if old.edited.get(file) != new.edited.get(file)]
     own = [file for file in old.own.keys() & new.own.keys() if old.own[file] != new.own[file]]
-    return sorted({*edited, *own})
+    read = [file for file in old.read.keys() & new.read.keys() if old.read[file] != new.read[file]]
+    return sorted({*edited, *own, *read})
 
 
 class _Installed:
@@ -153,11 +159,12 @@ def _loaded_files() -> list[str]:
     return list(dict.fromkeys(file for file in found if isinstance(file, str) and os.path.isabs(file)))  # noqa: PTH117
 
 
-def _package(installed: _Installed, files: list[str]) -> Package | None:
-    """What is loaded of a distribution; None for nothing."""
+def _package(installed: _Installed, files: list[str], data: Iterable[str]) -> Package | None:
+    """What is loaded and read of a distribution; None for nothing."""
     edited: dict[str, str] = {}
     own: dict[str, str] = {}
-    loaded = False
+    read = _read(installed, data)
+    loaded = bool(read)
     for name, path in _theirs(installed, files):
         loaded = True
         wrote = installed.record.get(name)
@@ -167,7 +174,14 @@ def _package(installed: _Installed, files: list[str]) -> Package | None:
             edited[name] = _hash(path)
     if not loaded:
         return None
-    return Package(installed.distribution.version, installed.digest, edited, own)
+    return Package(installed.distribution.version, installed.digest, edited, own, read)
+
+
+def _read(installed: _Installed, data: Iterable[str]) -> dict[str, str]:
+    """Of the files that were read those that its installer wrote: others beside them are caches, mostly."""
+    names = sorted(path.removeprefix(installed.root) for path in map(os.path.normpath, data))
+    found = [name for name in names if name in installed.record]
+    return {name: _content(installed.root + name) for name in found[:_FILES_MOST]}
 
 
 def _theirs(installed: _Installed, files: list[str]) -> Iterator[tuple[str, str]]:
@@ -198,6 +212,15 @@ def _digest(path: str) -> bytes:
     if size > _HASHED_BYTES or not path.endswith(".py") or not Path(path).is_file():
         return hashlib.sha256(str(size).encode()).digest()
     return hashlib.sha256(Path(path).read_bytes()).digest()
+
+
+def _content(path: str) -> str:
+    """Of all of it, whatever its size: weights that a package brings along were just read."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError:  # as images of containers are stripped
+        return ""
 
 
 def _hash(path: str) -> str:

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 _SYSTEM = (
@@ -88,17 +89,21 @@ _COMPILED = re.compile(r"^/(var/)?tmp/(torchinductor_|triton_|numba_)")
 MADE_MOST = 10_000
 """Files of its own that a process remembers."""
 
+_CODE = (".py", ".pyc", *EXTENSION_SUFFIXES)
+
 
 class Places:
     """Which paths need no word: the interpreter's and the system's, the given ones, and what this process made.
 
-    variables: of the environment, those that it set itself. written: the files that it wrote, whoever made them.
+    variables: of the environment, those that it set itself. written: the files that it wrote, whoever made them. data:
+    installed files that it opened and that are no code.
     """
 
     def __init__(self, home: str, covered: Iterable[str]) -> None:
         self.home = os.path.realpath(home) + "/"
         self.variables: set[str] = set()
         self.written: set[str] = set()
+        self.data: set[str] = set()
         self._given = tuple(os.path.realpath(path) for path in (home, *covered))
         self._made: set[str] = set()
 
@@ -131,6 +136,11 @@ class Places:
         """Whether the user's folder has a module of this name."""
         top = name.partition(".")[0]
         return any(Path(self.home).glob(f"{top}.*")) or Path(self.home, top).is_dir()
+
+    def opened(self, path: object) -> None:
+        """An installed file. Of code the modules tell what is loaded."""
+        if isinstance(path, str) and len(self.data) < MADE_MOST and not path.endswith(_CODE):
+            self.data.add(path)
 
     def made(self, path: str | bytes | os.PathLike[str]) -> None:
         """This process makes this file or folder itself: that it reads it again says nothing new."""

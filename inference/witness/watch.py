@@ -16,7 +16,7 @@ from nightjar.inference.errors import OutsideIdentity
 from nightjar.inference.witness import environment
 from nightjar.inference.witness.events import CALLS, FILES, PATH_AT
 from nightjar.inference.witness.named import naming
-from nightjar.inference.witness.notes import Notes
+from nightjar.inference.witness.notes import Notes, mapped_files
 from nightjar.inference.witness.places import is_installed
 from nightjar.inference.witness.records import UNSURE, Seen, sentences
 
@@ -73,6 +73,15 @@ def seen() -> tuple[Seen, ...]:
     return _notes.all() if _notes is not None else ()
 
 
+def data() -> set[str]:
+    """Installed files that were opened or are mapped, and are no code; nothing without a watch."""
+    if _notes is None:
+        return set()
+    for path in filter(is_installed, mapped_files()):
+        _notes.places.opened(path)
+    return set(_notes.places.data)
+
+
 def news() -> list[Seen]:
     """What was noticed and not told yet."""
     return _notes.news() if _notes is not None else []
@@ -103,7 +112,9 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if notes is None or event not in _EVENTS or getattr(_inside, "busy", False):
         return
     if event in PATH_AT and is_installed(arguments[PATH_AT[event]]):
-        return  # thousands, while a library is imported
+        if event == "open":  # thousands, while a library is imported
+            notes.places.opened(arguments[0])
+        return
     _inside.busy = True
     try:
         cause = notes.cause(sys._getframe(1))

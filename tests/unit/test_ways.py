@@ -304,6 +304,16 @@ WAYS: dict[str, Way] = {
     ),
     "an installed package edited in place": Way(SAID, "from mylib import W", package("1.0"), installed("1.0", "W = 2")),
     "an installed package of another version": Way(SAID, "from mylib import W", package("1.0"), installed("2.0")),
+    "data of an installed package edited in place": Way(
+        SAID,
+        "from mylib import W",
+        {
+            **package("1.0", "from pathlib import Path\nW = float(Path(__file__).with_name('w').read_text())"),
+            "site-packages/my_lib-1.dist-info/RECORD": "mylib/__init__.py,,\nmylib/w,sha256=any,1\n",
+            "site-packages/mylib/w": "1",
+        },
+        put("site-packages/mylib/w", "2"),
+    ),
     "a package that counts": Way(
         AGAIN, "from mylib import W", package("1.0"), installed("2.0"), job={"identity": {"packages": ["my-lib"]}}
     ),

@@ -110,6 +110,25 @@ def test_a_package_edited_in_place_is_said(site: Path, monkeypatch: pytest.Monke
     assert differences(once, load(monkeypatch, "mylib")) == ["my-lib 1.0 was edited in place (mylib/deep.py)"]
 
 
+def test_data_that_was_read_is_compared_where_the_package_brought_it_along(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By all of its content; what was computed beside it, as a cache is, says nothing."""
+    install(site, "1.0", {**SOURCE, "mylib/w.json": "1"})
+    (site / "mylib/cache").write_text("1")
+    read = [f"{site}/mylib/{name}" for name in ("w.json", "cache", "../mylib/w.json", "gone")]
+    load(monkeypatch, "mylib")
+    before = loaded_packages(read)
+    assert list(before["my-lib"].read) == ["mylib/w.json"]
+    assert from_json(as_json(before)) == before
+    assert installed_packages(before) == before
+    (site / "mylib/cache").write_text("2")
+    (site / "mylib/w.json").write_text("2")
+    said = ["my-lib 1.0 was edited in place (mylib/w.json)"]
+    assert differences(before, loaded_packages(read)) == differences(before, installed_packages(before)) == said
+    assert differences(before, loaded_packages()) == [], "another time it is not read"
+
+
 def test_a_package_without_a_record_is_told_by_its_files(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the packages of Linux distributions are: what is loaded is compared with what was."""
     (site / "my_lib.dist-info/RECORD").unlink()
