@@ -21,7 +21,7 @@ from nightjar.flows.api import ask_api, check_limit
 from nightjar.flows.cluster import describe_cluster, named
 from nightjar.flows.cluster.token import readers_of_token, token_file
 from nightjar.flows.display import counted
-from nightjar.flows.listening import listeners
+from nightjar.flows.listening import listeners, told
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.predictors.torch import describe_devices
 from nightjar.inference.request import RunRequest, check_request, make_request
@@ -29,8 +29,8 @@ from nightjar.inference.resume import probe
 
 _SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "torch", "boto3")
 _SKEW_S = 30.0
-_PORTS = 5
-"""So many ports that other machines reach are listed."""
+_LINES = 12
+"""So many of the processes that listen are named."""
 
 _SHM_BYTES = 512 << 20
 """Containers have 64 MB unless told otherwise."""
@@ -38,12 +38,13 @@ _SHM_BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. remedy: what to do, empty where nothing is wrong."""
+    """One thing looked at. remedy: what to do, empty where nothing is wrong. lines: what was found, one by one."""
 
     what: str
     ok: bool
     found: str
     remedy: str = ""
+    lines: tuple[str, ...] = ()
 
 
 def examine(job: str | None, ray: str | None) -> Iterator[Finding]:
@@ -123,14 +124,16 @@ def _token() -> Finding:
 def _network() -> Finding:
     """A run that starts a Ray of its own listens on loopback only; a cluster and its nodes are there to be reached."""
     found = list(listeners())
-    open_to = sorted((each for each in found if not each.on_loopback), key=lambda each: not each.of_local_run)
+    open_to = [each for each in found if not each.on_loopback]
     said = f"of Nightjar, Ray and Prefect {counted(len(found) - len(open_to), 'port')} on loopback only"
     if open_to:
-        said += f", {counted(len(open_to), 'port')} for other machines: {'; '.join(map(str, open_to[:_PORTS]))}"
-        said += "; …" if len(open_to) > _PORTS else ""
-    if not any(each.of_local_run for each in open_to):
-        return Finding("network", True, said)
-    return Finding("network", False, said, "a local run should not: end that process, and report it")
+        said += f", {counted(len(open_to), 'port')} for other machines"
+    lines = told(found)
+    if len(lines) > _LINES:
+        lines[_LINES:] = [f"and {len(lines) - _LINES} more"]
+    wrong = any(each.of_local_run for each in open_to)
+    remedy = "a local run should not: end that process, and report it" if wrong else ""
+    return Finding("network", not wrong, said, remedy, tuple(lines))
 
 
 def _memory() -> Finding:

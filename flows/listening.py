@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 from nightjar.flows.cluster.local import is_of_local_run
 
 _PROGRAMS = ("nightjar", "prefect", "gcs_server", "raylet", "ray::", "/ray/")
+_PLACES = 4
+"""At so many places a process is said to listen; those that other machines reach come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One process that listens at one address. of_local_run: it belongs to a run that has a Ray of its own."""
+    """One port at which a process listens. of_local_run: it belongs to a run that has a Ray of its own."""
 
     pid: int
     name: str
@@ -32,8 +35,10 @@ class Listener:
         mapped = getattr(address, "ipv4_mapped", None)
         return (mapped or address).is_loopback
 
-    def __str__(self) -> str:
-        return f"{self.name} (process {self.pid}) at {self.address} port {self.port}"
+    @property
+    def place(self) -> str:
+        """Address and port, as a URL has them."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 def listeners() -> Iterator[Listener]:
@@ -42,6 +47,24 @@ def listeners() -> Iterator[Listener]:
         with suppress(psutil.Error, OSError):
             if process.uids().real == os.getuid() and _is_ours(process):
                 yield from _listeners(process)
+
+
+def told(found: Iterable[Listener]) -> list[str]:
+    """Who listens where, a line for each process: first those of local runs that other machines reach, then others."""
+    by_process: dict[int, list[Listener]] = {}
+    for each in sorted(found, key=_order):
+        by_process.setdefault(each.pid, []).append(each)
+    return [_line(each) for each in by_process.values()]
+
+
+def _order(each: Listener) -> tuple[bool, bool, str, int, str, int]:
+    return each.on_loopback, not each.of_local_run, each.name, each.pid, each.address, each.port
+
+
+def _line(of_one: list[Listener]) -> str:
+    first, more = of_one[0], len(of_one) - _PLACES
+    places = ", ".join(each.place for each in of_one[:_PLACES])
+    return f"{first.name} (process {first.pid}) at {places}{f' and {more} more' if more > 0 else ''}"
 
 
 def _is_ours(process: psutil.Process) -> bool:
@@ -53,4 +76,12 @@ def _listeners(process: psutil.Process) -> Iterator[Listener]:
     local = is_of_local_run(process) or "nightjar.flows.server" in process.cmdline()
     for each in process.net_connections("inet"):
         if each.status == psutil.CONN_LISTEN:
-            yield Listener(process.pid, process.name(), each.laddr.ip.split("%")[0], each.laddr.port, local)
+            yield Listener(process.pid, _name(process), each.laddr.ip.split("%")[0], each.laddr.port, local)
+
+
+def _name(process: psutil.Process) -> str:
+    """The program; of Python the script or the module that it runs."""
+    words = process.cmdline()[1:]
+    script = next((word for word in words if not word.startswith("-")), "")
+    named = script and "-c" not in words[: words.index(script)]
+    return Path(script).name if named and process.name().startswith("python") else process.name()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import ray
 from nightjar.flows.cluster import local
 from nightjar.flows.cluster.token import keep_token_private, readers_of_token
 from nightjar.flows.doctor import examine
-from nightjar.flows.listening import Listener, listeners
+from nightjar.flows.listening import Listener, listeners, told
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.writers import Writer, this_writer
 
@@ -209,7 +210,20 @@ def test_doctor_tells_of_a_local_run_that_others_could_reach() -> None:
         process.communicate(b"")
     assert seen == {"127.0.0.1": True, "0.0.0.0": False}
     assert not found.ok
-    assert f"(process {process.pid}) at 0.0.0.0 port" in found.found
+    line = next(line for line in found.lines if f"(process {process.pid})" in line)
+    assert re.search(r"^python\S* \(process \d+\) at 0\.0\.0\.0:\d+, 127\.0\.0\.1:\d+$", line)
+
+
+def test_who_listens_where_is_a_line_a_process() -> None:
+    """What should be on loopback and is not comes first; many ports of one process are counted."""
+    found = [Listener(1, "raylet", "127.0.0.1", port, True) for port in range(6)]
+    found += [Listener(2, "gcs_server", "::", 9, False), Listener(3, "raylet", "::1", 7, True)]
+    found += [Listener(3, "raylet", "0.0.0.0", 8, True)]
+    assert told(found) == [
+        "raylet (process 3) at 0.0.0.0:8, [::1]:7",
+        "gcs_server (process 2) at [::]:9",
+        "raylet (process 1) at 127.0.0.1:0, 127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3 and 2 more",
+    ]
 
 
 @pytest.mark.parametrize(
