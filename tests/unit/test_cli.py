@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -22,3 +25,53 @@ def test_h_is_help_everywhere(words: list[str]) -> None:
     assert short.exit_code == 0
     assert short.stdout == long.stdout
     assert "-h, --help" in short.stdout
+
+
+def test_a_run_is_named_in_one_way_everywhere() -> None:
+    """Whatever takes a RUN takes `--run-id`, too, and says the same of both."""
+    options = {name: {each.name: each for each in one.params} for name, one in get_command(app).commands.items()}
+    taking = {name: found for name, found in options.items() if "run_name" in found}
+    assert {"status", "show", "logs", "retry", "replay", "files", "unpublish", "republish"} <= taking.keys()
+    helps = {(found["run_name"].required, found["run_id"].opts[0], found["run_id"].help) for found in taking.values()}
+    assert helps == {(False, "--run-id", "The run, instead of RUN.")}
+
+
+INTERRUPTED = """
+import atexit, os, signal, time
+from nightjar.flows import cli
+from nightjar.inference.errors import Interrupted
+from typer import Abort
+
+
+@cli.app.command()
+def meddle() -> None:
+    atexit.register(os.kill, os.getpid(), signal.SIGSEGV)  # as a thread does that Ray's own code has lost
+    print("kept", end="")
+    {}
+
+
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise KeyboardInterrupt", "nightjar: interrupted\n"),
+        ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", "nightjar: interrupted\n"),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", "nightjar: interrupted\n"),
+        ("raise Interrupted('stopped by Ctrl-C')", "nightjar: stopped by Ctrl-C\n"),
+        ("raise Abort", ""),
+    ],
+    ids=["Ctrl-C", "SIGINT", "SIGTERM", "a run that was stopped", "a question left unanswered"],
+)
+def test_an_interrupted_command_ends_without_taking_the_interpreter_apart(how: str, said: str) -> None:
+    """Which could fault: with its exit code, and all that it has written."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.format(how), "meddle"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONFAULTHANDLER": ""},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "kept", said)
