@@ -30,7 +30,6 @@ _WIDE = 240
 """Columns of what is no terminal."""
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job file (YAML).")]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run: its date, or the name it was given.")]
 OptionalRunArgument = Annotated[
     str | None, typer.Argument(metavar="[RUN]", help="The run: its date, or the name it was given.")
 ]

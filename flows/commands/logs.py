@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nightjar.flows.commands import DateOfRunOption, JobArgument, JsonOption, RunArgument, as_json_too, tell
+from nightjar.flows.commands import (
+    DateOfRunOption,
+    JobArgument,
+    JsonOption,
+    OptionalRunArgument,
+    RunIdOption,
+    as_json_too,
+    named_run,
+    tell,
+)
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
@@ -19,8 +28,9 @@ if TYPE_CHECKING:
 
 def logs(
     job: JobArgument,
-    run_name: RunArgument,
+    run_name: OptionalRunArgument = None,
     date: DateOfRunOption = None,
+    run_id: RunIdOption = None,
     shard: Annotated[
         str | None, typer.Option("--shard", help="Only what was printed while it was scored; a beginning is enough.")
     ] = None,
@@ -36,7 +46,7 @@ def logs(
     from nightjar.inference.revisions import newest_revision
 
     with as_json_too(as_json, {}):
-        request = make_request(job, date=date, run_id=run_name, scores=False)
+        request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)
         newest = newest_revision(request.storage, request.run_uri)
         if newest is None:
             raise JobError(_no_run(request))
