@@ -2,14 +2,17 @@
 
 Left out are input, output and model (each known by itself), job files and what belongs to other jobs, version control,
 caches and virtual environments, and what `.gitignore` and `.rayignore` name, read as git reads them. `model.code`
-names the files instead; one that it names by its whole path scores wherever it lies.
+names the files instead; one that it names by its whole path scores wherever it lies. What this very command prints to
+never does: it would be another file for each command.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -50,7 +53,7 @@ _JOB_KEYS = {"name", "input", "model", "output"}
 @dataclass(frozen=True)
 class Listing:
     """The files that score, by relative name, and their sizes; those that are left out though they lie there, with the
-    ignore file or the other job's file that says so."""
+    ignore file or the other job's file that says so, or why else."""
 
     files: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -110,7 +113,9 @@ class _Walk:
         for name, path, ignored in others:
             if name in self._named:
                 continue
-            if place := _place_of(path, elsewhere):
+            if ignored == _PRINTED:
+                yield name, path, ignored
+            elif place := _place_of(path, elsewhere):
                 yield self._relative(place), place, elsewhere[place]
             else:
                 yield name, path, "" if self._chosen is not None else ignored
@@ -122,7 +127,23 @@ class _Walk:
         if self._chosen is None:
             return set()
         names = {each.removeprefix("/") for each in self.job.model.code or () if not _PATTERN.search(each)}
-        return {name for name in names if self._chosen.match_file(name) and (self.folder / name).is_file()}
+        found = {name for name in names if self._chosen.match_file(name) and (self.folder / name).is_file()}
+        return {name for name in found if not self._is_printed(str(self.folder / name))}
+
+    def _is_printed(self, path: str) -> bool:
+        """Whether this process's standard output or error is the file: no two commands find the same in it."""
+        with suppress(OSError):  # it is gone
+            return bool(self._printed) and _file(os.stat(path)) in self._printed  # noqa: PTH116 (for each file)
+        return False
+
+    @cached_property
+    def _printed(self) -> set[tuple[int, int]]:
+        found = set()
+        for fd in (1, 2):
+            with suppress(OSError):  # closed, as some who start commands leave them
+                if stat.S_ISREG((about := os.fstat(fd)).st_mode):
+                    found.add(_file(about))
+        return found
 
     def _relative(self, place: str) -> str:
         name = os.path.relpath(place, self.folder)
@@ -139,10 +160,10 @@ class _Walk:
         except OSError as error:
             raise JobError(f"model.code: {here} cannot be read: {error}; name it in .rayignore") from error
         environment = is_environment(entry.name for entry in entries)
-        if (found.st_dev, found.st_ino) in above or (environment and prefix):
+        if _file(found) in above or (environment and prefix):
             return
-        above = (*above, (found.st_dev, found.st_ino))
-        rules += tuple(_Rules(prefix, here / name) for name in _IGNORE_FILES if (here / name).is_file())
+        above = (*above, _file(found))
+        rules += tuple(_read(here / name, prefix) for name in _IGNORE_FILES if (here / name).is_file())
         for entry in entries:
             name = prefix + entry.name
             if entry.name in _NEVER or entry.path == self.job.model.path or (environment and entry.name in _IN_PLACE):
@@ -156,7 +177,7 @@ class _Walk:
                 else:
                     yield name + "/", entry.path, ignored
             elif entry.is_file() and self._is_code(name, entry.path):
-                yield name, entry.path, _ignored(name, rules)
+                yield name, entry.path, _PRINTED if self._is_printed(entry.path) else _ignored(name, rules)
 
     def _is_code(self, name: str, path: str) -> bool:
         if self._among_data and (name.lower().endswith(_DATA) or name.split("/")[0] in _OUTPUT):
@@ -186,9 +207,9 @@ class _Walk:
         for parent in reversed(tops[1 : top + 1]):
             inner = os.path.relpath(self.folder, parent)
             if (file := parent / ".gitignore").is_file():
-                rules.append(_Rules("", file, inner + "/"))
+                rules.append(_read(file, inner=inner + "/"))
         below = [_ignored("", (rule,)) for rule in rules]
-        return () if any(below) else tuple(rules)
+        return (_LOGS,) if any(below) else (_LOGS, *rules)
 
     def _places(self, jobs: Iterable[Path]) -> dict[str, str]:
         """Where other jobs of the folder have their input, output and model, with the file of the job.
@@ -212,19 +233,32 @@ class _Walk:
         return {place: job for place, job in places.items() if not f"{self.folder}/".startswith(f"{place}/")}
 
 
+@dataclass(frozen=True)
 class _Rules:
     """One ignore file. prefix: of the names below it; inner: the way from it down to the job's folder."""
 
-    def __init__(self, prefix: str, path: Path, inner: str = "") -> None:
-        self.prefix, self.path, self.inner = prefix, str(path), inner
-        try:
-            self.spec = GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8", errors="replace").splitlines())
-        except OSError as error:
-            raise storage_error(error, str(path)) from error
+    path: str
+    spec: GitIgnoreSpec
+    prefix: str = ""
+    inner: str = ""
 
     def says(self, name: str) -> bool | None:
         """True: left out, False: taken in, None: nothing."""
         return self.spec.check_file(self.inner + name.removeprefix(self.prefix)).include
+
+
+_LOGS = _Rules("a log", GitIgnoreSpec.from_lines(["*.log", "nohup.out"]))
+"""What commands print into, by custom. An ignore file may take one in: `!rules.log`."""
+
+_PRINTED = "this command prints there"
+
+
+def _read(path: Path, prefix: str = "", inner: str = "") -> _Rules:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise storage_error(error, str(path)) from error
+    return _Rules(str(path), GitIgnoreSpec.from_lines(lines), prefix, inner)
 
 
 def _ignored(name: str, rules: tuple[_Rules, ...]) -> str:
@@ -233,6 +267,10 @@ def _ignored(name: str, rules: tuple[_Rules, ...]) -> str:
         if (said := rule.says(name)) is not None:
             return rule.path if said else ""
     return ""
+
+
+def _file(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _place_of(path: str, places: Iterable[str]) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,36 @@ def test_ignore_files_are_read_as_git_reads_them(tmp_path: Path) -> None:
         "sub/b.tmp": str(root / ".gitignore"),
         "big.raw": str(root / ".rayignore"),
     }
+
+
+PRINTS = """
+import sys
+from pathlib import Path
+from nightjar.inference.folder import list_code
+from nightjar.inference.jobfile import parse_job
+for code in ({}, {"code": ["*"]}, {"code": ["predict.py", "night.txt", "errors.txt"]}):
+    model = {"uses": "predict:f", "outputs": {"s": "float32"}, **code}
+    job = {"name": "j", "input": {"uri": "data/"}, "model": model, "output": {"uri": "out/"}}
+    found = list_code(parse_job(job, Path(sys.argv[1], "job.yaml")))
+    print(*found.files, "|", *found.left_out)
+"""
+
+
+def test_what_a_command_prints_into_is_no_code_of_its_own(tmp_path: Path) -> None:
+    """As cron lets it: another file for each command, so that nothing would ever be continued."""
+    lay(tmp_path, "predict.py", "errors.txt")
+    with (tmp_path / "night.txt").open("w") as out, (tmp_path / "errors.txt").open("a") as err:
+        subprocess.run([sys.executable, "-c", PRINTS, tmp_path], stdout=out, stderr=err, check=True)
+    assert (tmp_path / "night.txt").read_text().splitlines() == ["predict.py | errors.txt night.txt"] * 3
+
+
+def test_logs_are_no_code_unless_an_ignore_file_or_the_job_takes_them_in(tmp_path: Path) -> None:
+    """So that a command without redirection, repeated by hand, finds the same code as cron's did."""
+    lay(tmp_path, "predict.py", "night.log", "nohup.out", "rules.log", ".gitignore", **{".gitignore": "!rules.log"})
+    listing = list_code(job_in(tmp_path))
+    assert set(listing.files) == {"predict.py", "rules.log"}
+    assert listing.left_out == {"night.log": "a log", "nohup.out": "a log"}
+    assert names(job_in(tmp_path, model={"code": ["*.py", "n*"]})) == {"predict.py", "night.log", "nohup.out"}
 
 
 def test_a_folder_that_is_ignored_as_a_whole_still_scores(tmp_path: Path) -> None:
