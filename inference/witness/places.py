@@ -139,7 +139,7 @@ class Places:
 
     def opened(self, path: object) -> None:
         """An installed file. Of code the modules tell what is loaded."""
-        if isinstance(path, str) and len(self.data) < MADE_MOST and not path.endswith(_CODE):
+        if isinstance(path, str) and len(self.data) < MADE_MOST and not path.endswith(_CODE) and ".so." not in path:
             self.data.add(path)
 
     def made(self, path: str | bytes | os.PathLike[str]) -> None:
