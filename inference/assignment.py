@@ -16,7 +16,7 @@ from nightjar.inference.gates import budget_rows
 from nightjar.inference.identity import ScoringSet, package_content
 from nightjar.inference.job import Job
 from nightjar.inference.missing import explained
-from nightjar.inference.packages import in_environment
+from nightjar.inference.packages import in_environment, places_of
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
 from nightjar.inference.request import RunRequest
 from nightjar.inference.scoring import auto_batch_rows
@@ -130,7 +130,8 @@ def open_scorer(spec: WorkerSpec) -> Opened:
         if spec.own_process:
             # Not the input: that a shard's identity has its own files does not cover another's that a predictor reads.
             known = filter(None, [path, *(each.source for each in linked)])
-            witness.watch(job.folder, known, live=spec.job.folder, options=job.model.options)
+            packages = _installed_predictor(spec)
+            witness.watch(job.folder, known, spec.job.folder, options=job.model.options, packages=packages)
     try:
         return Opened(load_scorer(job, path), linked)
     except NightjarError as error:
@@ -139,6 +140,12 @@ def open_scorer(spec: WorkerSpec) -> Opened:
         said = f"loading {job.model.uses} failed with {type(error).__name__}: {error}"
         failed = JobError(clip(f"{job.model.loaded_by}: {said}"))
         raise explained(failed, error, spec.scoring.left_out, spec.job.folder, job.folder) from error
+
+
+def _installed_predictor(spec: WorkerSpec) -> list[str]:
+    """Where the installed packages lie that `uses` or `preprocess` name."""
+    named = [module for module in spec.job.modules().values() if module.partition(".")[0] in spec.scoring.packages]
+    return [place for module in named for place in places_of(module)]
 
 
 def enter_copy(

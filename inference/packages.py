@@ -77,6 +77,17 @@ def is_installed(module: str, outside: str = "") -> bool:
     return True
 
 
+def places_of(module: str) -> list[str]:
+    """Where an installed module's package lies: its folders, or its file."""
+    try:
+        spec = importlib.util.find_spec(module.partition(".")[0])
+    except ValueError:  # loaded by hand, without a spec
+        spec = None
+    if spec is None:
+        return []
+    return list(spec.submodule_search_locations or filter(None, [spec.origin]))
+
+
 def of_distribution(name: str) -> str:
     """A distribution's version and a hash of its packages' content.
 

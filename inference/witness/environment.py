@@ -51,7 +51,7 @@ def _asked(key: Any, frame: FrameType | None) -> None:
     taking, settings = notes, False
     while frame is not None:
         file = frame.f_code.co_filename
-        if line := taking.line(frame):
+        if line := taking.line(frame) or taking.places.line_of_package(frame):
             name = _text(key)
             if name not in _PLUMBING and name not in taking.places.variables and not taking.every(line):
                 taking.add("environment", name, line)

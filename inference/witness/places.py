@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from types import FrameType
 
 _SYSTEM = (
     "/proc/",
@@ -96,7 +97,7 @@ class Places:
     """Which paths need no word: the interpreter's and the system's, the given ones, and what this process made.
 
     variables: of the environment, those that it set itself. written: the files that it wrote, whoever made them. data:
-    installed files that it opened and that are no code.
+    installed files that it opened and that are no code. packages: installed ones that are the predictor, their folders.
     """
 
     def __init__(self, home: str, covered: Iterable[str]) -> None:
@@ -104,6 +105,7 @@ class Places:
         self.variables: set[str] = set()
         self.written: set[str] = set()
         self.data: set[str] = set()
+        self.packages: tuple[str, ...] = ()
         self._given = tuple(os.path.realpath(path) for path in (home, *covered))
         self._made: set[str] = set()
 
@@ -141,6 +143,14 @@ class Places:
         """An installed file. Of code the modules tell what is loaded."""
         if isinstance(path, str) and len(self.data) < MADE_MOST and not path.endswith(_CODE) and ".so." not in path:
             self.data.add(path)
+
+    def line_of_package(self, frame: FrameType) -> str:
+        """ "mylib/model.py:12" if the frame is of a package that is the predictor, else ''."""
+        file = frame.f_code.co_filename
+        for place in self.packages:
+            if file == place or file.startswith(f"{place}/"):
+                return f"{file[len(place.rpartition('/')[0]) + 1 :]}:{frame.f_lineno}"
+        return ""
 
     def made(self, path: str | bytes | os.PathLike[str]) -> None:
         """This process makes this file or folder itself: that it reads it again says nothing new."""

@@ -33,13 +33,16 @@ def watch(
     covered: Iterable[str] = (),
     live: str = "",
     options: Mapping[str, Any] | None = None,
+    packages: Iterable[str] = (),
 ) -> Notes:
     """Begin to notice, in all threads of this process; the watch that went on before ends. See `Notes`.
 
-    options: of the job; looked at for names of files where that is done at all.
+    options: of the job; looked at for names of files where that is done at all. packages: the places of installed
+    ones that are the predictor: what they ask the environment is told as what the user's own code asks.
     """
     global _notes, _installed
     begun = Notes(os.fspath(home), covered, live)
+    begun.places.packages = tuple(packages)
     if not _installed:
         _installed = True
         sys.addaudithook(_hook)

@@ -333,6 +333,14 @@ WAYS: dict[str, Way] = {
     # ---- outside
     "an environment variable": Way(SAID, "W = float(os.environ.get('NJ_W', 1))", variable=("NJ_W", "2")),
     "an environment variable by getenv": Way(SAID, "W = float(os.getenv('NJ_W', '1'))", variable=("NJ_W", "2")),
+    "an environment variable that an installed predictor reads": Way(
+        SAID,
+        files=package(
+            "1.0", "import os\nW = float(os.getenv('NJ_W', '1'))\ndef score(b): return {'score': b['x'] * W}"
+        ),
+        job={"model": {"uses": "mylib:score"}},
+        variable=("NJ_W", "2"),
+    ),
     "a file elsewhere": Way(SAID, "W = float((OUT / 'w').read_text())", {"w": "1"}, put("w", "2")),
     "an array elsewhere": Way(
         SAID, "import numpy as np\nW = np.fromfile(OUT / 'w.bin', 'u1')[0]", {"w.bin": "1"}, put("w.bin", "2")
