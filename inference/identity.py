@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -35,6 +36,13 @@ _CODE_VERSION = "snapshot"
 """Marks code that is known by its files' content: results kept under what was guessed from imports never match it."""
 
 _SHOWN = 5
+
+_SECRET = re.compile(
+    r"(^|/)(\.env(\.\w+)?|\.netrc|\.pgpass|\.npmrc|\.pypirc|id_(rsa|dsa|ecdsa|ed25519)"
+    r"|(secrets?|credentials?|passwords?)(\.\w+)?|service[-_]?account[^/]*\.json|[^/]*\.(pem|key|p12|pfx|jks|keystore|kdbx))$",
+    re.IGNORECASE,
+)
+"""Names of files that hold keys and passwords, by custom."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +194,11 @@ def described(job: Job, scoring: ScoringSet) -> list[str]:
     if scoring.left_out:
         left = [f"{name}: {why.removeprefix(f'{job.folder}/')}" for name, why in scoring.left_out.items()]
         lines.append(f"left out, and so not there when it scores: {summed(left)}")
+    if secret := [file.name for file in scoring.code.files if _SECRET.search(file.name) and not file.source]:
+        lines.append(
+            f"{summed(secret)}: kept in {job.output.uri} with the code, for all who read there; a secret that no score "
+            "depends on belongs into .rayignore"
+        )
     for snapshot in (scoring.code, scoring.model):
         lines += [f"{file.source}: too large to copy, read where it lies and watched" for file in snapshot.linked]
     return lines

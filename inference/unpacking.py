@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -76,6 +77,10 @@ def _place(key: str, storage: Storage, snapshot: Snapshot, cache: Path, name: st
         return str(target), tuple(linked.values())
 
 
+_ELSEWHERE_S = 7 * 86400.0
+"""How old the folder of another node's process must be to be abandoned. Some file systems keep locks to each node: its
+lock tells nothing here, and no process scores for a week."""
+
 _owned: list[int] = []
 """Locks of this process's own folders: held, by being open, until it ends, however it ends."""
 
@@ -83,7 +88,7 @@ _owned: list[int] = []
 def _own_folder(root: Path) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root / "lock"):  # nobody may take it for abandoned before it is locked
-        own = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
+        own = Path(tempfile.mkdtemp(prefix=f"{_node()}+{os.getpid()}-", dir=root))
         handle = os.open(own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(handle, fcntl.LOCK_EX)
         _owned.append(handle)
@@ -101,6 +106,8 @@ def _remove_abandoned(root: Path) -> None:
 
 
 def _is_abandoned(own: Path) -> bool:
+    if not own.name.startswith(f"{_node()}+") and time.time() - own.stat().st_mtime < _ELSEWHERE_S:
+        return False
     try:
         handle = os.open(own / "lock", os.O_RDWR)
     except FileNotFoundError:
@@ -112,6 +119,12 @@ def _is_abandoned(own: Path) -> bool:
         return False
     finally:
         os.close(handle)
+
+
+def _node() -> str:
+    """Of all processes that are sure to see each other's locks: those that one kernel runs, in whatever containers."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text().strip() if boot.exists() else socket.gethostname()
 
 
 def _fill(snapshot: Snapshot, target: Path, linked: Mapping[str, Linked]) -> None:

@@ -261,6 +261,23 @@ def test_what_differs_is_named(make_job: MakeJob) -> None:
     ]
 
 
+def test_keys_that_would_be_kept_with_the_code_are_named(make_job: MakeJob) -> None:
+    """The output is often a shared bucket; `check` says what would go there."""
+    files = {
+        "mine.py": "",
+        "prep.py": "",
+        ".env": "",
+        "keys/id_rsa": "",
+        "password_risk.py": "",
+        ".env_notes/monkey": "",
+    }
+    job = make_job(files=files)
+    assert described(job, fix(STORAGE, job))[1:] == [
+        ".env, keys/id_rsa: kept in /out with the code, for all who read there; a secret that no score depends on "
+        "belongs into .rayignore"
+    ]
+
+
 def test_what_identity_is_made_of_is_listed(make_job: MakeJob) -> None:
     """For `check`: what counts, and what lies beside the job and does not."""
     files = {"mine.py": "", "prep.py": "", "m.bin": "abc", ".gitignore": "*.tmp", "a.tmp": ""}

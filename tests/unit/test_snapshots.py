@@ -311,3 +311,14 @@ def test_the_code_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path: 
         return not theirs.exists()
 
     wait_until(gone, 10, "the folder of the killed process is removed")
+
+
+def test_the_code_of_a_process_of_another_node_is_left_alone_for_a_week(tmp_path: Path) -> None:
+    """On a disk that nodes share and that keeps locks to each of them, a lock there looks free here."""
+    theirs = write(tmp_path / "processes" / "another-node+1-abc", {"lock": "", "job/predict.py": ""})
+    place_code(STORAGE, snapshots.NOTHING, tmp_path)
+    assert theirs.is_dir()
+    week_ago = time.time() - 8 * 86400
+    os.utime(theirs, (week_ago, week_ago))
+    place_code(STORAGE, snapshots.NOTHING, tmp_path)
+    assert not theirs.exists()
