@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 
 from nightjar.inference.errors import NightjarError
@@ -44,18 +43,22 @@ class Child:
     What it prints goes to standard error: a command's standard output is for what the command says.
     """
 
-    def __init__(self, work: Callable[..., Iterable[Any]], *args: Any) -> None:
-        """work: called there with the arguments; yields the answers."""
+    def __init__(self, work: Callable[..., Iterable[Any]], *args: Any, silent: bool = False) -> None:
+        """work: called there with the arguments; yields the answers. silent: what it prints goes nowhere."""
         spawn = multiprocessing.get_context("spawn")
         self._answers, answer = spawn.Pipe(duplex=False)
-        self._process = spawn.Process(target=_run, args=(answer, work, args))
+        self._process = spawn.Process(target=_run, args=(answer, silent, work, args))
         self._process.start()
         answer.close()
 
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exc_info: Any) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End it, whatever it does."""
         self._process.kill()
         self._process.join()
         self._answers.close()
@@ -91,8 +94,10 @@ class Child:
         self._process.join(_GRACE_S)
 
 
-def _run(answer: Connection, work: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:
+def _run(answer: Connection, silent: bool, work: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
+    if silent:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.dup2(2, 1)
     end = _End()
     try:

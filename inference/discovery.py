@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing
 from nightjar.inference.job import Job
+from nightjar.inference.shards import Piece
 from nightjar.inference.sources import forms, parquet, unsupported
 from nightjar.inference.storage import Entry, Storage, is_local, join
 
@@ -172,6 +173,14 @@ def usual_schema(storage: Storage, job: Job) -> pa.Schema | None:
         if isinstance(footer, parquet.Footer) and any(footer.rows):
             usual.add(footer.schema)
     return usual.schema()
+
+
+def first_pieces(storage: Storage, job: Job, count: int) -> Iterator[Piece]:
+    """The first row group with rows of each of the first so many files, read one after the other."""
+    for entry, footer in _footers(storage, islice(input_files(storage, job), count), ahead=1):
+        if isinstance(footer, parquet.Footer) and any(footer.rows):
+            group = next(index for index, rows in enumerate(footer.rows) if rows)
+            yield Piece(entry.uri, entry.size, entry.version, 0, footer.rows[group], (group, group + 1))
 
 
 def first_schema(storage: Storage, job: Job) -> pa.Schema:

@@ -6,9 +6,9 @@ scores, the code is that of the snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from nightjar.inference.assignment import enter_copy
 from nightjar.inference.child import Child, WorkLost
@@ -23,30 +23,38 @@ PATIENCE_S = 60.0
 _IMPORTED = "imported"
 
 
-@contextmanager
-def inspecting(
-    request: RunRequest, *, elsewhere: bool = False, patience_s: float = PATIENCE_S
-) -> Iterator[Callable[[], str]]:
-    """Begin to look at what `model.uses` and `preprocess` name.
+class Inspection:
+    """A look at what `model.uses` and `preprocess` name. It has begun; what it imports is ended with the context."""
 
-    Gives a function that waits for what is found; it returns a note where that did not come to an end, else ''. It
-    raises a JobError where the code cannot be found or imported, is no predictor, or does not take its options or the
-    model's path. elsewhere: it is scored on other machines: what cannot be imported here says nothing of them.
-    """
-    if not request.job.modules():
-        yield lambda: ""
-        return
-    with Child(_look, request) as child:
-        yield lambda: _answered(child, elsewhere, patience_s)
+    def __init__(self, request: RunRequest, *, silent: bool = False) -> None:
+        """silent: what the imports print goes nowhere, else to standard error."""
+        self._child = Child(_look, request, silent=silent) if request.job.modules() else None
+
+    def __enter__(self) -> Inspection:
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        if self._child is not None:
+            self._child.end()
+
+    def found(self, *, elsewhere: bool = False, patience_s: float = PATIENCE_S) -> str:
+        """Wait for it; a note where it did not come to an end, else empty.
+
+        elsewhere: it is scored on other machines: what cannot be imported on this one says nothing of them.
+
+        Raises:
+            JobError: it cannot be found or imported, is no predictor, or does not take its options or the model's path.
+        """
+        return _found(self._child, elsewhere, patience_s) if self._child is not None else ""
 
 
 def inspect_code(request: RunRequest, *, elsewhere: bool = False, patience_s: float = PATIENCE_S) -> str:
-    """`inspecting`, waited for at once."""
-    with inspecting(request, elsewhere=elsewhere, patience_s=patience_s) as found:
-        return found()
+    """An `Inspection`, waited for at once."""
+    with Inspection(request) as inspection:
+        return inspection.found(elsewhere=elsewhere, patience_s=patience_s)
 
 
-def _answered(child: Child, elsewhere: bool, patience_s: float) -> str:
+def _found(child: Child, elsewhere: bool, patience_s: float) -> str:
     imported = False
     try:
         for _ in child.answers(patience_s):

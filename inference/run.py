@@ -388,16 +388,18 @@ def _only(request: RunRequest, made: Plan) -> frozenset[str]:
 
 
 def _preflight(spec: WorkerSpec, made: Plan, writer: LedgerWriter, progress: Progress, listener: Listener) -> Loaded:
-    """Try the model, unless nothing is left to score."""
+    """Try labels and model, unless nothing is left to score."""
     left = next((shard for shard in made.shards() if shard.id not in writer.state.committed), None)
     if left is None:
         return Loaded("")
+    places = samples(made)
+    check_labels(spec.storage, spec.job, spec.schema, places, all_alike=True)
     check_cluster(spec.job, descriptors=made.table.nbytes)
     doing = {"t": "doing", "step": "load"}
     writer.append([doing])
     progress.fold(doing)
     listener(progress)
-    return tasks.preflight(spec, samples(made))
+    return tasks.preflight(spec, places)
 
 
 def _audit(

@@ -5,7 +5,7 @@ Stricter than the preflight of a run, which goes on once it has seen the model w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -74,14 +74,33 @@ class Examined(Loaded):
     sampled: Sampled = field(default_factory=Sampled)
 
 
-def check_labels(storage: Storage, job: Job, schema: pa.Schema, places: Sequence[Piece]) -> None:
+def check_labels(
+    storage: Storage, job: Job, schema: pa.Schema, places: Iterable[Piece], *, all_alike: bool = False
+) -> None:
     """Whether the label is what it must be, in rows of each place. Needs no model and no cluster.
 
-    schema: the input's columns.
+    schema: the input's columns. all_alike: one place where it is will do, and is the last looked at: a bad file costs
+    that file, a bad label a night.
 
     Raises:
         JobError: a label is neither 0 nor 1 nor null; names the file.
     """
+    wrong: JobError | None = None
+    for piece, error in _labels(storage, job, schema, places):
+        if error is None and all_alike:
+            return
+        if error is not None:
+            wrong = wrong or JobError(f"label: {error} (in {piece.uri})")
+            if not all_alike:
+                break
+    if wrong is not None:
+        raise wrong
+
+
+def _labels(
+    storage: Storage, job: Job, schema: pa.Schema, places: Iterable[Piece]
+) -> Iterator[tuple[Piece, LabelInvalid | None]]:
+    """The places that have labels, with what is wrong with them; none for a job without a label."""
     evaluation = Metrics.for_job(job).evaluation
     if evaluation is None:
         return
@@ -94,7 +113,10 @@ def check_labels(storage: Storage, job: Job, schema: pa.Schema, places: Sequence
         try:
             evaluation.update(pa.chunked_array([pa.nulls(len(labels), pa.float32())]), labels)
         except LabelInvalid as error:
-            raise JobError(f"label: {error} (in {piece.uri})") from error
+            yield piece, error
+        else:
+            if labels.null_count < len(labels):
+                yield piece, None
 
 
 def refuse_broken(job: Job, sampled: Sampled) -> None:

@@ -31,6 +31,9 @@ from nightjar.inference.errors import JobError
 if TYPE_CHECKING:
     from nightjar.inference.request import RunRequest
 
+_PATIENCE_S = 10.0
+"""So long a run waits for the user's imports, once its own are done, before it starts all the same."""
+
 
 def run(
     job: JobArgument,
@@ -83,12 +86,9 @@ def retry(
 
 
 def _launch(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> None:
-    from nightjar.inference.request import check_request, check_without_input
-    from nightjar.inference.waiting import awaited
-
     began = time.monotonic()
     try:
-        (check_without_input if awaited(request.storage, request.job) else check_request)(request)
+        _look_first(request, ray)
     except JobError as error:
         from nightjar.inference import reasons
 
@@ -103,6 +103,37 @@ def _launch(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) 
         print(json.dumps(summary.as_json(launched, total_s)))
     else:
         tell(summary.as_text(launched, total_s))
+
+
+def _look_first(request: RunRequest, ray: str | None) -> None:
+    """What must be changed first, found before Ray starts: job, input, labels of the first files, and the code.
+
+    The code is imported in a process of its own while this one imports Prefect and Ray, which takes as long.
+
+    Raises:
+        JobError: so it is.
+    """
+    from nightjar.inference.discovery import first_pieces
+    from nightjar.inference.inspection import Inspection
+    from nightjar.inference.request import check_request, check_without_input
+    from nightjar.inference.samples import check_labels
+    from nightjar.inference.trial import PLACES
+    from nightjar.inference.waiting import awaited
+
+    waits = awaited(request.storage, request.job) is not None
+    if waits:
+        check_without_input(request)
+    else:
+        schema = check_request(request)
+    with Inspection(request, silent=True) as inspection:  # the workers print it, too, into the run's logs
+        if not waits:
+            pieces = first_pieces(request.storage, request.job, PLACES)
+            check_labels(request.storage, request.job, schema, pieces, all_alike=True)
+        from nightjar.flows import launch  # noqa: F401 (it is needed next; importing it takes seconds)
+        from nightjar.flows.cluster import named
+
+        # What is not known by then, preflight will tell.
+        inspection.found(elsewhere=named(ray) is not None, patience_s=_PATIENCE_S)
 
 
 def plan(

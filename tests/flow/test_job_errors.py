@@ -189,6 +189,11 @@ def column_no_model_takes(lake: Lake) -> str:
     return r"model\.features: 'name' is string, and the torch adapter takes numbers only; list the columns the model .*"
 
 
+def labels_of_three_classes(lake: Lake) -> str:
+    lake.write_job(label="id")
+    return r"label: label column 'id' holds 2; it must be 0, 1 or null \(in .*/data/a\.parquet\)"
+
+
 SETUPS: list[Callable[[Lake], str]] = [
     empty,
     without_parquet,
@@ -199,6 +204,7 @@ SETUPS: list[Callable[[Lake], str]] = [
     no_yaml,
     unreadable_model,
     column_no_model_takes,
+    labels_of_three_classes,
 ]
 
 

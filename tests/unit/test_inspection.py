@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nightjar.flows.commands import running
 from nightjar.inference.errors import JobError
 from nightjar.inference.inspection import inspect_code
 from nightjar.inference.request import RunRequest
@@ -79,7 +80,7 @@ def test_the_code_is_looked_at_as_a_run_would_have_it(
     (lake.folder / "model.py").write_text("import nowhere_to_be_found\n")
     assert inspect_code(whole) == ""
     (lake.folder / "size.txt").write_text("3")
-    with pytest.raises(JobError, match=r"No such file .*'size\.txt'\. .*/\.rayignore leaves size\.txt out of what"):
+    with pytest.raises(JobError, match=r"No such file .*'size\.txt'\. size\.txt .*/\.rayignore\): name it in"):
         inspect_code(request(lake, source.replace("size.json", "size.txt")))
     assert Path.cwd().name.startswith("elsewhere")
 
@@ -98,3 +99,15 @@ def test_an_import_that_fails_here_does_not_say_that_it_fails_in_the_cluster(lak
     assert note.startswith("on this machine, model.uses: importing module 'model'")
     with pytest.raises(JobError, match="has no __call__"):
         inspect_code(request(lake, "class Model:\n    pass\n"), elsewhere=True)
+
+
+def test_a_run_of_what_is_no_predictor_ends_before_ray_starts(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What its import prints is for the run's logs, where the workers print it."""
+    lake.write_file("a.parquet", 0, 2)
+    monkeypatch.setattr("nightjar.flows.launch.launch", lambda *_, **__: pytest.fail("something was started"))
+    request(lake, "print('hello')\nclass Model:\n    pass\n")
+    with leaves_nothing(), pytest.raises(JobError, match=r"^model\.uses: class model:Model has no __call__"):
+        running.run(str(lake.job_path), "2026-11-19")
+    assert capfd.readouterr() == ("", "")

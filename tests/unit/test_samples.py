@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar.inference.discovery import first_pieces
 from nightjar.inference.errors import JobError
 from nightjar.inference.samples import (
     Examined,
@@ -151,3 +153,25 @@ def test_labels_of_three_classes_are_found_in_whichever_file(lake: Lake) -> None
         f"label: label column 'late' holds 2; it must be 0, 1 or null (in {lake.folder}/data/part-03.parquet)"
     )
     check_labels(LakeStorage(), request.job, schema, places[:6])
+
+
+def test_a_run_is_refused_only_where_all_labels_are_wrong(lake: Lake) -> None:
+    """One bad file costs that file. A place without labels, or that cannot be read, says nothing."""
+    places = labelled(lake, 2, None, 1, 3)
+    request = lake.request()
+    schema = pa.schema([("late", pa.int8())])
+
+    def check(places: list[Piece]) -> None:
+        check_labels(LakeStorage(), request.job, schema, places, all_alike=True)
+
+    check(places)
+    check(places[2:4])
+    wrong = [*places[:4], *places[6:]]
+    (lake.folder / "data" / "part-01.parquet").write_text("no Parquet")
+    with pytest.raises(JobError, match=r"holds 2; it must be 0, 1 or null \(in .*/part-00\.parquet\)$"):
+        check(wrong)
+    first = list(first_pieces(LakeStorage(), request.job, 3))
+    assert [(Path(piece.uri).name, piece.rows) for piece in first] == [
+        ("part-00.parquet", 1000),
+        ("part-02.parquet", 1000),
+    ]
