@@ -16,6 +16,7 @@ from nightjar.inference.errors import (
     JobError,
     LabelInvalid,
     OutputInvalid,
+    OverBudget,
     ProcessSpoilt,
     ShardError,
     StorageError,
@@ -27,7 +28,7 @@ from nightjar.inference.scoring import Scored, Scorer
 from nightjar.inference.shards import Piece, clip
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import Storage
-from nightjar.inference.trial import SAMPLE_ROWS, WRITES, Loaded, load_worker, score_sample, try_places
+from nightjar.inference.trial import SAMPLE_ROWS, WRITES, Loaded, calls, load_worker, score_sample, try_places
 from nightjar.inference.values import shown
 from nightjar.inference.worker import ShardWorker
 
@@ -140,7 +141,7 @@ def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
 
 
 def examine(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
-    """`trial.try_model`, and once the model works somewhere, a look at what it makes of every place."""
+    """`trial.try_model`; once the model works somewhere, what it makes of every place, and of one whole batch."""
     worker = load_worker(spec)
     if isinstance(worker, str):
         yield worker
@@ -149,7 +150,10 @@ def examine(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> It
     for step in try_places(worker, places, last):
         yield step
     if isinstance(step, Loaded) and not step.sample_error:
-        yield from _look(worker, places)
+        for step in _look(worker, places):
+            yield step
+    if isinstance(step, Examined) and not step.sample_error:
+        yield from _whole(worker, places, step)
 
 
 def _look(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Examined]:
@@ -173,6 +177,40 @@ def _look(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Examined]:
         yield Examined(worker.scorer.device, error, place, notes=notes, sampled=found)
         if error:
             return
+
+
+def _whole(worker: ShardWorker, places: Sequence[Piece], step: Examined) -> Iterator[Examined | str]:
+    """One batch of as many rows as the workers will give at once, where they lie: a few rows may hide what many show.
+
+    step: what is known so far; yielded before each call of the predictor, so that each has the time of one, and with
+    what is learnt. A batch that breaks may be an accident: the next place has the say.
+    """
+    rows, broken = worker.size.rows, ""
+    for piece in sorted(places, key=lambda piece: -min(piece.rows, rows)):
+        if min(piece.rows, rows) <= SAMPLE_ROWS:
+            break  # so much was scored before
+        try:
+            table = parquet.read_sample(worker.spec.storage, piece, worker.features(), rows)
+            for _ in calls(worker, table, rows, piece.first_row, budget=worker.spec.budget):
+                yield step
+        except BatchesBroken as error:
+            if broken:
+                break
+            broken = clip(str(error))
+        except OverBudget as error:
+            # The passes' business: they quarantine the rows, and end the run.
+            yield replace(step, notes=(*step.notes, f"of the first {table.num_rows:,} rows of {piece.uri} {error}"))
+            return
+        except (ShardError, StorageError):
+            continue
+        except ProcessSpoilt as spoilt:
+            yield replace(step, sample_error=str(spoilt))
+            return
+        else:
+            yield replace(step, notes=(*step.notes, broken)) if broken else step
+            return
+    if broken:
+        yield broken
 
 
 def _place(worker: ShardWorker, piece: Piece, found: Sampled, counted: Metrics) -> Sampled:

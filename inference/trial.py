@@ -5,7 +5,7 @@ Apart from the engine, so that the process that tries needs nothing of Ray Data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from nightjar.inference.cuts import Cuts
 from nightjar.inference.errors import BatchesBroken, NightjarError, ProcessSpoilt, ShardError, StorageError
 from nightjar.inference.metrics import nonfinite_notes
 from nightjar.inference.plan import Plan, shard_of_line
-from nightjar.inference.scoring import BatchSize, Scored, Scorer, score_table
+from nightjar.inference.scoring import Ahead, BatchSize, Scored, Scorer, score_table
 from nightjar.inference.shards import Piece, clip
 from nightjar.inference.sources import parquet
 from nightjar.inference.witness.packages import as_json, loaded_packages
@@ -140,14 +140,22 @@ def score_sample(worker: ShardWorker, table: pa.Table, first: int, scorer: Score
 
     scorer: in place of the worker's own.
     """
-    size, types = BatchSize(min(SAMPLE_ROWS, worker.size.rows)), worker.spec.job.model.output_types()
-    steps = score_table(table, scorer or worker.scorer, size, types, origin=first, cuts=Cuts(allowed=0, share=0.0))
+    steps = calls(worker, table, min(SAMPLE_ROWS, worker.size.rows), first, scorer)
     while True:
         try:
             next(steps)
         except StopIteration as stop:
             scored: Scored = stop.value
             return scored
+
+
+def calls(
+    worker: ShardWorker, table: pa.Table, rows: int, first: int, scorer: Scorer | None = None, budget: int | None = None
+) -> Generator[Ahead, None, Scored]:
+    """`score_table` in batches of so many rows, of which none may break: `BatchesBroken`."""
+    size, types = BatchSize(rows), worker.spec.job.model.output_types()
+    cuts = Cuts(allowed=0, share=0.0)
+    return score_table(table, scorer or worker.scorer, size, types, origin=first, cuts=cuts, budget=budget)
 
 
 def _nonfinite(outputs: pa.Table) -> list[str]:

@@ -22,7 +22,7 @@ from nightjar.inference.samples import (
 )
 from nightjar.inference.shards import Piece
 from nightjar.inference.storage import LakeStorage
-from nightjar.inference.trial import samples
+from nightjar.inference.trial import Loaded, samples
 from support import Lake
 
 
@@ -128,6 +128,49 @@ def test_a_batch_that_no_row_explains_is_a_note_if_it_is_in_one_file(lake: Lake)
     (note,) = last.notes
     assert note.startswith("the predictor fails for batches of")
     assert note.endswith(f"(32 rows of {lake.folder}/data/part-02.parquet)")
+
+
+def examined(lake: Lake) -> list[Loaded | str]:
+    return list(examine(lake.worker_spec(), samples(lake.planned())))
+
+
+def test_one_batch_is_as_large_as_the_workers(lake: Lake) -> None:
+    """The few rows it tries first would not show it; a batch that a file cannot fill is as large as the file's."""
+    lake.ready(model__batch_size=4096)
+    (lake.folder / "data" / "part-00.parquet").unlink()
+    lake.write_file("part-00.parquet", 0, 3000, row_group=3000)
+    lake.write_model(
+        "def score(batch):\n"
+        "    if len(batch['x']) > 1500:\n"
+        "        raise ValueError('too many')\n"
+        "    return {'score': batch['x']}\n"
+    )
+    last = examined(lake)[-1]
+    # The other files' row groups hold 1,000 rows: there it can be scored.
+    assert isinstance(last, Examined)
+    (said,) = last.notes
+    assert "rows 0 to 2999 together raise ValueError: too many. Mend" in said
+    assert said.endswith("give it smaller ones: model.batch_size")
+    lake.write_file("part-01.parquet", 3000, 3000, row_group=3000)
+    assert examined(lake)[-1] == said
+
+
+@pytest.mark.parametrize(("bad", "notes"), [("== 77", 0), ("> 77", 1)])
+def test_rows_that_fail_in_that_batch_are_the_runs_business(lake: Lake, bad: str, notes: int) -> None:
+    """Within what the job may lose, nothing is said; beyond, at once, without a call for each row."""
+    lake.ready(model__batch_size=1000)
+    lake.write_model(
+        "def score(batch):\n"
+        f"    if (batch['x'] {bad}).any():\n"
+        "        raise ValueError('bad')\n"
+        "    return {'score': batch['x']}\n"
+    )
+    steps = examined(lake)
+    last = steps[-1]
+    assert isinstance(last, Examined)
+    assert (last.sample_error, len(last.notes)) == ("", notes)
+    assert all("rows failed where at most 8 may; the first is row 78: ValueError: bad" in note for note in last.notes)
+    assert len(steps) < 60
 
 
 def labelled(lake: Lake, *labels: Any) -> list[Piece]:
