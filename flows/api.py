@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from uuid import UUID
 
 import httpx
 from packaging.version import Version
@@ -22,6 +23,9 @@ from nightjar.inference.errors import ClusterError, JobError
 _FOR_WORKERS = ("PREFECT_API_URL", "PREFECT_CLIENT_MAX_RETRIES", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
 _ASK_S = 10.0
 """Longest wait for a configured API to take a connection, and for it to answer."""
+
+_STOPPED_ASKS_S = 3.0
+"""The same for a run that is being stopped: it is killed if it takes too long to end."""
 
 _NOT_LET_IN = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 _UNUSABLE = (httpx.HTTPError, httpx.InvalidURL, PrefectException, OSError, RuntimeError, ValueError)
@@ -56,11 +60,11 @@ def ask_api(url: str) -> Answer:
 
 
 @contextmanager
-def _client(url: str) -> Iterator[SyncPrefectClient]:
+def _client(url: str, patience_s: float = _ASK_S) -> Iterator[SyncPrefectClient]:
     """Prefect's own client, with its settings, but for patience: a person waits for the answer."""
     with (
         temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}),
-        get_client(httpx_settings={"timeout": _ASK_S}, sync_client=True) as client,
+        get_client(httpx_settings={"timeout": patience_s}, sync_client=True) as client,
     ):
         yield client
 
@@ -118,6 +122,19 @@ def check_limit(name: str) -> str:
             f"Prefect at {url} did not say whether it has the limit {name!r}: {_first_line(error)}"
         ) from error
     return ""
+
+
+def was_cancelled(flow_run: UUID) -> bool:
+    """Whether somebody cancels this flow run in Prefect, or has; no, if the API does not say."""
+    url = PREFECT_API_URL.value()
+    if not url:
+        return False  # a person can cancel nothing there
+    try:
+        with _client(url, _STOPPED_ASKS_S) as client:
+            state = client.read_flow_run(flow_run).state
+    except _UNUSABLE:
+        return False
+    return state is not None and (state.is_cancelling() or state.is_cancelled())
 
 
 def is_away(error: BaseException | None) -> bool:

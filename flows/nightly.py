@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import UUID
 
 import httpx
 from prefect import Task, flow, task
@@ -29,7 +30,7 @@ from prefect_ray.context import remote_options
 from pydantic import Field
 
 from nightjar.flows import artifacts, events
-from nightjar.flows.api import is_away, no_such_limit, worker_env
+from nightjar.flows.api import is_away, no_such_limit, was_cancelled, worker_env
 from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, is_connected, lifelines
 from nightjar.flows.cluster.local import has_ended
 from nightjar.flows.display import counted, describe
@@ -45,6 +46,7 @@ from nightjar.inference.errors import (
     ClusterError,
     GateFailed,
     Held,
+    Interrupted,
     JobError,
     NightjarError,
     RunFailed,
@@ -65,6 +67,9 @@ _AWAY_S = 1800.0
 
 _KEEP_S = 10.0
 """So long a run that ends waits for its reason to be kept."""
+
+CANCELLED = "cancelled in Prefect, on its page or by its command"
+"""Why a run was stopped that somebody cancelled: who it was, Prefect does not keep."""
 
 _NOTICED_S = 600.0
 """A question that lasted longer was asked of an API that was there: it is noticed sooner that nobody answers."""
@@ -242,7 +247,7 @@ def nightly(
         # The run's page shows the message alone; calling the flow still raises the error.
         return Failed(message=str(error), data=error)
     except (KeyboardInterrupt, TerminationSignal) as signal:
-        stopped = stopped_by(signal)
+        stopped = _stopped(signal)
         note_ending(stopped)
         if request is not None:
             _keep_reason(request, stopped)
@@ -250,6 +255,13 @@ def nightly(
     note_ending(outcome)
     events.published(outcome)
     return Completed(message=outcome.sentence)
+
+
+def _stopped(signal: BaseException) -> Interrupted:
+    """Who stopped this run. A run that is cancelled in Prefect is sent SIGTERM, as others are: the API knows which."""
+    if isinstance(signal, TerminationSignal) and was_cancelled(UUID(flow_run.id)):
+        return Interrupted(CANCELLED)
+    return stopped_by(signal)
 
 
 def _keep_reason(request: RunRequest, error: NightjarError) -> None:

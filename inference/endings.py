@@ -91,7 +91,7 @@ def stopped_by(error: BaseException) -> Interrupted:
     """Who stopped this process: an interruption as an error that can be told and kept."""
     if isinstance(error, Interrupted):
         return error
-    number = getattr(error, "signal", None)  # Prefect's, which also stands for a run that is cancelled on its page
+    number = getattr(error, "signal", None)  # Prefect's
     if isinstance(error, Terminated) or number == signal.SIGTERM:
         who = "SIGTERM"
     elif isinstance(error, KeyboardInterrupt):

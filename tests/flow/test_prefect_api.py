@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import psutil
@@ -39,10 +40,11 @@ from prefect.settings import (
     PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS,
     temporary_settings,
 )
+from prefect.states import Cancelling, Running
 
 from commands import DATE
 from nightjar.flows import nightly
-from nightjar.flows.api import ask_api, is_away, require_api
+from nightjar.flows.api import ask_api, is_away, require_api, was_cancelled
 from nightjar.flows.ending import Ending, keeping_ending
 from nightjar.flows.server import server_env, start_api
 from nightjar.inference.errors import ClusterError, JobError, RunFailed, Transient
@@ -356,3 +358,21 @@ def test_an_api_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
         pytest.raises(RunFailed, match="no slot of the concurrency limit 'gpus'"),
     ):
         nightly._slot("gpus")
+
+
+# ---- who stopped a run --------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_cancelled_is_told_from_one_that_is_ended(prefect_api: str) -> None:
+    """Both are sent SIGTERM: the run's state says which it was, and an API that is away says no."""
+    with temporary_settings({PREFECT_API_URL: prefect_api}), client(prefect_api) as asked:
+        run = asked.create_flow_run(nightly.nightly, parameters={"job": "job.yaml"})
+        asked.set_flow_run_state(run.id, Running(), force=True)
+        assert not was_cancelled(run.id)
+        asked.set_flow_run_state(run.id, Cancelling(), force=True)
+        assert was_cancelled(run.id)
+        assert not was_cancelled(uuid4())
+    with temporary_settings({PREFECT_API_URL: NOWHERE}):
+        assert not was_cancelled(run.id)
+    with temporary_settings({PREFECT_API_URL: None}):
+        assert not was_cancelled(run.id)

@@ -19,6 +19,8 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
 
+from nightjar.flows import summary
+from nightjar.flows.nightly import CANCELLED
 from nightjar.flows.serving import unless_cancelled
 from service import (
     FREED_S,
@@ -171,6 +173,8 @@ def test_cancelling_stops_the_pool_and_the_next_run_resumes(services: Services) 
     wait_until(lambda: state_of(services.api, run).is_cancelled(), 30, "the run is Cancelled")
     committed = _receipts(lake)
     assert committed < 8, "it was cancelled in mid-run"
+    found = summary.status(lake.request())
+    assert (found["standing"], found["cause"]) == ("stopped at score", CANCELLED)
     again = ended(services.api, start_run(services.api, deployment, date="2026-11-19"))
     assert again.state is not None
     assert again.state.is_completed(), again.state.message

@@ -153,7 +153,7 @@ CASES = {
         "stopped at score",
         "stopped by SIGTERM, process",
     ),
-    "cancelled on its page": Case(
+    "SIGTERM, as Prefect has it": Case(
         lambda lake: reasons.keep(begun(lake), stopped_by(TerminationSignal(signal=signal.SIGTERM)), "discover"),
         "stopped at score",
         "stopped by SIGTERM, process",
