@@ -9,6 +9,7 @@ import contextvars
 import shlex
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 from urllib.parse import quote
@@ -36,7 +37,7 @@ from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, Stor
 from nightjar.inference.gates import GateResult, Offender
 from nightjar.inference.metrics import nonfinite_notes
 from nightjar.inference.progress import Progress
-from nightjar.inference.report import MAX_LINES, RunReport, follow, printed_last
+from nightjar.inference.report import MAX_LINES, RunReport, follow, printed_last, remarks_of, worded
 from nightjar.inference.request import RunRequest
 from nightjar.inference.revisions import newest_revision
 from nightjar.inference.run import Publication, Scored, Verdict
@@ -158,8 +159,7 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
     where = f"{request.run_uri}/r{scored.revision}"
     state = f"published as #{publication.number}" if publication.number else "not published"
     nonfinite = nonfinite_notes(verdict.metrics.get("outputs", {}))
-    notes = [*scored.warnings, *nonfinite, *left_to_do(publication)]
-    page = _summary(request, scored, verdict, state, notes)
+    page = _summary(request, scored, verdict, state, [*nonfinite, *left_to_do(publication)])
     name = request.job.name
     deliver(
         {
@@ -177,15 +177,15 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
     """Send the page of a run that failed. ray: the cluster that was named."""
     key, (how, page) = f"{request.job.name}-summary", _failure(request, error, ray)
+    log_remarks(_remarks(request))
     deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(how))})
 
 
 def _failure(request: RunRequest, error: NightjarError, ray: str | None) -> tuple[str, str]:
     """How it ended, in a few words; and why, how far it came, and the commands that look and repeat."""
-    try:
+    progress = None
+    with suppress(StorageError):  # that it is away may be why the run failed
         progress = next(follow(request.storage, request.run_uri))
-    except StorageError:
-        progress = None  # that it is away may be why the run failed
     after = aftermath(request)
     ended = endings.of_error(error, "")
     outcome = ended.outcome if ended else endings.FAILED
@@ -201,6 +201,7 @@ def _failure(request: RunRequest, error: NightjarError, ray: str | None) -> tupl
         "",
         *_where(error),
         *([f"- so far: {describe(progress)}"] if progress else []),
+        *[f"- {word}: {markdown(text)}" for word, text in _remarks(request)],
         *[
             f"- {word}{', which scores only what is missing' if word == 'repeat' and not after.fresh else ''}: "
             f"{code(f'nightjar {command}')}"
@@ -210,6 +211,18 @@ def _failure(request: RunRequest, error: NightjarError, ray: str | None) -> tupl
         *_printed(request),
     ]
     return how, "\n".join(lines)
+
+
+def _remarks(request: RunRequest) -> list[tuple[str, str]]:
+    with suppress(StorageError):
+        return remarks_of(request.storage, request.run_uri)
+    return []
+
+
+def log_remarks(remarks: list[tuple[str, str]]) -> None:
+    """What to know of how a run was scored, in its log."""
+    for word, text in remarks:
+        get_run_logger().info("%s: %s", word, text)
 
 
 def _printed(request: RunRequest) -> list[str]:
@@ -315,7 +328,7 @@ def _summary(request: RunRequest, scored: Scored, verdict: Verdict, state: str, 
         f"| gates | {sum(gate.passed for gate in verdict.gates)} of {len(verdict.gates)} passed |",
         *[f"| {name} | {value} |" for name, value in evaluation_lines(verdict.metrics)],
         *([f"| device | {scored.device} |"] if scored.device else []),
-        *[f"| note | {markdown(note)} |" for note in notes],
+        *[f"| {word} | {markdown(text)} |" for word, text in worded(scored.again, (*scored.warnings, *notes))],
         f"| output | {code(f'{where}/data', cell=True)} |",
         *([f"| quarantine | {code(f'{where}/quarantine', cell=True)} |"] if progress.rows_quarantined else []),
         f"| every shard | {code(f'{request.output}/{verdict.shards}', cell=True)} |",

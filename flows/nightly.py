@@ -52,6 +52,7 @@ from nightjar.inference.errors import (
     RunFailed,
     StorageError,
 )
+from nightjar.inference.report import worded
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.run import Publication, Scored, Verdict
 from nightjar.inference.tenure import Succession, taken_over
@@ -289,6 +290,7 @@ def _four_steps(request: RunRequest) -> Outcome:
             get_run_logger().warning("%s", error)
             scored, verdict = _scored_and_validated(request, found, succession)
         publication = _result(publish_task.submit(request, scored, verdict), succession)
+        artifacts.log_remarks(worded(scored.again, scored.warnings))
         get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
     return Outcome(request, scored, verdict, publication, discover_s)
 

@@ -15,7 +15,7 @@ from nightjar.inference import publish, reasons
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import StorageError
 from nightjar.inference.metrics import nonfinite_notes
-from nightjar.inference.report import follow, lost
+from nightjar.inference.report import follow, lost, remarks_of, worded
 from nightjar.inference.request import RunRequest
 from nightjar.inference.standing import RunLine, Standing, stands
 
@@ -58,6 +58,7 @@ def as_json(launched: Launched, total_s: float) -> dict[str, Any]:
         "deaths": progress.deaths,
         "device": scored.device,
         "again": list(scored.again),
+        "notes": list(scored.warnings),
         "unreported": launched.unreported,
         "metrics": outcome.verdict.metrics,
         "manifest": f"{outcome.request.output}/{outcome.publication.manifest}",
@@ -180,6 +181,7 @@ def after_failure(request: RunRequest, ray: str | None = None) -> str:
         found = status(request)
         if found["revision"]:
             lines.append(f"  so far     {found['summary']}")
+        lines += [f"  {word:<10} {text}" for word, text in remarks_of(request.storage, request.run_uri)]
     commands = remedies(request, after.state, near(request.job_path), fresh=after.fresh, ray=ray)
     lines += [f"  {word:<10} {typed('nightjar')} {command}{_scores(word, after)}" for word, command in commands.items()]
     return "\n".join(lines)
@@ -205,6 +207,7 @@ def status(request: RunRequest) -> dict[str, Any]:
         request.lease_s,
     )
     progress = next(follow(request.storage, request.run_uri))
+    about = newest.state.about
     failed = lost(request.storage, newest)
     return {
         "job": request.job.name,
@@ -219,6 +222,8 @@ def status(request: RunRequest) -> dict[str, Any]:
         "rows_out": progress.rows_out if progress else 0,
         "rows_quarantined": progress.rows_quarantined if progress else 0,
         "summary": describe(progress, running=found.state == "running") if progress else "not planned yet",
+        "again": list(about.again),
+        "notes": list(about.notes(progress.cuts if progress else 0)),
         "failed_shards": len(failed),
         "failures": [
             {"shard": shard, "attempts": len(said), "cause": said[-1].cause, "message": said[-1].message}
@@ -256,6 +261,7 @@ def status_text(found: dict[str, Any]) -> str:
     lines += explained_lines(found)
     seen = f"r{found['published_revision']}" if found["published_revision"] else "nothing of it"
     lines.append(f"  readers    see {seen} (publication {found['publication']})")
+    lines += [f"  {word:<10} {line(text)}" for word, text in worded(found["again"], found["notes"])]
     lines += [f"  shard      {f['shard']}: {f['cause']}: {line(f['message'])}" for f in found["failures"]]
     if more := found["failed_shards"] - len(found["failures"]):
         lines.append(f"             and {more:,} more: nightjar show JOB {found['run_id']} --lines N")

@@ -36,6 +36,7 @@ from nightjar.inference.shards import UNKNOWN, Crumb, Event, Failed, Noticed, Re
 from nightjar.inference.space import LOOK_S, check_room
 from nightjar.inference.suspects import Attempt, GivenUp, next_attempt
 from nightjar.inference.witness import Collection, Seen
+from nightjar.inference.witness.records import UNSURE
 
 FLUSH_S = 1.0
 FLUSH_RECORDS = 500
@@ -96,7 +97,7 @@ class Campaign:
             Fenced: another writer took over.
         """
         self._check_budget()
-        self._noticed = Collection(self.writer.state.outside.all())
+        self._noticed = Collection(self.writer.state.about.outside.all())
         while pending := self._pending():
             table, attempts = pending
             self._back_off(attempts)
@@ -230,7 +231,9 @@ class Campaign:
                 self._check_alike(found[0] for found in self._failures.values() if not found[0].died)
 
     def _notice(self, event: Noticed) -> None:
-        """Each thing once, whichever workers noticed it."""
+        """Each thing once, whichever workers noticed it. A strict job keeps no result of what used it: not at all."""
+        if self.spec.job.identity.strict and event.kind not in UNSURE:
+            return
         if (news := self._noticed.add(Seen(event.kind, event.name, event.by, event.more))) is not None:
             self._save(encode(replace(event, **as_line(news))))
 

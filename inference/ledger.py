@@ -21,9 +21,9 @@ from typing import Any
 
 from nightjar.inference import endings
 from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError, StorageError
+from nightjar.inference.remarks import Remarks
 from nightjar.inference.shards import Failed, Receipt, decode, known
 from nightjar.inference.storage import RetryingStorage, Storage, join
-from nightjar.inference.witness import Collection, Seen
 from nightjar.inference.writers import Writer, is_dead
 
 LEASE_S = 10.0
@@ -112,9 +112,8 @@ class State:
     """What a replay knows. Grows by a shard's id per committed shard, and by failures.
 
     revoked: shard → the segment that took its receipt back, because the audit found its parts damaged.
-    ended: how the last invocation that kept it ended; of use while nobody holds the revision. outside: what predictors
-    used that identity does not cover. packages: the installed ones that were loaded when the model was tried
-    last, as in the manifest.
+    ended: how the last invocation that kept it ended; of use while nobody holds the revision. remarks: by fingerprint,
+    what to know of the results scored under it; about: those of the plan.
     """
 
     number: int = 0
@@ -129,8 +128,8 @@ class State:
     intent: Record | None = None
     published: Record | None = None
     ended: endings.Ended | None = None
-    outside: Collection = field(default_factory=Collection)
-    packages: Record = field(default_factory=dict)
+    remarks: dict[str, Remarks] = field(default_factory=dict)
+    about: Remarks = field(default_factory=Remarks)
 
     def apply(self, segment: Segment) -> None:
         """Fold one segment in, in order."""
@@ -153,6 +152,7 @@ class State:
                 self.splits[record["shard"]] = record["why"]
             case "planned":
                 self.planned = record
+                self.about = self.remarks.setdefault(record["fingerprint"], Remarks())
             case "opened":
                 self.holder = known(Writer, record["writer"])
                 self.openers.append((self.epoch, self.holder))
@@ -164,12 +164,9 @@ class State:
                 self.published = record
             case "ended":
                 self.ended = endings.of_record(record)
-            case "noticed":
-                self.outside.add(known(Seen, record))
-            case "packages":
-                self.packages = record["loaded"]
             case _:
                 pass
+        self.about.fold(record)
 
     def _fail(self, record: Record) -> None:
         failed = decode(record)

@@ -53,8 +53,7 @@ def write_manifest(
         "code": {"digest": identity.code_digest, "files": identity.code},
         "model": {"digest": identity.model_digest, "files": identity.model},
         "packages": identity.packages,
-        "outside": [seen.as_json() for seen in writer.state.outside.all()],
-        "loaded": writer.state.packages,
+        **writer.state.about.as_json(),
         "libraries": _versions(),
         "totals": {
             "shards": len(table),

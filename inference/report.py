@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -223,6 +223,24 @@ def printed_last(storage: Storage, run_uri: str) -> dict[str, list[str]]:
         return last_lines(storage, newest.uri, failures)
     said = tail(storage, newest.uri)
     return {"": said} if said else {}
+
+
+def remarks_of(storage: Storage, run_uri: str) -> list[tuple[str, str]]:
+    """What a person should know of how a run was scored that is not published, each under a word for it.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    newest = revs.newest_revision(storage, run_uri)
+    if newest is None or newest.sealed:
+        return []
+    progress = next(follow(storage, run_uri))
+    return worded(newest.state.about.again, newest.state.about.notes(progress.cuts if progress else 0))
+
+
+def worded(again: Iterable[str], notes: Iterable[str]) -> list[tuple[str, str]]:
+    """Each sentence with the word before it, wherever it is shown: `again` what made shards old, `note` all else."""
+    return [*(("again", why) for why in again), *(("note", note) for note in notes)]
 
 
 def lost(storage: Storage, revision: revs.Revision) -> dict[str, list[Failed]]:

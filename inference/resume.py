@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 from contextlib import suppress
 
 from nightjar.inference import publish
@@ -107,7 +108,9 @@ def plan_in(
         totals = _totals(writer, limited(made, request))
         record = {"t": "planned", "file": name, "fingerprint": fingerprint, "date": request.date, **totals}
         record["identity"] = scored_by
-        writer.append([{**record, "adopts": source.number if source else 0}])
+        have = writer.state.committed | (source.state.committed if source else set())
+        again = why_again(request, identity, limited(made, request), newest, have)
+        writer.append([{**record, "adopts": source.number if source else 0, "again": again}])
     if source is not None and source_plan is not None:
         revs.adopt(writer, uri, made, source, source_plan)
     return limited(made, request)
@@ -119,8 +122,16 @@ def identity_of_plan(storage: Storage, uri: str, state: State) -> Identity | Non
     return read_identity(storage.read(join(uri, name))) if name else None
 
 
-def why_again(request: RunRequest, identity: Identity, made: Plan, newest: revs.Revision | None) -> tuple[str, ...]:
-    """What makes shards old that had a result, in words, with how many. newest: as it was before this plan."""
+def why_again(
+    request: RunRequest, identity: Identity, made: Plan, newest: revs.Revision | None, have: Set[str] = frozenset()
+) -> tuple[str, ...]:
+    """What makes shards old that had a result, in words, with how many.
+
+    newest: as it was before this plan. have: the shards that have a result all the same.
+    """
+    if newest is not None and not newest.state.committed and newest.number > 1:
+        # It was begun before, and ended before it had any result.
+        newest = revs.read_revision(request.storage, request.run_uri, newest.number - 1)
     if newest is None or newest.state.planned is None or not newest.state.committed or request.fresh:
         return ()
     planned = newest.state.planned["fingerprint"]
@@ -128,7 +139,8 @@ def why_again(request: RunRequest, identity: Identity, made: Plan, newest: revs.
         return _changed_input(request, made, newest)
     before = identity_of_plan(request.storage, newest.uri, newest.state)
     what = summed(differences(before, identity)) if before else "an older version did not keep what scored this run"
-    return (_scored_again(what, len(made), len(made)),)
+    old = len(set(made.ids()) - newest.state.committed - have)
+    return (_scored_again(what, old, len(made)),) if old else ()
 
 
 def _changed_input(request: RunRequest, made: Plan, newest: revs.Revision) -> tuple[str, ...]:

@@ -111,8 +111,10 @@ def adopt(writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_p
     with ThreadPoolExecutor(_COPIES) as pool:
         while window := list(islice(lines, _WINDOW)):
             receipts = [receipt for receipt in pool.map(copy, window) if receipt is not None]
+            # With them, what is known of how they were scored.
+            remarks = writer.state.about.lacking(source.state.about, f"r{source.number}") if receipts else []
             try:
-                writer.append([encode(receipt) for receipt in receipts])
+                writer.append([*remarks, *map(encode, receipts)])
             except Fenced:
                 # Whoever took over may have swept already.
                 storage.delete(join(uri, name) for receipt in receipts for name in _names(receipt))

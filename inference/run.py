@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import cuts, gates, outcomes, outside, places, publish, witness
+from nightjar.inference import gates, outcomes, outside, places, publish, remarks, witness
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import WorkerSpec, worker_spec
 from nightjar.inference.audit import MAX_FINDINGS, Audited, check_plan_covers
@@ -239,7 +239,6 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         if writer.state.intent is not None:
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)
-        again = why_again(request, identity, made, newest)
         spec = worker_spec(
             request,
             discovery.schema,
@@ -254,7 +253,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         gates.enforce(judge_input(request, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
         loaded = _preflight(spec, made, writer, progress, listener)
-        changed = outside.learn(request.job, loaded, writer, newest.state if newest else None)
+        outside.learn(request.job, loaded, _told(request, loaded), writer)
         campaign.run()
         started = (campaign.first_event_at or time.time()) - began
         return Scored(
@@ -266,8 +265,8 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
             device=loaded.device,
             startup_s=started,
             seconds=time.time() - began,
-            warnings=(*_told(request, loaded), *cuts.note(progress.cuts), *changed, *outside.notes(writer.state)),
-            again=again,
+            warnings=writer.state.about.notes(progress.cuts),
+            again=writer.state.about.again,
         )
 
 
@@ -377,7 +376,8 @@ def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, 
         reused_shards=totals["shards"],
         reused_rows=totals["rows_in"],
     )
-    return Scored(newest.number, newest.state.epoch, fingerprint, True, progress, warnings=outside.still(manifest))
+    notes = remarks.of_finished(manifest).notes(progress.cuts)
+    return Scored(newest.number, newest.state.epoch, fingerprint, True, progress, warnings=notes)
 
 
 def _only(request: RunRequest, made: Plan) -> frozenset[str]:

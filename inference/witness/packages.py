@@ -9,9 +9,10 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -93,17 +94,54 @@ def from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Package]:
 
 def differences(before: Mapping[str, Package], now: Mapping[str, Package]) -> list[str]:
     """What differs, one clause a package: "torch 2.13.0 → 2.14.0". Of what only one of them loaded nothing is said."""
-    found = []
-    for name in sorted(before.keys() & now.keys()):
-        old, new = before[name], now[name]
-        if old.version != new.version:
-            found.append(f"{name} {old.version} → {new.version}")
-        elif old.installed and new.installed and old.installed != new.installed:
-            found.append(f"{name} {new.version} is another build of the same version")
-        elif files := _changed(old, new):
-            more = f" and {len(files) - 1} more files" if files[1:] else ""
-            found.append(f"{name} {new.version} was edited in place ({files[0]}{more})")
+    found = (_difference(name, before[name], now[name]) for name in sorted(before.keys() & now.keys()))
+    return [clause for clause in found if clause]
+
+
+States = dict[str, tuple[Package, ...]]
+"""By distribution: each of the states in which it was loaded once, in the order in which they came."""
+
+
+def added(states: States, now: Mapping[str, Package]) -> States:
+    """These states and those of now, of which what differs in nothing from a known one adds its files to that."""
+    found = dict(states)
+    for name, package in now.items():
+        before = found.get(name, ())
+        same = [at for at, each in enumerate(before) if not _difference(name, each, package)]
+        if not same:
+            found[name] = (*before, package)
+        else:
+            at = same[-1]
+            own, read = {**before[at].own, **package.own}, {**before[at].read, **package.read}
+            found[name] = (*before[:at], replace(before[at], own=own, read=read), *before[at + 1 :])
     return found
+
+
+def changes(states: States) -> list[str]:
+    """From each state of a package to the next, a clause each."""
+    return [_difference(name, *pair) for name, each in sorted(states.items()) for pair in pairwise(each)]
+
+
+def states_as_json(states: States) -> dict[str, list[dict[str, Any]]]:
+    """For the manifest."""
+    return {name: [as_json({name: package})[name] for package in each] for name, each in states.items()}
+
+
+def states_from_json(found: Mapping[str, Any]) -> States:
+    """The inverse. Manifests of before have one state a package, in no list."""
+    lists = {name: each if isinstance(each, list) else [each] for name, each in found.items()}
+    return {name: tuple(from_json({name: state})[name] for state in each) for name, each in lists.items()}
+
+
+def _difference(name: str, old: Package, new: Package) -> str:
+    if old.version != new.version:
+        return f"{name} {old.version} → {new.version}"
+    if old.installed and new.installed and old.installed != new.installed:
+        return f"{name} {new.version} is another build of the same version"
+    if files := _changed(old, new):
+        more = f" and {len(files) - 1} more files" if files[1:] else ""
+        return f"{name} {new.version} was edited in place ({files[0]}{more})"
+    return ""
 
 
 def _changed(old: Package, new: Package) -> list[str]:

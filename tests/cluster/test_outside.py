@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nightjar.inference import run
-from nightjar.inference.errors import JobError, RunFailed
+from nightjar.inference.errors import JobError, RunFailed, ShardsFailed
 from support import Lake
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
@@ -99,7 +99,7 @@ def test_what_identity_does_not_cover_is_said_and_kept(tmp_path: Path, outside: 
     kept = manifest(lake)
     assert [seen["kind"] for seen in kept["outside"]] == ["module", "file", "environment", "file"]
     assert kept["outside"][3] == {"kind": "file", "name": f"{outside}/rare.json", "by": "model.py:13"}
-    assert kept["loaded"]["my-lib"]["version"] == "1.0"
+    assert [state["version"] for state in kept["loaded"]["my-lib"]] == ["1.0"]
     assert "numpy" in kept["loaded"]
 
     again = lake.run()
@@ -108,11 +108,20 @@ def test_what_identity_does_not_cover_is_said_and_kept(tmp_path: Path, outside: 
     assert "packages changed" not in "".join(again.scored.warnings)
     install(site, "1.1")
     lake.write_file("part-new.parquet", 8000, 1000)
+    broken = lake.folder / "data/part-newer.parquet"
+    broken.write_bytes(b"PAR1")
+    with pytest.raises(ShardsFailed):
+        lake.run()
+    broken.unlink()
     more = lake.run()
-    assert more.scored.progress.reused_rows == 8000
+    # The command before scored the new file, and 8,000 rows are of the first revision.
+    assert more.scored.progress.reused_rows == 9000
     assert "my-lib 1.0 → 1.1" in next(each for each in more.scored.warnings if each.startswith("packages changed"))
-    assert manifest(lake)["loaded"]["my-lib"]["version"] == "1.1"
-    assert set(said[:2]) <= set(more.scored.warnings)
+    assert set(said) <= set(more.scored.warnings)
+    assert [state["version"] for state in manifest(lake)["loaded"]["my-lib"]] == ["1.0", "1.1"]
+    assert manifest(lake)["outside"][-1]["name"] == f"{outside}/rare.json"
+    assert manifest(lake)["again"] == list(more.scored.again)
+    assert lake.run().scored.warnings == more.scored.warnings
 
 
 def test_a_strict_job_is_refused_before_anything_is_scored(tmp_path: Path, outside: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_worker_tells_what_it_comes_to_and_each_thing_once(lake: Lake, folder:
     for event in noticed:
         assert decode(encode(event)) == event
         state.fold(encode(event))
-    assert outside.notes(state)[1].startswith(f"model.py reads {folder}/rare.json, which is not part of")
+    assert state.about.notes(0)[1].startswith(f"model.py reads {folder}/rare.json, which is not part of")
 
 
 def test_a_strict_jobs_worker_keeps_nothing_of_what_used_more(lake: Lake, folder: Path, apart: Apart) -> None:
@@ -127,18 +127,6 @@ def test_a_strict_job_is_refused_in_preflight(lake: Lake) -> None:
     with pytest.raises(JobError, match=r"identity: strict: p.py connects to host:1, whose answers are not"):
         outside.refuse(job, [Seen("network", "host:1", "p.py:1"), Seen("file", "/v", "p.py:2")])
     outside.refuse(job, [Seen("folder", "/var/log/mine", "p.py:1")])
-
-
-def test_a_finished_run_is_told_from_its_manifest() -> None:
-    """Also from one of before, which has none of this."""
-    manifest = {
-        "outside": [{"kind": "database", "name": "/d.sqlite", "by": "p.py:1"}],
-        "loaded": {"numpy": {"version": "0.1"}, "not-installed-here": {"version": "1"}},
-    }
-    database, packages = outside.still(manifest)
-    assert database.startswith("p.py opens the database /d.sqlite")
-    assert packages.startswith("packages changed since this run was begun, and what is scored stays: numpy 0.1 → ")
-    assert outside.still({}) == ()
 
 
 def test_what_preflight_learnt_travels(folder: Path) -> None:

@@ -5,24 +5,37 @@ A command here is the score step without Ray: it plans, takes over, learns what 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
+from test_run_pages import PUBLISHED
 
+from nightjar.flows import summary
+from nightjar.flows.artifacts import _failure, _summary
+from nightjar.flows.escaping import markdown
+from nightjar.inference import outside
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import Assignment
+from nightjar.inference.campaign import Campaign
+from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.ledger import LedgerWriter
 from nightjar.inference.plan import Plan
 from nightjar.inference.progress import Progress
-from nightjar.inference.report import follow
+from nightjar.inference.remarks import Remarks, of_finished
+from nightjar.inference.report import follow, remarks_of
 from nightjar.inference.request import identity_of
 from nightjar.inference.resume import number_for, plan_in, progress_of
-from nightjar.inference.run import _revocation, discover
-from nightjar.inference.shards import Receipt, encode
+from nightjar.inference.run import Scored, _revocation, discover
+from nightjar.inference.shards import Noticed, Receipt, encode
+from nightjar.inference.storage import LakeStorage
 from nightjar.inference.tenure import tenure
+from nightjar.inference.trial import Loaded
+from nightjar.inference.witness import Collection, Seen
+from nightjar.inference.witness.packages import Package, added, changes, states_as_json, states_from_json
 from nightjar.inference.worker import ShardWorker
 from support import Lake
 
@@ -31,6 +44,11 @@ def score(batch):
     if set(batch["x"]) & {5, 150, 250, 2100}:
         raise ValueError("bad")
     return {"score": batch["x"] * 2}
+"""
+
+TRIPLE = """
+def score(batch):
+    return {"score": batch["x"] * 3}
 """
 
 
@@ -58,21 +76,49 @@ class Command:
         events = ShardWorker(spec).process(map(Assignment, missing[:shards]))
         self.writer.append([encode(event) for event in events if isinstance(event, Receipt)])
 
+    def learn(self, version: str = "1.0", *notes: str) -> None:
+        """What preflight found, with this release of a package."""
+        loaded = Loaded("cpu", packages={"mylib": {"version": version}})
+        outside.learn(self.lake.request().job, loaded, notes, self.writer)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said of the run as it is now."""
+        return list(self.writer.state.about.notes(0))
+
     def publish(self) -> None:
         """The revision is closed: the next command begins another."""
         self.writer.append([{"t": "intent", "number": 1}])
 
 
 @contextmanager
-def command(lake: Lake) -> Iterator[Command]:
+def command(lake: Lake, *, fresh: bool = False) -> Iterator[Command]:
     """Begin one; it ends with the block."""
-    request = lake.request()
+    request = lake.request(fresh=fresh)
     found = discover(request)
     newest = revs.newest_revision(request.storage, request.run_uri)
     uri = revs.revision_uri(request.run_uri, number_for(newest, request))
     with tenure(request, uri, "score", keep=False) as writer:
         plan = plan_in(request, writer, uri, found, identity_of(request, found.schema), newest)
         yield Command(lake, uri, writer, plan)
+
+
+def learn(lake: Lake, *, fresh: bool = False) -> None:
+    """A command that comes as far as its preflight, which finds nothing."""
+    with command(lake, fresh=fresh) as now:
+        now.learn()
+
+
+def versions(now: Command) -> list[str]:
+    """The releases that the manifest would name."""
+    return [state["version"] for state in now.writer.state.about.as_json()["loaded"]["mylib"]]
+
+
+def changed(what: str) -> str:
+    return (
+        f"packages changed since this run was begun, and what is scored stays: {what}; `identity.packages` makes them "
+        "count"
+    )
 
 
 def followed(lake: Lake) -> Progress:
@@ -117,3 +163,264 @@ def test_cuts_of_a_result_that_is_taken_back_count_no_more(lake: Lake) -> None:
     del record["cuts"]
     progress.fold(record)
     assert progress.cuts == 1
+
+
+# ---- what identity does not cover ---------------------------------------------------------------------------
+
+RARE = Seen("file", "/models/rare.json", "model.py:3")
+WORKER_SAW = encode(Noticed(*astuple(RARE)[:3], worker="w-1"))
+SAID = RARE.sentence
+
+
+def test_what_results_were_scored_with_is_known_to_whoever_takes_them_over(lake: Lake) -> None:
+    """Only one worker of the first revision came to it. The second takes its shards over, the third the second's."""
+    with command(lake) as now:
+        now.learn()
+        now.writer.append([WORKER_SAW])
+        now.score()
+        now.publish()
+    for revision in (2, 3):
+        lake.write_file("part-03.parquet", 6000, 1000 + revision)
+        with command(lake) as now:
+            assert now.uri.endswith(f"r{revision}")
+            assert now.notes == [SAID]
+            now.score()
+            now.publish()
+    assert [record["t"] for record in lake.records(3)].count("noticed") == 1
+    assert now.writer.state.about.as_json()["outside"] == [RARE.as_json()]
+
+
+def test_what_another_identity_used_is_forgotten_with_its_results(lake: Lake) -> None:
+    """Once the model is mended nothing is said of it; put back, its results count again, and so does that."""
+    bad = (lake.folder / "model.py").read_text()
+    with command(lake) as now:
+        now.learn()
+        now.writer.append([WORKER_SAW])
+        now.score(1)
+    lake.write_model(bad.replace("2", "3"))
+    with command(lake) as now:
+        assert now.notes == []
+    lake.write_model(bad)
+    with command(lake) as now:
+        assert now.notes == [SAID]
+
+
+def test_a_job_that_becomes_strict_refuses_results_of_before(lake: Lake) -> None:
+    """This preflight sees nothing; workers of an earlier command did. A mended model is scored, and so is --fresh."""
+    with command(lake) as now:
+        now.learn()
+        now.writer.append([WORKER_SAW])
+        now.score(1)
+    lake.write_job(model__batch_size=100, identity="strict")
+    with pytest.raises(
+        JobError, match=r"^identity: strict: model.py reads /models/rare.json.*Results that this run has"
+    ):
+        learn(lake)
+    learn(lake, fresh=True)
+    lake.write_model(TRIPLE)
+    learn(lake)
+
+
+def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) -> None:
+    """It failed where a worker came to it. Whatever of the machine was mended since, the next command may try again."""
+    lake.write_job(identity="strict")
+    with command(lake) as now:
+        plan = now.plan
+        spec = replace(lake.worker_spec(), revision=now.uri, epoch=now.writer.epoch)
+        campaign = Campaign(plan, spec, now.writer, "", now.progress, lambda _: None)
+        campaign._take(Noticed(*astuple(RARE)[:3], worker="w-1"), {}, {})
+        campaign._take(Noticed("folder", "/logs", "model.py:9", "w-1"), {}, {})
+        campaign._flush()
+    assert [record["name"] for record in lake.records() if record["t"] == "noticed"] == ["/logs"]
+    learn(lake)
+
+
+# ---- packages -----------------------------------------------------------------------------------------------
+
+
+def test_packages_that_changed_are_said_until_the_run_is_published(lake: Lake) -> None:
+    """The second command fails after its first shard; the third, under the same package, publishes and says it."""
+    with command(lake) as now:
+        now.learn("1.0")
+        now.score(1)
+    with command(lake) as now:
+        now.learn("1.1")
+        now.score(1)
+    assert remarks_of(LakeStorage(), lake.request().run_uri) == [("note", changed("mylib 1.0 → 1.1"))]
+    with command(lake) as now:
+        now.learn("1.1")
+        assert now.notes == [changed("mylib 1.0 → 1.1")]
+        now.score()
+        now.publish()
+    assert versions(now) == ["1.0", "1.1"]
+    assert remarks_of(LakeStorage(), lake.request().run_uri) == []
+    lake.write_file("part-03.parquet", 6000, 1500)
+    with command(lake) as now:
+        now.learn("1.2")
+        assert now.notes == [changed("mylib 1.0 → 1.1, mylib 1.1 → 1.2")]
+        assert versions(now) == ["1.0", "1.1"]
+        now.score()
+    assert versions(now) == ["1.0", "1.1", "1.2"]
+
+
+def test_packages_with_which_nothing_was_scored_count_for_nothing(lake: Lake) -> None:
+    """A command fails at once under another release, which is taken back: nothing changed."""
+    with command(lake) as now:
+        now.learn("1.0")
+        now.score(1)
+    with command(lake) as now:
+        now.learn("1.1")
+    with command(lake) as now:
+        now.learn("1.0")
+        assert now.notes == []
+        now.score()
+    assert versions(now) == ["1.0"]
+
+
+def test_results_that_are_taken_over_were_not_scored_with_the_packages_of_now() -> None:
+    about = Remarks()
+    about.fold({"t": "packages", "loaded": {"mylib": {"version": "1.1"}}})
+    about.fold({"t": "receipt", "adopted_from": "r1"})
+    assert about.loaded == {}
+    about.fold({"t": "receipt", "adopted_from": ""})
+    assert about.loaded == {"mylib": (Package("1.1"),)}
+
+
+def test_packages_are_said_where_nothing_is_left_to_score(lake: Lake) -> None:
+    """A gate refused the run, its limit is relaxed, and the repeated command needs no preflight."""
+    for version in ("1.0", "1.1"):
+        with command(lake) as now:
+            now.learn(version)
+            now.score(4)
+    with command(lake) as now:
+        outside.learn(lake.request().job, Loaded(""), (), now.writer)
+        assert now.notes == [changed("mylib 1.0 → 1.1")]
+
+
+def test_files_of_a_package_that_were_loaded_at_any_time_are_compared() -> None:
+    """An editable package's, and data, are known by what was loaded or read of them, each time others."""
+    states = added({}, {"a": Package("1", own={"x.py": "1"}, read={"v": "1"})})
+    states = added(states, {"a": Package("1", own={"y.py": "1"}, read={"w": "1"})})
+    assert changes(states) == []
+    assert changes(added(states, {"a": Package("1", own={"y.py": "2"})})) == ["a 1 was edited in place (y.py)"]
+    assert changes(added(states, {"a": Package("1", read={"v": "2"})})) == ["a 1 was edited in place (v)"]
+    assert states_from_json(states_as_json(states)) == states
+
+
+# ---- what preflight said, and what made shards old ----------------------------------------------------------
+
+
+def test_what_preflight_said_is_there_while_nothing_is_tried_anew(lake: Lake) -> None:
+    """The next preflight says it again, or something else; a command that scores nothing has none."""
+    with command(lake) as now:
+        now.learn("1.0", "the model writes over its batch")
+        now.score()
+    with command(lake) as now:
+        outside.learn(lake.request().job, Loaded(""), (), now.writer)
+        assert now.notes == ["the model writes over its batch"]
+        now.learn("1.0")
+        assert now.notes == []
+
+
+def test_what_made_shards_old_stays_told(lake: Lake) -> None:
+    """Not only by the command that planned them anew, which may fail."""
+    with command(lake) as now:
+        now.score()
+        assert now.writer.state.about.again == ()
+        now.publish()
+    lake.write_model(TRIPLE)
+    why = "model.py changed: 8 of 8 shards are scored again"
+    for shards in (1, 1, 8):
+        with command(lake) as now:
+            assert now.writer.state.about.again == (why,)
+            now.score(shards)
+            assert remarks_of(LakeStorage(), lake.request().run_uri) == [("again", why)]
+    lake.write_file("part-03.parquet", 6000, 1500)
+    with command(lake) as now:
+        assert now.writer.state.about.again == (why, "part-03.parquet changed: 2 of 8 shards are scored again")
+        assert now.writer.state.about.as_json()["again"] == list(now.writer.state.about.again)
+
+
+def test_a_command_killed_before_it_had_a_plan_hides_no_reason(lake: Lake) -> None:
+    """Nor does one that was replaced by another change before it had any result."""
+    with command(lake) as now:
+        now.score()
+        now.publish()
+    request = lake.request()
+    with tenure(request, f"{request.run_uri}/r2", "score", keep=False):
+        pass
+    lake.write_model(TRIPLE)
+    with command(lake) as now:
+        assert now.writer.state.about.again == ("model.py changed: 8 of 8 shards are scored again",)
+    (lake.folder / "vocab.json").write_text("{}")
+    with command(lake) as now:
+        assert now.writer.state.about.again == ("model.py changed, vocab.json is new: 8 of 8 shards are scored again",)
+
+
+def test_what_is_put_back_is_not_scored_again_and_not_said_to_be(lake: Lake) -> None:
+    """The published results are taken over after all."""
+    before = (lake.folder / "model.py").read_text()
+    with command(lake) as now:
+        now.score()
+        now.publish()
+    lake.write_model(TRIPLE)
+    with command(lake) as now:
+        now.score(1)
+    lake.write_model(before)
+    with command(lake) as now:
+        assert now.progress.done_shards == 8
+        assert now.writer.state.about.again == ()
+
+
+# ---- where it is told ---------------------------------------------------------------------------------------
+
+
+def test_a_run_that_failed_tells_it_in_the_terminal_and_in_status(lake: Lake) -> None:
+    """The terminal of the command, and `status` once that is closed."""
+    with command(lake) as now:
+        now.score(1)
+    lake.write_model(TRIPLE)
+    with command(lake) as now:
+        now.learn("1.0", "the model writes over its batch")
+        now.writer.append([WORKER_SAW])
+    request = lake.request()
+    told = [
+        "  again      model.py changed: 8 of 8 shards are scored again",
+        "  note       the model writes over its batch",
+        f"  note       {SAID}",
+    ]
+    for text in (summary.after_failure(request), summary.status_text(summary.status(request))):
+        assert [each for each in text.splitlines() if each.startswith(("  again", "  note"))] == told
+
+
+def test_the_pages_of_a_run_tell_it(lake: Lake) -> None:
+    """Of one that failed and of one that is published."""
+    with command(lake) as now:
+        now.score(1)
+    lake.write_model(TRIPLE)
+    with command(lake) as now:
+        now.writer.append([WORKER_SAW])
+        about = now.writer.state.about
+    _, failed = _failure(lake.request(), ShardsFailed("7 of 8 shards have no result"), None)
+    scored = Scored(1, 1, "", False, Progress(), warnings=about.notes(0), again=about.again)
+    published = _summary(lake.request(), scored, PUBLISHED, "published as #1", [])
+    for word, text in [("again", "model.py changed: 8 of 8 shards are scored again"), ("note", SAID)]:
+        assert f"- {word}: {markdown(text)}" in failed.splitlines()
+        assert f"| {word} | {markdown(text)} |" in published.splitlines()
+
+
+def test_a_finished_run_is_told_from_its_manifest() -> None:
+    """Also from one of before, whose packages have one state each, or which has none of this."""
+    about = Remarks(
+        preflight=("the model writes over its batch",),
+        outside=Collection([Seen("database", "/d.sqlite", "p.py:1")]),
+        loaded={"numpy": (Package("0.1"),), "not-installed-here": (Package("1"),)},
+    )
+    kept = json.loads(json.dumps(about.as_json()))
+    for manifest in (kept, {**kept, "loaded": {"numpy": {"version": "0.1"}, "not-installed-here": {"version": "1"}}}):
+        wrote, cut, packages, database = of_finished(manifest).notes(1000)
+        assert wrote == "the model writes over its batch"
+        assert cut.startswith("1,000 batches failed and were scored in parts")
+        assert packages.startswith("packages changed since this run was begun, and what is scored stays: numpy 0.1 → ")
+        assert database.startswith("p.py opens the database /d.sqlite")
+    assert of_finished({}).notes(0) == ()

@@ -477,7 +477,9 @@ def try_all(folder: str) -> None:
 
 def become(root: Path, way: Way) -> str:
     """What becomes of one way, with what was said."""
-    from nightjar.inference import outside, run
+    from nightjar.inference import run
+    from nightjar.inference.remarks import Remarks
+    from nightjar.inference.witness.packages import added, from_json
 
     lay(root, way)
     # Whoever is scored again needs no preflight to be told of.
@@ -497,7 +499,8 @@ def become(root: Path, way: Way) -> str:
     if said:
         return f"{SAID}: {said}"
     after, _ = preflight(root)
-    if changed := outside.others(before.packages, after.packages):
+    about = Remarks(loaded=added({}, from_json(before.packages)), tried=after.packages, unproven=True)
+    if changed := about.notes(0):
         return f"{SAID}: {changed}"
     if way.rows and (noticed := score(root)):
         return f"{SAID}: {noticed}"
