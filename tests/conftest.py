@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,9 +67,20 @@ def prefect_api(prefect_home: Path) -> Iterator[str]:
             return False
 
     wait_until(healthy, 120, "the Prefect server answers")
+    with sqlite3.connect(prefect_home / "prefect.db") as made, sqlite3.connect(prefect_home / "empty.db") as empty:
+        made.backup(empty)
     yield api.url
     api.process.terminate()
     api.process.wait(timeout=30)
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, prefect_api: str, prefect_home: Path) -> Path:
+    """A Prefect home for a server of the test's own: its database is empty, but made, which takes that server long."""
+    home = tmp_path / "prefect"
+    home.mkdir()
+    shutil.copy(prefect_home / "empty.db", home / "prefect.db")
+    return home
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ def score(batch):
 '''
 
 
+@pytest.mark.usefixtures("own_home")
 def test_a_command_killed_in_mid_score_continues_where_it_stopped(lake: Lake, tmp_path: Path) -> None:
     """Same rows and metrics as a run never killed, committed shards untouched, and no process left behind."""
     lake.write_model(STOPS)

@@ -60,9 +60,9 @@ PROXY = "http://127.0.0.1:9"
 LOOPBACK = "127.0.0.1,localhost"
 
 
-def test_the_own_server_is_not_asked_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_own_server_is_not_asked_through_a_proxy(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By nobody: this process with httpx and Prefect's client, or one that it starts."""
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.setenv("PREFECT_HOME", str(own_home))
     for name, value in {"http_proxy": PROXY, "HTTP_PROXY": PROXY, "no_proxy": "", "NO_PROXY": ""}.items():
         monkeypatch.setenv(name, value)
     with own_server() as url:

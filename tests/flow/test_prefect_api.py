@@ -238,10 +238,12 @@ def _limit_by_doctor(lake: Lake, env: dict[str, str]) -> tuple[bool, str, str]:
     return found["ok"], found["found"], found["remedy"]
 
 
-def test_without_an_api_check_asks_the_server_that_a_run_would_start(tmp_path: Path, no_leftovers: None) -> None:
+def test_without_an_api_check_asks_the_server_that_a_run_would_start(
+    tmp_path: Path, own_home: Path, no_leftovers: None
+) -> None:
     """It has the limits of this machine's database. `doctor`, which starts nothing, says what it cannot know."""
     lake = Lake(tmp_path / "lake").ready(resources__concurrency_limit="gpus")
-    env = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "home")}
+    env = {"PREFECT_API_URL": "", "PREFECT_HOME": str(own_home)}
     checked = command("check", lake.job_path, "--json", env=env)
     said = (
         "resources.concurrency_limit: Prefect has no limit 'gpus'; create it with `prefect gcl create gpus --limit 1`"
@@ -255,10 +257,10 @@ def test_without_an_api_check_asks_the_server_that_a_run_would_start(tmp_path: P
 
 
 def test_the_own_server_has_the_limits_of_the_machine_s_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_leftovers: None
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, no_leftovers: None
 ) -> None:
     """What the note says: a limit that was made once is there for the server of the next run."""
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.setenv("PREFECT_HOME", str(own_home))
     for turn in range(2):
         with own_server() as url, client(url) as asked:
             if turn == 0:

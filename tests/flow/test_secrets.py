@@ -125,7 +125,7 @@ def records_of(database: Path) -> dict[str, bytes]:
 class Planted:
     """A lake on S3, and secrets of this test's own in the environment of what scores it."""
 
-    def __init__(self, folder: Path, server: S3Server) -> None:
+    def __init__(self, folder: Path, server: S3Server, home: Path) -> None:
         self.lake = Lake(folder)
         self.bucket = server.create_bucket(f"planted-{uuid.uuid4().hex[:8]}")
         self.storage = LakeStorage(
@@ -142,7 +142,7 @@ class Planted:
             "AWS_ENDPOINT_URL": server.endpoint,
             "RAY_AUTH_MODE": "token",
             "PREFECT_API_URL": "",
-            "PREFECT_HOME": str(folder / "prefect"),
+            "PREFECT_HOME": str(home),
         }
         self.lake.write_model(MODEL)
         self.lake.write_job(
@@ -187,8 +187,8 @@ class Planted:
 
 
 @pytest.fixture
-def planted(tmp_path: Path, server: S3Server) -> Planted:
-    return Planted(tmp_path, server)
+def planted(tmp_path: Path, server: S3Server, own_home: Path) -> Planted:
+    return Planted(tmp_path, server, own_home)
 
 
 def assert_clean(searched: Searched, secrets: dict[str, str]) -> None:
@@ -201,7 +201,13 @@ def assert_clean(searched: Searched, secrets: dict[str, str]) -> None:
     assert any("logs/raylet" in name for name in searched.places["Ray's session"])
 
 
-@pytest.mark.parametrize("words", [(), ("--verbose",)], ids=["quiet", "verbose"])
+LOUD = pytest.mark.parametrize(
+    "words", [pytest.param((), id="quiet", marks=pytest.mark.long), pytest.param(("--verbose",), id="verbose")]
+)
+"""A quiet run says less of the same."""
+
+
+@LOUD
 def test_a_run_that_publishes_leaves_no_secret(planted: Planted, words: tuple[str, ...]) -> None:
     """Its Prefect server asks for a password; keys are S3's and Ray's, all in the environment."""
     password = {
@@ -214,7 +220,7 @@ def test_a_run_that_publishes_leaves_no_secret(planted: Planted, words: tuple[st
     assert_clean(searched, {**planted.secrets, "password": "planted-password-of-prefect"})
 
 
-@pytest.mark.parametrize("words", [(), ("--verbose",)], ids=["quiet", "verbose"])
+@LOUD
 def test_a_run_that_fails_leaves_no_secret(planted: Planted, words: tuple[str, ...]) -> None:
     """One file is damaged: failures are where programs say too much."""
     planted.add("part-9.parquet", b"PAR1 damaged PAR1")

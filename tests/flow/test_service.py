@@ -232,26 +232,26 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
     assert serving.process.returncode == 0
 
 
-def test_serving_outlives_an_api_that_is_away(tmp_path: Path) -> None:
+def test_serving_outlives_an_api_that_is_away(tmp_path: Path, own_home: Path) -> None:
     """Prefect's runner ends itself, and the run that is going on, after three polls without an answer."""
     lake = Lake(tmp_path / "jobs" / "patient").ready(name="patient")
-    port, home = free_port(), tmp_path / "home"
+    port = free_port()
     api = f"http://127.0.0.1:{port}/api"
     env = {
         "PREFECT_API_URL": api,
-        "PREFECT_HOME": str(home),
+        "PREFECT_HOME": str(own_home),
         "PREFECT_CLIENT_MAX_RETRIES": "2",  # a busy server may say 503 once
         "PREFECT_RUNNER_POLL_FREQUENCY": "1",
     }
 
     with ExitStack() as stack:
-        with prefect_server(home, port):
+        with prefect_server(own_home, port):
             serving = stack.enter_context(service(tmp_path, "serve", tmp_path / "jobs", env=env))
             wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
         wait_until(lambda: serving.says("Prefect's API is away"), 60, "it says that the API is away")
         # Some ten polls long; `says` sees that it is still there.
         assert not is_true(lambda: serving.says("API is back"), 12)
-        stack.enter_context(prefect_server(home, port))
+        stack.enter_context(prefect_server(own_home, port))
         wait_until(lambda: serving.says("Prefect's API is back"), 60, "it says that the API is back")
         ran = ended(api, start_run(api, deployments(api, "patient")["patient"], date="2026-11-19"))
         assert ran.state_name == "Completed", ran.state
@@ -259,12 +259,12 @@ def test_serving_outlives_an_api_that_is_away(tmp_path: Path) -> None:
         assert serving.log.read_text().count("Prefect's API is away") <= 2  # the polls for runs, and for cancelled ones
 
 
-def test_serving_ends_with_its_own_server(tmp_path: Path) -> None:
+def test_serving_ends_with_its_own_server(tmp_path: Path, own_home: Path) -> None:
     """It would never fire again: one sentence, and an exit code that a service manager acts on."""
     Lake(tmp_path / "jobs" / "orphan").ready(name="orphan")
     env = {
         "PREFECT_API_URL": "",
-        "PREFECT_HOME": str(tmp_path / "home"),
+        "PREFECT_HOME": str(own_home),
         "PREFECT_CLIENT_MAX_RETRIES": "2",  # a busy server may say 503 once
         "PREFECT_RUNNER_POLL_FREQUENCY": "1",
     }
