@@ -37,7 +37,9 @@ def lake(tmp_path: Path) -> Lake:
     lake.write_file("a.parquet", 0, 1)
     venv.create(lake.folder / ".venv", with_pip=False)
     (site,) = (lake.folder / ".venv").glob("lib/python3*/site-packages")
-    (site / "these.pth").write_text("\n".join([*filter(None, sys.path), str(lake.folder / "helpers")]))
+    places = [*filter(None, sys.path), str(lake.folder / "helpers")]
+    # As places of packages: Nightjar itself may be installed as editable, which is a line in one of them.
+    (site / "these.pth").write_text("\n".join(f"import site; site.addsitedir({place!r})" for place in places))
     (site / "weights.py").write_text("W = 3\n")
     (site / "lazy.py").write_text("W = 5\n")
     (site / "acme").mkdir()
