@@ -18,7 +18,7 @@ _SENTENCES = {
     "folder": "names the folder {name}, which is not part of this run's identity; if files there are read, name them "
     "in `model.path` or put them beside the job",
     "live": "reads {name} in the job's folder as it is now, not as it was when the run began; open it beside the "
-    "module: Path(__file__).parent",
+    "module, Path(__file__).parent, and list it in `model.code` if it is left out there",
     "module": "imports {name}, which is not part of this run's identity; put it beside the job, or install it",
     "library": "loads {name}, which is not part of this run's identity; put it beside the job, or install it",
     "environment": "reads {name} of the environment, which is not part of this run's identity; write it into "
