@@ -22,7 +22,7 @@ test: $(VENV)/.installed-dev $(VENV)/.installed-system check  ## Lint, types and
 	$(BIN)/python $(FLIGHTS)/train.py
 	$(BIN)/python -m pytest
 
-test-long: $(VENV)/.installed-dev $(VENV)/.installed-system  ## What takes hundreds of rounds, and is not part of `test`
+test-long: $(VENV)/.installed-dev $(VENV)/.installed-system  ## What takes too long for `test`: hundreds of rounds, and slow siblings of its tests
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/python $(FLIGHTS)/train.py
 	$(BIN)/python -m pytest -m long

@@ -191,6 +191,7 @@ def test_a_lost_head_ends_the_command_with_one_message(gated: Gated) -> None:
     assert rows_of(gated.world.storage, gated.output, BEHEADED).differences(gated.quiet) == []
 
 
+@pytest.mark.long
 def test_a_driver_whose_cluster_was_replaced_says_so(gated: Gated, tmp_path: Path) -> None:
     """A new head at the old address knows nothing of the run: Ray may wait for it for ever, or ask for a token."""
     command, job = [sys.executable, "-c", DRIVER], str(gated.lake.job_path)

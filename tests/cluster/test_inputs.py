@@ -389,7 +389,7 @@ def long_texts(lake: Lake, form: str) -> pa.Array:
 
 
 @pytest.mark.perf
-@pytest.mark.parametrize("form", ["plain", "in lists"])
+@pytest.mark.parametrize("form", [pytest.param("plain", marks=pytest.mark.long), "in lists"])
 def test_more_text_in_a_column_chunk_than_32_bits_address(lake: Lake, form: str) -> None:
     """Read, carried and written, one row of it quarantined, though no one array can hold it. Takes 6 GB of memory."""
     texts = long_texts(lake, form)

@@ -126,13 +126,16 @@ def lake_of(lake: Lake, files: list[tuple[str, int, int]], model: str) -> Lake:
     return lake
 
 
-@pytest.mark.parametrize("files", [ONE_ROW_GROUP, FILES], ids=["one-row-group", "files"])
+@pytest.mark.parametrize(
+    "files", [pytest.param(ONE_ROW_GROUP, id="one-row-group", marks=pytest.mark.long), pytest.param(FILES, id="files")]
+)
 def test_a_row_that_hangs_the_model_may_be_the_first(lake: Lake, files: list[tuple[str, int, int]]) -> None:
     """Preflight meets it, too, and scores elsewhere: the model is well."""
     lake_of(lake, files, HANGS_AT_A_ROW.replace("5300", "7")).run()
     assert lake.published()["id"].tolist() == [i for i in range(2000) if i != 7]
 
 
+@pytest.mark.long
 def test_a_row_that_hangs_the_model_may_come_after_a_bad_file(lake: Lake) -> None:
     """Where preflight hung is not where it began: it goes on after that place."""
     bad = 'if 0 in batch["x"]:\n        raise ValueError("not this row")\n    if 7 in'

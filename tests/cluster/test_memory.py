@@ -43,7 +43,9 @@ def score(batch):
 '''
 
 
-@pytest.mark.parametrize(("own", "arenas"), [({}, 1), ({"MALLOC_ARENA_MAX": "3"}, 3)])
+@pytest.mark.parametrize(
+    ("own", "arenas"), [({}, 1), pytest.param({"MALLOC_ARENA_MAX": "3"}, 3, marks=pytest.mark.long)]
+)
 def test_actors_keep_pages_unless_the_environment_says_otherwise(
     lake: Lake, prefect_api: str, own: dict[str, str], arenas: int
 ) -> None:

@@ -115,6 +115,7 @@ def test_a_process_that_is_lost_over_it_ends_the_run(lake: Lake) -> None:
         in_two_steps(lake, (lake.folder / "again").touch)
 
 
+@pytest.mark.long
 def test_what_is_no_longer_there_cannot_be_compared_and_is_said(lake: Lake) -> None:
     """Input overwritten after it was scored: the parts hold the rows of the file that was planned."""
     lake.write_model(model())

@@ -173,7 +173,11 @@ class TestServerErrors:
         bucket.assert_published_once("bursts", rows)
 
     @pytest.mark.parametrize(
-        "lost", [answer_lost, answer_replaced(503, "ServiceUnavailable")], ids=["connection cut", "503"]
+        "lost",
+        [
+            pytest.param(answer_lost, id="connection cut"),
+            pytest.param(answer_replaced(503, "ServiceUnavailable"), id="503", marks=pytest.mark.long),
+        ],
     )
     def test_lost_answers_to_everything_that_is_written_double_nothing(
         self, bucket: OnS3, rows: pd.DataFrame, storage: LakeStorage, proxy: FaultProxy, lost: Action
@@ -236,7 +240,10 @@ EXPIRE_AT = {
 }
 
 
-@pytest.mark.parametrize("moment", EXPIRE_AT)
+@pytest.mark.parametrize(
+    "moment",
+    [*(pytest.param(each, marks=pytest.mark.long) for each in ("scoring", "the audit")), pytest.param("publication")],
+)
 class TestExpiredCredentials:
     """Credentials that end in mid-run: the run says so and stops; with new ones the same command goes on."""
 
@@ -307,7 +314,9 @@ def assert_readers_see_what_they_saw(lake: Lake, before: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(lake.published(LONG_AGO), before)
 
 
-@pytest.mark.parametrize("stored", [0.5, 0.0], ids=["torn", "empty"])
+@pytest.mark.parametrize(
+    "stored", [pytest.param(0.5, id="torn"), pytest.param(0.0, id="empty", marks=pytest.mark.long)]
+)
 def test_a_part_that_was_not_stored_whole_is_found_by_the_audit(lake: Lake, stored: float) -> None:
     """The store said that all was well; nothing is published, and the message names the shard."""
     lake.ready().run(run_id=LONG_AGO)

@@ -308,6 +308,7 @@ def steps(lake: Lake) -> list[str]:
     return [record["writer"]["task"] for record in lake.records() if record["t"] == "opened"]
 
 
+@pytest.mark.long
 def test_an_api_that_hangs_does_not_stop_scoring_and_is_caught_up_with(
     tmp_path: Path, server_of_our_own: Server
 ) -> None:

@@ -180,6 +180,7 @@ def test_retry_of_a_run_that_never_was(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_retry_of_a_limited_run_stays_limited(tmp_path: Path, api_env: dict[str, str]) -> None:
     """Whoever continues it under its name: it is never published."""
     lake = Lake(tmp_path).ready(name="tasted")

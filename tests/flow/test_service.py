@@ -232,6 +232,7 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
     assert serving.process.returncode == 0
 
 
+@pytest.mark.long
 def test_serving_outlives_an_api_that_is_away(tmp_path: Path, own_home: Path) -> None:
     """Prefect's runner ends itself, and the run that is going on, after three polls without an answer."""
     lake = Lake(tmp_path / "jobs" / "patient").ready(name="patient")
