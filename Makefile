@@ -17,7 +17,7 @@ run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, sco
 	$(BIN)/nightjar run $(FLIGHTS)/job.yaml
 	$(BIN)/python $(FLIGHTS)/evaluate.py
 
-test: $(VENV)/.installed-dev $(VENV)/.installed-system check  ## Lint, types and every test
+test: $(VENV)/.installed-dev $(VENV)/.installed-system check  ## Lint, types and tests
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/python $(FLIGHTS)/train.py
 	$(BIN)/python -m pytest
