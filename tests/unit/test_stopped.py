@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -39,17 +40,22 @@ def begin(output: Path, name: str, seen_dying: bool) -> BaseProcess:
     return process
 
 
+def send(command: BaseProcess, what: signal.Signals) -> None:
+    """To a command that may end at this moment: its parent is the server, which lets go of its number."""
+    if command.is_alive() and command.pid:
+        with suppress(ProcessLookupError):
+            os.kill(command.pid, what)
+
+
 def disturb(commands: list[BaseProcess], dice: random.Random) -> None:
     """Stop, wake and kill at random for a while; who is left stopped is woken at the end."""
     for _ in range(dice.randint(3, 12)):
         time.sleep(dice.uniform(0, 0.15))
         command = dice.choice(commands)
         what = dice.choices([signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL], [6, 4, 1])[0]
-        if command.is_alive() and command.pid:
-            os.kill(command.pid, what)
+        send(command, what)
     for command in commands:
-        if command.is_alive() and command.pid:
-            os.kill(command.pid, signal.SIGCONT)
+        send(command, signal.SIGCONT)
 
 
 def play(output: Path, seed: int) -> None:
