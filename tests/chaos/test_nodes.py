@@ -177,7 +177,8 @@ def test_a_lost_head_ends_the_command_with_one_message(gated: Gated) -> None:
     assert json.loads(command.said)["state"] == "failed"
     first, *notes = command.trouble.strip().splitlines()
     assert first.startswith("nightjar: ")
-    assert all(note.startswith(("What was committed", "  so far", "  note", "  look", "  repeat")) for note in notes), notes
+    starts = ("What was committed", "  so far", "  note", "  look", "  repeat")
+    assert all(note.startswith(starts) for note in notes), notes
     wait_until(lambda: not running([*command.started, *scoring]), ENDS_S, "nothing of it runs")
     assert BEHEADED not in publish.newest(gated.world.storage, gated.output).runs
 
