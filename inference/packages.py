@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from importlib import metadata
-from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -79,10 +79,7 @@ def is_installed(module: str, outside: str = "") -> bool:
 
 def places_of(module: str) -> list[str]:
     """Where an installed module's package lies: its folders, or its file."""
-    try:
-        spec = importlib.util.find_spec(module.partition(".")[0])
-    except ValueError:  # loaded by hand, without a spec
-        spec = None
+    spec = _spec(module.partition(".")[0])
     if spec is None:
         return []
     return list(spec.submodule_search_locations or filter(None, [spec.origin]))
@@ -172,11 +169,14 @@ def _known(top: str) -> str:
         return ""
 
 
+def _spec(top: str) -> ModuleSpec | None:
+    with suppress(ValueError):  # loaded by hand, without a spec
+        return importlib.util.find_spec(top)
+    return None
+
+
 def _files(top: str, outside: str) -> Iterator[tuple[str, Path]]:
-    try:
-        spec = importlib.util.find_spec(top)
-    except ValueError:  # loaded by hand, without a spec
-        spec = None
+    spec = _spec(top)
     if spec is None:
         raise LookupError(top)
     if not spec.submodule_search_locations:
