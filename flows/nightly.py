@@ -31,7 +31,7 @@ from pydantic import Field
 
 from nightjar.flows import artifacts, events
 from nightjar.flows.api import is_away, no_such_limit, was_cancelled, worker_env
-from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, is_connected, lifelines
+from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, ended, is_connected, lifelines
 from nightjar.flows.cluster.local import has_ended
 from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
@@ -349,22 +349,13 @@ def _slot(limit: str) -> ExitStack:
 
 
 def _result(future: Any, succession: Succession | None = None) -> Any:
-    """A task's result, waited for in a thread: a signal that arrives inside Ray's own wait is lost.
+    """A task's result.
 
     Raises:
         RunFailed: the task's process, or the whole cluster, was lost.
         Held: another writer has taken the run over, and nothing was heard of the task since.
     """
-    done = threading.Event()
-    needed = lifelines()
-
-    def wait() -> None:
-        try:
-            future.wait()
-        finally:
-            done.set()
-
-    threading.Thread(target=wait, daemon=True, name="nightjar-wait").start()
+    done, needed = ended(future), lifelines()
     while not done.wait(_LOOK_S):
         # Ray says so itself, and of which task; but where another head has taken the place of the lost one it may wait
         # for ever.

@@ -23,6 +23,7 @@ import psutil
 import ray
 from prefect.task_runners import TaskRunner
 from prefect_ray import RayTaskRunner
+from prefect_ray.task_runners import PrefectRayFuture
 from ray._private import worker as ray_worker
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -44,10 +45,20 @@ ADDRESS = "NIGHTJAR_RAY"
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 LOST = "the Ray cluster of this run was lost"
+_QUESTION_S = 0.5
+"""So long Ray is asked for a task's end at a time."""
+
+_ANSWER_S = 10.0
+"""So long a question that lasts longer is waited for, when the cluster is let go of."""
+
 _joined = threading.Event()
 """Set while this process hangs on a cluster that it joined here."""
 _failed = threading.Event()
 """Set when something was raised meanwhile, wherever it was caught: then Ray's logs are wanted."""
+_asking: set[threading.Thread] = set()
+"""Those that wait for tasks of the cluster."""
+_let_go = threading.Event()
+"""Set when they have to end: the connection is about to be taken down."""
 
 
 class ClusterRunner(RayTaskRunner):  # type: ignore[misc]
@@ -132,11 +143,16 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
         warnings.filterwarnings("ignore", module=r"ray\.util\.client")
     with _own(job, env, options) if address is None else _elsewhere(address, job, env, options):
         _failed.clear()
+        _let_go.clear()
         _joined.set()
         try:
             yield
         finally:
             _joined.clear()
+            # A thread that is inside Ray's code while the connection is taken down faults, and the process with it.
+            _let_go.set()
+            for thread in list(_asking):
+                thread.join(_ANSWER_S)
 
 
 def _own(job: Job, env: dict[str, str], options: dict[str, Any]) -> AbstractContextManager[None]:
@@ -155,6 +171,28 @@ def _elsewhere(address: str, job: Job, env: dict[str, str], options: dict[str, A
             yield
         finally:
             ray.shutdown()
+
+
+def ended(task: PrefectRayFuture[Any]) -> threading.Event:
+    """Set once the task has ended. A signal that arrives inside Ray's own wait is lost: this waits in a thread.
+
+    Never set if the cluster is let go of before that.
+    """
+    done = threading.Event()
+
+    def ask() -> None:
+        try:
+            while task._final_state is None and not _let_go.is_set():
+                task.wait(_QUESTION_S)
+        finally:
+            _asking.discard(threading.current_thread())
+            if not _let_go.is_set():
+                done.set()
+
+    thread = threading.Thread(target=ask, daemon=True, name="nightjar-wait")
+    _asking.add(thread)
+    thread.start()
+    return done
 
 
 def _note_failure(error: type[BaseException] | None, *_: object) -> None:

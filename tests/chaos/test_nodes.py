@@ -48,6 +48,7 @@ class Gated:
 DRIVER = '''
 import sys
 import threading
+import time
 
 from nightjar.flows.cluster import call, cluster
 from nightjar.flows.nightly import _result
@@ -58,8 +59,10 @@ from nightjar.inference.jobfile import load_job
 class Never:
     """The future of a task whose end Ray never learns of."""
 
-    def wait(self):
-        threading.Event().wait()
+    _final_state = None
+
+    def wait(self, seconds):
+        time.sleep(seconds)
 
 
 try:

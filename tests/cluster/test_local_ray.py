@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 
 DRIVER = '''
 import sys
-import threading
+import time
 
 from nightjar.flows import nightly
 from nightjar.flows.cluster import cluster
@@ -33,8 +33,10 @@ from nightjar.inference.jobfile import load_job
 class Never:
     """The future of a task whose end Ray never learns of."""
 
-    def wait(self):
-        threading.Event().wait()
+    _final_state = None
+
+    def wait(self, seconds):
+        time.sleep(seconds)
 
 
 nightly._LOOK_S = 0.5

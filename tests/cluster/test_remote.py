@@ -36,6 +36,26 @@ from nightjar.inference.storage import LakeStorage, StorageSettings
 from s3 import S3Server
 from support import GATE, Lake, command, nightjar, permit, wait_until
 
+LEAVER = """
+import sys
+import time
+from uuid import uuid4
+
+import ray
+from prefect_ray.task_runners import PrefectRayFuture
+
+from nightjar.flows.cluster import cluster, ended
+from nightjar.inference.jobfile import load_job
+
+job = load_job(sys.argv[2])
+for _ in range(4):
+    with cluster(sys.argv[1], job, {}, verbose=False):
+        step = ray.remote(num_cpus=0)(lambda: time.sleep(3600)).remote()
+        assert not ended(PrefectRayFuture(uuid4(), step)).wait(0.2)
+print("left")
+"""
+"""Waits for a step as the flow does, and leaves the cluster before that has ended, again and again."""
+
 pytestmark = [pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
 
 FREED_S = 10.0
@@ -384,6 +404,13 @@ def test_the_actors_hold_the_gpus(remote: Remote, finished: dict[str, object]) -
     assert (rows["gpu"] == rows["visible"]).all()
     assert set(rows["arenas"]) == {1}, "how memory is held is for this cluster's actors, too"
     assert (rows.groupby("pid")["gpu"].nunique() == 1).all()
+
+
+def test_who_waits_for_a_step_is_called_back_before_the_cluster_is_left(remote: Remote, head: Head) -> None:
+    """A thread that Ray's own code still holds when the connection is taken down faults, nearly every time."""
+    leaver = [sys.executable, "-c", LEAVER, head.address, str(remote.lake.job_path)]
+    ended = subprocess.run(leaver, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "left\n"), ended.stderr
 
 
 def test_no_cluster_at_the_address_is_one_sentence(remote: Remote) -> None:

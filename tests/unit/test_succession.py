@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,10 @@ from nightjar.inference.writers import this_writer
 class Never:
     """The future of a step whose end Ray never tells of."""
 
-    def wait(self) -> None:
-        threading.Event().wait()
+    _final_state = None
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 def opens(run: Path, flow_run: str, task: str = "score", revision: int = 1) -> None:
