@@ -20,6 +20,7 @@ from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.types.entrypoint import EntrypointType
 
+from nightjar.flows.api import api_url
 from nightjar.flows.escaping import code
 from nightjar.flows.nightly import nightly
 from nightjar.flows.runner import PatientRunner
@@ -143,12 +144,15 @@ def _git_revision(folder: Path) -> str | None:
 
 @contextmanager
 def _api() -> Iterator[SyncPrefectClient]:
-    """A client whose failures are one sentence."""
+    """A client whose failures are one sentence. What was done before it failed stays, and is done again."""
     try:
         with get_client(sync_client=True) as client:
             yield client
     except (httpx.HTTPError, PrefectException, DeploymentApplyError, OSError) as error:
-        raise ClusterError(f"Prefect's API did not do it: {error}") from error
+        raise ClusterError(
+            f"Prefect at {api_url()} did not make or pause all the deployments: {error}. Repeat the command when it "
+            "answers; `nightjar doctor` shows what is wrong with it"
+        ) from error
 
 
 def deploy(folder: str, pool: str, ray: str | None = None) -> list[Deployed]:

@@ -102,7 +102,7 @@ class PrefectApi:
         """Raise a ClusterError if it is the own server, and has ended."""
         if self.process is not None and self.process.poll() is not None:
             said = self.said[-1] if self.said else "no message"
-            raise ClusterError(f"the local Prefect server of this command has ended, start it again: {said}")
+            raise ClusterError(f"the Prefect server that this command started has ended ({said}); repeat the command")
 
 
 def start_api(*, complete: bool = False) -> PrefectApi:

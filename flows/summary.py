@@ -211,6 +211,7 @@ def status(request: RunRequest) -> dict[str, Any]:
     failed = lost(request.storage, newest)
     return {
         "job": request.job.name,
+        "job_file": near(request.job_path),
         "run_id": request.run_id,
         "revision": newest.number,
         **explained(request, found),
@@ -264,7 +265,8 @@ def status_text(found: dict[str, Any]) -> str:
     lines += [f"  {word:<10} {line(text)}" for word, text in worded(found["again"], found["notes"])]
     lines += [f"  shard      {f['shard']}: {f['cause']}: {line(f['message'])}" for f in found["failures"]]
     if more := found["failed_shards"] - len(found["failures"]):
-        lines.append(f"             and {more:,} more: nightjar show JOB {found['run_id']} --lines N")
+        shown = shlex.join(["show", found["job_file"], found["run_id"], "--lines", str(found["failed_shards"])])
+        lines.append(f"             and {more:,} more: {typed('nightjar')} {shown}")
     return "\n".join([*lines, *command_lines(found)])
 
 
@@ -333,6 +335,7 @@ def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: 
         "run_id": request.run_id,
         "files": discovery.files.num_rows,
         "unreadable_files": discovery.unreadable,
+        "unread": discovery.unread,
         "rows": plan.rows,
         "shards": len(plan),
         "committed": done,
@@ -370,8 +373,8 @@ def plan_text(found: dict[str, Any]) -> str:
         f"{found['rows']:,} rows in {found['files']:,} files, {low:,} to {high:,} rows a shard"
     ]
     lines += [f"  again      {why}" for why in found["again"]]
-    if found["unreadable_files"]:
-        lines.append(f"  {found['unreadable_files']} files cannot be read; their shards will fail")
+    if found["unread"]:
+        lines.append(f"  note       {line(found['unread'])}")
     if "measured" in found:
         m = found["measured"]
         lines.append(

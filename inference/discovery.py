@@ -68,6 +68,17 @@ class Discovery:
         """Files whose footer could not be read."""
         return int(self.files.num_rows - self.files["error"].null_count)
 
+    @property
+    def unread(self) -> str:
+        """Which these are, by the first of them, and what becomes of them; empty where there are none."""
+        if not self.unreadable:
+            return ""
+        why = self.files["error"].drop_null()[0].as_py()
+        if self.unreadable == 1:
+            return f"1 file cannot be read; its shard will fail: {why}. Replace or remove it"
+        those = f"{self.unreadable:,} files cannot be read; their shards will fail"
+        return f"{those}. The first: {why}. Replace or remove them"
+
 
 def discover(storage: Storage, job: Job) -> Discovery:
     """List the input and read every footer. If a file was deleted in between, what replaces it may not be listed yet:

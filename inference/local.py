@@ -118,13 +118,17 @@ def _replay_here(
     """Yields each step as it begins, and at last what came of the row."""
     revision = revs.newest_revision(request.storage, request.run_uri)
     if revision is None or revision.state.planned is None:
-        raise JobError(f"there is no run {request.run_id!r} of this job in {request.output}")
+        raise JobError(
+            f"there is no run {request.run_id!r} of this job in {request.output}; "
+            f"`nightjar runs {request.job_path}` lists them"
+        )
     fingerprint = revision.state.planned["fingerprint"]
     plan = revs.read_plan(request.storage, revision.uri, revision.state, fingerprint)
     shard = plan.shard(shard_id) if plan else None
     if shard is None:
         raise JobError(
-            f"--shard {shard_id}: the run {request.run_id!r} has no such shard; its shards are in the report"
+            f"--shard {shard_id}: the run {request.run_id!r} has no such shard; "
+            f"`nightjar show {request.job_path} {request.run_id}` lists its shards"
         )
     piece = _piece(shard, row, file)
     request, changed = _as_then(request, revision, live)

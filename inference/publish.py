@@ -119,7 +119,7 @@ def snapshot(storage: Storage, output: str, number: int) -> Snapshot:
     try:
         content = json.loads(storage.read(_uri(output, number)))
     except Missing:
-        raise JobError(f"there is no publication {number} in {output}") from None
+        raise JobError(f"there is no publication {number} in {output}; `nightjar publications` lists them") from None
     runs = {run: known(Published, published) for run, published in content["runs"].items()}
     origin = known(Origin, content["origin"]) if "origin" in content else _told(content["note"])
     return Snapshot(content["number"], runs, content["at"], content["note"], origin)

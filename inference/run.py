@@ -192,8 +192,8 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     warnings += [gate.sentence for gate in judge_input(request, discovery) if not gate.passed]
     if lacking := awaited(request.storage, request.job):
         warnings.append(f"a run begun now would be {lacking.sentence}")
-    if discovery.unreadable:
-        warnings.append(f"{discovery.unreadable} files cannot be read: their shards will fail")
+    if discovery.unread:
+        warnings.append(discovery.unread)
     warnings += sample_notes(spec, sampled)
     columns = readers_schema(output_schema(request.job, discovery.schema))
     return Checked(

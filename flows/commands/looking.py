@@ -75,7 +75,7 @@ def runs(
         return
     out.print(tables.runs(request, found))
     for line, why in zip(found, told, strict=True):
-        if why["cause"] or why["tried_again"]:
+        if why["cause"] or why["tried_again"] or why["commands"]:
             tell(summary.reason_text(line.run_id, why))
 
 

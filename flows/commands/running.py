@@ -48,7 +48,8 @@ def run(
 ) -> None:
     """Score, check and publish; run again, it continues.
 
-    Exit codes: 0 published (or done as asked), 1 the run failed, 2 bad job or usage, 3 held by another writer.
+    Exit codes: 0 published (or done as asked), 1 the run failed, 2 job, command or cluster must be changed,
+    3 held by another writer, 130 interrupted.
     """
     from nightjar.inference.request import make_request
 

@@ -276,7 +276,7 @@ def test_serving_ends_with_its_own_server(tmp_path: Path, own_home: Path) -> Non
         serving.process.wait(60)
     said = serving.log.read_text()
     assert serving.process.returncode == 2
-    assert "nightjar: the local Prefect server of this command has ended, start it again" in said
+    assert "nightjar: the Prefect server that this command started has ended (" in said
     assert "Traceback" not in said
 
 
