@@ -168,6 +168,8 @@ class _Walk:
             name = prefix + entry.name
             if entry.name in _NEVER or entry.path == self.job.model.path or (environment and entry.name in _IN_PLACE):
                 continue
+            if entry.name.startswith(".."):  # a mount of Kubernetes has its files there, too, named anew at each mount
+                continue
             if entry.is_dir():
                 if entry.path in self._own:
                     continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,26 @@ def test_links_are_followed_and_circles_end(tmp_path: Path) -> None:
     (root / "round").symlink_to(root)
     (root / "nowhere").symlink_to(root / "gone")
     assert names(job_in(root)) == {"predict.py", "vocab.json", "linked/x"}
+
+
+def mount(root: Path, stamp: str, *names: str) -> None:
+    """As a node mounts a ConfigMap: a folder of this mount, a link to it, and links through that one."""
+    lay(root / f"..{stamp}", *names)
+    (root / "..data").unlink(missing_ok=True)
+    (root / "..data").symlink_to(f"..{stamp}")
+    for top in {name.partition("/")[0] for name in names}:
+        if not (root / top).is_symlink():
+            (root / top).symlink_to(f"..data/{top}")
+
+
+@pytest.mark.parametrize("keys", [{}, {"code": ["**"]}])
+def test_a_mounted_config_map_has_the_same_files_in_every_pod(tmp_path: Path, keys: dict[str, Any]) -> None:
+    mount(tmp_path, "2026_11_22_05_00_00.1", "predict.py", "lib/h.py")
+    before = list_code(job_in(tmp_path, model=keys))
+    shutil.rmtree(tmp_path / "..2026_11_22_05_00_00.1")
+    mount(tmp_path, "2026_11_23_05_00_00.2", "predict.py", "lib/h.py")
+    assert list_code(job_in(tmp_path, model=keys)) == before
+    assert (set(before.files), before.left_out) == ({"predict.py", "lib/h.py"}, {})
 
 
 def test_a_job_without_code_has_none(tmp_path: Path) -> None:
