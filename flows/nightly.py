@@ -32,7 +32,6 @@ from pydantic import Field
 from nightjar.flows import artifacts, events
 from nightjar.flows.api import is_away, no_such_limit, was_cancelled, worker_env
 from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, ended, is_connected, lifelines
-from nightjar.flows.cluster.local import has_ended
 from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
 from nightjar.flows.runlogs import expect_failures
@@ -56,6 +55,7 @@ from nightjar.inference.report import worded
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.run import Publication, Scored, Verdict
 from nightjar.inference.tenure import Succession, taken_over
+from nightjar.inference.writers import has_ended
 
 _LOOK_S = 10.0
 """How often a step that is waited for looks whether its cluster is still there."""

@@ -6,16 +6,27 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for_any
 from typing import Any
+
+import psutil
 
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.shards import clip
+from nightjar.inference.writers import has_ended
 
 _GRACE_S = 10.0
 """How long `wait` waits for what the user's code does when a process ends, and for the threads it left."""
+
+_MOMENT_S = 0.02
+_LOOK_S = 0.2
+"""How often is looked whether the process lives: processes that it forked hold its end of the pipe open."""
 
 
 class WorkLost(Exception):
@@ -40,6 +51,7 @@ class _End:
 class Child:
     """A process that does one work, from now on; as a context, it is ended with the block, whatever it does then.
 
+    It has a session of its own: the processes that the work starts end with it, and it ends with the one that began it.
     What it prints goes to standard error: a command's standard output is for what the command says.
     """
 
@@ -49,6 +61,8 @@ class Child:
         self._answers, answer = spawn.Pipe(duplex=False)
         self._process = spawn.Process(target=_run, args=(answer, silent, work, args))
         self._process.start()
+        assert self._process.pid is not None
+        self._seen, self._ended = psutil.Process(self._process.pid), False
         answer.close()
 
     def __enter__(self) -> Child:
@@ -58,10 +72,20 @@ class Child:
         self.end()
 
     def end(self) -> None:
-        """End it, whatever it does."""
-        self._process.kill()
-        self._process.join()
+        """End it and what it started, whatever they do."""
+        self._kill()
         self._answers.close()
+
+    def _kill(self) -> None:
+        if self._ended:
+            return
+        self._process.kill()
+        # No group: it had not come to begin one. Not permitted: what macOS says of one in which nobody lives.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._seen.pid, signal.SIGKILL)
+        # Only then, for whoever was waited for may leave its number to a stranger.
+        self._process.join()
+        self._ended = True
 
     def answers(self, patience_s: float | None = None) -> Iterator[Any]:
         """What the work yields, as it comes.
@@ -79,23 +103,35 @@ class Child:
             raise WorkLost(found.broken, died=False)
 
     def _next(self, patience_s: float | None) -> Any:
-        if not self._answers.poll(patience_s):
-            raise TimeoutError
+        began = time.monotonic()
+        while not self._answers.poll(_LOOK_S):
+            if has_ended(self._seen) and not self._answers.poll():
+                raise self._lost()
+            if patience_s is not None and time.monotonic() - began > patience_s:
+                raise TimeoutError
         try:
             return self._answers.recv()
         except EOFError:
-            self._process.join()
-            code = self._process.exitcode or 0
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            raise WorkLost(f"ended its process ({how}), without an exception", died=True) from None
+            raise self._lost() from None
+
+    def _lost(self) -> WorkLost:
+        self.wait()  # a process closes its files a moment before it has ended
+        self._kill()
+        code = self._process.exitcode or 0
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return WorkLost(f"ended its process ({how}), without an exception", died=True)
 
     def wait(self) -> None:
         """Let it end by itself, once all was answered: files that are removed at exit are removed."""
-        self._process.join(_GRACE_S)
+        until = time.monotonic() + _GRACE_S
+        while not has_ended(self._seen) and time.monotonic() < until:
+            time.sleep(_MOMENT_S)
 
 
 def _run(answer: Connection, silent: bool, work: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
+    os.setsid()
+    threading.Thread(target=_end_with_parent, daemon=True, name="nightjar-parent").start()
     if silent:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.dup2(2, 1)
@@ -109,3 +145,11 @@ def _run(answer: Connection, silent: bool, work: Callable[..., Iterable[Any]], a
         end = _End(broken=clip(f"failed with {type(error).__name__}: {error}"))
     sys.stdout.flush()
     answer.send(end)
+
+
+def _end_with_parent() -> None:
+    """Of a parent that is killed nobody else ends this process and what it started."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait_for_any([parent.sentinel])
+    os.kill(0, signal.SIGKILL)

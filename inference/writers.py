@@ -72,3 +72,11 @@ def is_dead(writer: Writer) -> bool:
         return True
     except psutil.AccessDenied:
         return False
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether a process is there no more, or only because nobody asked how it ended."""
+    try:
+        return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True

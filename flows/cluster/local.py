@@ -27,7 +27,7 @@ from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.flows.cluster.token import keep_token_private
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.shards import known
-from nightjar.inference.writers import Writer, is_dead, this_writer
+from nightjar.inference.writers import Writer, has_ended, is_dead, this_writer
 
 KEEP = "NIGHTJAR_KEEP_RAY"
 """Environment variable: the folder of a run's own Ray stays whole, however the run ended."""
@@ -72,14 +72,6 @@ def local_ray(env: Mapping[str, str], options: Mapping[str, Any], failed: Callab
 def lifelines() -> list[psutil.Process]:
     """The head of the Ray that this process started, if it did: Ray itself notices its death after a minute."""
     return [each for each in psutil.Process().children() if each.name() == "gcs_server"]
-
-
-def has_ended(process: psutil.Process) -> bool:
-    """Whether a process is there no more, or only because nobody asked how it ended."""
-    try:
-        return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def is_of_local_run(process: psutil.Process) -> bool:
