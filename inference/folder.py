@@ -22,9 +22,9 @@ import yaml
 from pathspec import GitIgnoreSpec
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.ignores import BUILT_IN, Rules, ignored_by, read_rules
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import MAX_BYTES
-from nightjar.inference.localstore import storage_error
 from nightjar.inference.packages import is_environment
 
 _NEVER = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"}
@@ -46,6 +46,8 @@ MOST_BYTES = 8 << 30
 
 _PATTERN = re.compile(r"[*?\[\\]|^[!#]|/$|(^|/)\.\.?(/|$)")
 """What of `model.code` is no whole path of a file in the folder."""
+
+_PRINTED = "this command prints there"
 
 _JOB_KEYS = {"name", "input", "model", "output"}
 
@@ -150,7 +152,7 @@ class _Walk:
         return f"{name}/" if os.path.isdir(place) else name  # noqa: PTH112 (text, as a location is)
 
     def _below(
-        self, prefix: str, above: tuple[tuple[int, int], ...], rules: tuple[_Rules, ...]
+        self, prefix: str, above: tuple[tuple[int, int], ...], rules: tuple[Rules, ...]
     ) -> Iterator[tuple[str, str, str]]:
         here = self.folder / prefix
         try:
@@ -163,7 +165,7 @@ class _Walk:
         if _file(found) in above or (environment and prefix):
             return
         above = (*above, _file(found))
-        rules += tuple(_read(here / name, prefix) for name in _IGNORE_FILES if (here / name).is_file())
+        rules += tuple(read_rules(here / name, prefix) for name in _IGNORE_FILES if (here / name).is_file())
         for entry in entries:
             name = prefix + entry.name
             if entry.name in _NEVER or entry.path == self.job.model.path or (environment and entry.name in _IN_PLACE):
@@ -173,13 +175,13 @@ class _Walk:
             if entry.is_dir():
                 if entry.path in self._own:
                     continue
-                ignored = _ignored(name + "/", rules)
+                ignored = ignored_by(name + "/", rules)
                 if not ignored or self._chosen is not None:
                     yield from self._below(name + "/", above, rules)
                 else:
                     yield name + "/", entry.path, ignored
             elif entry.is_file() and self._is_code(name, entry.path):
-                yield name, entry.path, _PRINTED if self._is_printed(entry.path) else _ignored(name, rules)
+                yield name, entry.path, _PRINTED if self._is_printed(entry.path) else ignored_by(name, rules)
 
     def _is_code(self, name: str, path: str) -> bool:
         if self._among_data and (name.lower().endswith(_DATA) or name.split("/")[0] in _OUTPUT):
@@ -201,7 +203,7 @@ class _Walk:
         """Places of the job's own that are no code, unless it is the folder itself or one above."""
         return {place for place in self._own_places if not f"{self.folder}/".startswith(f"{place}/")}
 
-    def _above(self) -> tuple[_Rules, ...]:
+    def _above(self) -> tuple[Rules, ...]:
         """The rules of the folders above, up to the repository's; none where they leave out the job's folder itself."""
         tops = [self.folder, *self.folder.parents]
         top = next((index for index, each in enumerate(tops) if (each / ".git").exists()), 0)
@@ -209,9 +211,9 @@ class _Walk:
         for parent in reversed(tops[1 : top + 1]):
             inner = os.path.relpath(self.folder, parent)
             if (file := parent / ".gitignore").is_file():
-                rules.append(_read(file, inner=inner + "/"))
-        below = [_ignored("", (rule,)) for rule in rules]
-        return (_LOGS,) if any(below) else (_LOGS, *rules)
+                rules.append(read_rules(file, inner=inner + "/"))
+        below = [ignored_by("", (rule,)) for rule in rules]
+        return BUILT_IN if any(below) else (*BUILT_IN, *rules)
 
     def _places(self, jobs: Iterable[Path]) -> dict[str, str]:
         """Where other jobs of the folder have their input, output and model, with the file of the job.
@@ -233,42 +235,6 @@ class _Walk:
                     if section != "output" or not os.path.isfile(place):  # noqa: PTH113 (text, as above)
                         places[place] = str(path)
         return {place: job for place, job in places.items() if not f"{self.folder}/".startswith(f"{place}/")}
-
-
-@dataclass(frozen=True)
-class _Rules:
-    """One ignore file. prefix: of the names below it; inner: the way from it down to the job's folder."""
-
-    path: str
-    spec: GitIgnoreSpec
-    prefix: str = ""
-    inner: str = ""
-
-    def says(self, name: str) -> bool | None:
-        """True: left out, False: taken in, None: nothing."""
-        return self.spec.check_file(self.inner + name.removeprefix(self.prefix)).include
-
-
-_LOGS = _Rules("a log", GitIgnoreSpec.from_lines(["*.log", "nohup.out"]))
-"""What commands print into, by custom. An ignore file may take one in: `!rules.log`."""
-
-_PRINTED = "this command prints there"
-
-
-def _read(path: Path, prefix: str = "", inner: str = "") -> _Rules:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise storage_error(error, str(path)) from error
-    return _Rules(str(path), GitIgnoreSpec.from_lines(lines), prefix, inner)
-
-
-def _ignored(name: str, rules: tuple[_Rules, ...]) -> str:
-    """The ignore file that leaves a name out, '' for none: the innermost one that says anything decides."""
-    for rule in reversed(rules):
-        if (said := rule.says(name)) is not None:
-            return rule.path if said else ""
-    return ""
 
 
 def _file(found: os.stat_result) -> tuple[int, int]:

@@ -157,6 +157,17 @@ def test_logs_are_no_code_unless_an_ignore_file_or_the_job_takes_them_in(tmp_pat
     assert names(job_in(tmp_path, model={"code": ["*.py", "n*"]})) == {"predict.py", "night.log", "nohup.out"}
 
 
+def test_what_editors_and_tools_leave_beside_the_code_is_none(tmp_path: Path) -> None:
+    """Or to look at predict.py in vim before a repeat would score the whole night again."""
+    editors = {".predict.py.swp", ".predict.py.swo", "predict.py~", "lib/#h.py#", "lib/.#h.py"}
+    tools = {".nfs0001", ".coverage", ".coverage.host.12"}
+    lay(tmp_path, "predict.py", "keep~", ".env", "#1", *editors, *tools, ".rayignore", **{".rayignore": "!keep~"})
+    listing = list_code(job_in(tmp_path))
+    assert set(listing.files) == {"predict.py", "keep~", ".env", "#1"}
+    expected = {**dict.fromkeys(editors, "an editor's own file"), **dict.fromkeys(tools, "a tool's own file")}
+    assert listing.left_out == expected
+
+
 def test_a_folder_that_is_ignored_as_a_whole_still_scores(tmp_path: Path) -> None:
     lay(tmp_path, ".git/HEAD", ".gitignore", "scratch/predict.py", **{".gitignore": "scratch/\n"})
     assert names(job_in(tmp_path / "scratch")) == {"predict.py"}
