@@ -13,7 +13,7 @@ import pyarrow as pa
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.gates import budget_rows
-from nightjar.inference.identity import ScoringSet, package_content
+from nightjar.inference.identity import ScoringSet, changed_package, package_files
 from nightjar.inference.job import Job
 from nightjar.inference.missing import explained
 from nightjar.inference.packages import in_environment, places_of
@@ -24,7 +24,7 @@ from nightjar.inference.shards import Shard, clip
 from nightjar.inference.snapshots import Snapshot
 from nightjar.inference.storage import Storage
 from nightjar.inference.suspects import Attempt
-from nightjar.inference.unpacking import Linked, place_code, place_model
+from nightjar.inference.unpacking import Linked, place_code, place_model, watched
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,10 @@ def read_schema(job: Job, schema: pa.Schema) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a process scores with: the loaded model, and the large files of the run's that it reads where they lie."""
+    """What a process scores with: the loaded model, and the run's files that it reads where they lie.
+
+    linked: large files, and those of the installed packages that count: both may be read long after this.
+    """
 
     scorer: Scorer
     linked: tuple[Linked, ...] = ()
@@ -119,11 +122,11 @@ def open_scorer(spec: WorkerSpec) -> Opened:
         StorageError: the model cannot be fetched.
     """
     job, cache = spec.job, Path(spec.cache)
-    _check_packages(spec)
+    linked = _installed_packages(spec)
     path: str | None = None
-    linked: tuple[Linked, ...] = ()
     if job.model.path is not None:
-        path, linked = place_model(spec.storage, spec.scoring.model, cache, job.model.path)
+        path, more = place_model(spec.storage, spec.scoring.model, cache, job.model.path)
+        linked += more
     if job.modules():
         job, more = enter_copy(spec.storage, job, spec.scoring.code, cache, stand=spec.own_process)
         linked += more
@@ -179,14 +182,17 @@ def _turn_path(live: str, folder: str) -> None:
             sys.path[index] = os.path.normpath(os.path.join(folder, below))  # noqa: PTH118 (text, as the path is)
 
 
-def _check_packages(spec: WorkerSpec) -> None:
-    for name, content in spec.scoring.packages.items():
-        if package_content(spec.job, name) != content:
-            raise JobError(
-                f"model.uses: the installed package {name!r} on {socket.gethostname()} is not the one the run began "
-                "with: it was changed meanwhile, or that node has another release. Install the same on each node and "
-                "start the run again"
-            )
+def _installed_packages(spec: WorkerSpec) -> tuple[Linked, ...]:
+    """The files of the installed packages that count, looked at before their content is found right."""
+    files = (path for name in spec.scoring.packages for path in package_files(spec.job, name))
+    linked = tuple(map(watched, dict.fromkeys(files)))
+    if name := changed_package(spec.job, spec.scoring):
+        raise JobError(
+            f"model.uses: the installed package {name!r} on {socket.gethostname()} is not the one the run began with: "
+            "it was changed meanwhile, or that node has another release, or none. Install the same on each node and "
+            "start the run again"
+        )
+    return linked
 
 
 def batch_rows(spec: WorkerSpec) -> int:

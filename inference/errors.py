@@ -26,7 +26,7 @@ NightjarError
     ├── OverBudget        more rows of this shard were quarantined than the whole run may lose
     ├── BatchesBroken     batches fail again and again of which every row can be scored
     ├── OutsideIdentity   a strict job's predictor used something that identity does not cover
-    ├── ModelChanged      a large file that scores was changed in mid-run, and had not been copied
+    ├── ModelChanged      a file that scores and is not copied was changed in mid-run
     ├── ShardTooSlow      an attempt took longer than the job gives a shard
     └── OutputInvalid     the predictor's outputs are not what the job declares
 
@@ -204,7 +204,7 @@ class OutsideIdentity(ShardError):
 
 
 class ModelChanged(ShardError):
-    """A file that scores is too large to be copied, and was changed while the run went on: the run ends."""
+    """A file that scores is read where it lies, and was changed while the run went on: the run ends."""
 
     terminal = True
 

@@ -18,10 +18,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.folder import Listing, list_code
 from nightjar.inference.job import Job
-from nightjar.inference.packages import content_of, importable_places, is_installed, module_files, of_distribution
+from nightjar.inference.packages import (
+    content_of,
+    files_of,
+    files_of_distribution,
+    importable_places,
+    is_installed,
+    module_files,
+    of_distribution,
+)
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.sentences import nearest
 from nightjar.inference.shards import known
@@ -117,6 +125,36 @@ def package_content(job: Job, name: str) -> str:
         return content_of(name, outside=job.folder)
     except LookupError:
         raise JobError(f"model.uses: the package {name!r} is not installed on {socket.gethostname()}") from None
+
+
+def package_files(job: Job, name: str) -> list[Path]:
+    """The files whose content `package_content` counts."""
+    return files_of_distribution(name) if name in job.identity.packages else files_of(name, outside=job.folder)
+
+
+def changed_package(job: Job, scoring: ScoringSet) -> str:
+    """The first of the installed packages that count which is no longer, in this process, what it was; '' for none."""
+    for name, content in scoring.packages.items():
+        try:
+            same = package_content(job, name) == content
+        except (JobError, OSError):  # while it is being installed, a file or all of it is not there
+            same = False
+        if not same:
+            return name
+    return ""
+
+
+def verify_packages(job: Job, scoring: ScoringSet) -> None:
+    """Whether the installed packages that count are still what they were: read whole, before a publication.
+
+    Raises:
+        RunFailed: one of them is not.
+    """
+    if name := changed_package(job, scoring):
+        raise RunFailed(
+            f"the installed package {name!r} changed while the run went on; repeat the command: it scores with what is "
+            "there now"
+        )
 
 
 def _is_in_folder(key: str, module: str, job: Job, listing: Listing) -> bool:

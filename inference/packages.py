@@ -44,6 +44,14 @@ def content_of(module: str, outside: str = "") -> str:
     return _hash(_files(top, outside))
 
 
+def files_of(module: str, outside: str = "") -> list[Path]:
+    """The files whose content `content_of` counts; none of a package that is not installed."""
+    top = module.partition(".")[0]
+    with suppress(LookupError):
+        return [path for _, path in _files(top, outside)] if top not in sys.stdlib_module_names else []
+    return []
+
+
 def _hash(files: Iterable[tuple[str, Path]]) -> str:
     """SHA-256 over names and contents."""
     digest = hashlib.sha256()
@@ -98,14 +106,8 @@ def of_distribution(name: str) -> str:
         raise JobError(
             f"identity.packages: {name!r} is not installed" + (nearest(name, known) or "; install it, or remove it")
         ) from None
-    wanted = name.lower().replace("_", "-")
-    tops = [
-        top
-        for top, owners in metadata.packages_distributions().items()
-        if any(owner.lower().replace("_", "-") == wanted for owner in owners)
-    ]
     installed = metadata.distribution(name)
-    contents = {top: _known(top) for top in sorted(tops)}
+    contents = {top: _known(top) for top in _modules_of(name)}
     digest = hashlib.sha256("".join(f"{top}\0{content}\0" for top, content in contents.items()).encode())
     try:
         linked = [_hash(_importable(place)) for place in _linked_folders(installed)]
@@ -120,6 +122,24 @@ def of_distribution(name: str) -> str:
         )
     digest.update("".join(f"{content}\0" for content in linked).encode())
     return f"{version} {digest.hexdigest()}"
+
+
+def files_of_distribution(name: str) -> list[Path]:
+    """The files whose content `of_distribution` counts; none of one that it refuses."""
+    with suppress(metadata.PackageNotFoundError, OSError):
+        linked = [path for place in _linked_folders(metadata.distribution(name)) for _, path in _importable(place)]
+        return [path for top in _modules_of(name) for path in files_of(top)] + linked
+    return []
+
+
+def _modules_of(name: str) -> list[str]:
+    """A distribution's top-level modules."""
+    wanted = name.lower().replace("_", "-")
+    return sorted(
+        top
+        for top, owners in metadata.packages_distributions().items()
+        if any(owner.lower().replace("_", "-") == wanted for owner in owners)
+    )
 
 
 def editable_folder(distribution: metadata.Distribution) -> str:

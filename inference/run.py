@@ -33,6 +33,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.evidence import found, judge_input
 from nightjar.inference.gates import GateResult
+from nightjar.inference.identity import verify_packages
 from nightjar.inference.job import type_name
 from nightjar.inference.ledger import LedgerWriter, Record, State
 from nightjar.inference.manifest import write_manifest
@@ -304,6 +305,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))
         for snapshot in (request.scoring.code, request.scoring.model):
             verify(request.storage, snapshot)
+        verify_packages(request.job, request.scoring)
         shown = metrics.results()
         identity = identity_of(request, discovery.schema)
         name, digest, listed = write_manifest(

@@ -20,13 +20,16 @@ from nightjar.inference.errors import JobError, Missing, ModelChanged
 from nightjar.inference.snapshots import CHUNK_BYTES, File, Snapshot, inside
 from nightjar.inference.storage import Storage, is_local
 
-Stamp = tuple[int, int, int, int, int]
-"""Device, inode, size, modification and change time of a file: no write leaves all of them as they were."""
+Stamp = tuple[int, ...]
+"""Size, modification and change time, inode and device of a file: no write leaves all of them as they were."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A file that is not copied for this process but read where it lies, as it was when its content was found right."""
+    """A file that is not copied for this process but read where it lies, as it was when its content was found right.
+
+    stamp: as much of one as is compared.
+    """
 
     source: str
     stamp: Stamp
@@ -37,15 +40,19 @@ class Linked:
         Raises:
             ModelChanged: it was written to or replaced.
         """
-        try:
-            now = _stamp(Path(self.source))
-        except OSError:
-            now = None
-        if now != self.stamp:
+        if _now(Path(self.source))[: len(self.stamp)] != self.stamp:
             raise ModelChanged(
                 f"{self.source} was changed while the run went on, and is read where it lies; nothing scored since is "
                 "kept. Repeat the command: it scores with what is there now"
             )
+
+
+def watched(path: Path) -> Linked:
+    """A file of an installed package: only size and modification time are compared.
+
+    Installers link one file into many environments, and each link made or removed changes the rest.
+    """
+    return Linked(str(path), _now(path)[:2])
 
 
 def place_model(storage: Storage, snapshot: Snapshot, cache: Path, path: str) -> tuple[str, tuple[Linked, ...]]:
@@ -211,7 +218,15 @@ def _changed(key: str, file: File) -> JobError:
 
 def _stamp(path: Path) -> Stamp:
     found = path.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev
+
+
+def _now(path: Path) -> Stamp:
+    """The stamp of a file, or of none."""
+    try:
+        return _stamp(path)
+    except OSError:
+        return (-1,)
 
 
 @contextmanager

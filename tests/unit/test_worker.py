@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.assignment import Assignment, WorkerSpec, open_scorer
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.faults import Fault, FaultyStorage, fail, pause
+from nightjar.inference.identity import verify_packages
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Shard, Started
 from nightjar.inference.storage import LakeStorage, Storage
@@ -326,6 +327,32 @@ def test_an_installed_package_of_another_release_is_not_loaded(
         JobError, match=r"^model\.uses: the installed package 'nightjar_acme' on .* is not the one the run"
     ):
         open_scorer(spec)
+
+
+def test_an_installed_package_edited_in_mid_run_adds_nothing_and_is_not_published(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of it may be imported late. That another environment shares its files changes nothing."""
+    package = tmp_path.with_name("site-late") / "nightjar_late"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "def score(batch):\n    from nightjar_late import late\n    return {'score': batch['x'] * late.FACTOR}\n"
+    )
+    (package / "late.py").write_text("FACTOR = 2\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    spec = lake.ready(model__uses="nightjar_late:score").worker_spec()
+    worker, opened = ShardWorker(spec), open_scorer(spec)
+    (tmp_path / "another.py").hardlink_to(package / "late.py")
+    opened.check()
+    verify_packages(spec.job, spec.scoring)
+    (package / "late.py").write_text("FACTOR = 1000\n")
+    ends = [event for event in worker.process(assignments(lake)) if isinstance(event, (Receipt, Failed))]
+    assert {getattr(event, "cause", None) for event in ends} == {"ModelChanged"}
+    assert not list(lake.revision().glob("data/*"))
+    with pytest.raises(
+        RunFailed, match=r"^the installed package 'nightjar_late' changed while the run went on; repeat"
+    ):
+        verify_packages(spec.job, spec.scoring)
 
 
 def test_code_that_changed_since_the_run_began_is_loaded_as_it_was(lake: Lake) -> None:
