@@ -53,32 +53,42 @@ def taken_over(other: Writer) -> Held:
 class Succession:
     """Whether another writer has followed this invocation's: for who waits for a step and might never hear of it.
 
-    Reads on where it stopped, and keeps two facts of a ledger, however long that is.
+    Made before the first step begins. Reads on where it stopped, revision by revision, and keeps two facts of their
+    ledgers, however long these are.
     """
 
     def __init__(self, storage: Storage, run_uri: str, invocation: str) -> None:
         self._storage, self._run_uri, self._invocation = storage, run_uri, invocation
-        self._uri, self._number = "", 0
+        self._revision, self._segment = 1, 0
+        with suppress(StorageError):  # else from the first one on
+            self._revision = max(1, newest_number(storage, run_uri))
         self._ours = False
         self._successor: Writer | None = None
 
     def successor(self) -> Writer | None:
-        """Who opened the newest revision after this invocation did; None if nobody, or while storage does not say."""
+        """Who opened this revision, or a newer one, after this invocation did; None if nobody, or if it did so again.
+
+        While storage does not say, it is who it was.
+        """
         with suppress(StorageError):
             self._read_on()
         return self._successor
 
     def _read_on(self) -> None:
         newest = newest_number(self._storage, self._run_uri)
-        uri = revision_uri(self._run_uri, newest) if newest else ""
-        if uri != self._uri:
-            self._uri, self._number, self._ours, self._successor = uri, 0, False, None
-        if uri:
-            for segment in Ledger(self._storage, uri).segments(self._number):
-                self._number = segment.number
-                for record in segment.records:
-                    if record["t"] == "opened":
-                        self._opened(known(Writer, record["writer"]))
+        self._read_revision()
+        # A revision may be left, by `--fresh` or published, and the next begun between two looks.
+        while self._revision < newest:
+            self._revision, self._segment = self._revision + 1, 0
+            self._read_revision()
+
+    def _read_revision(self) -> None:
+        ledger = Ledger(self._storage, revision_uri(self._run_uri, self._revision))
+        for segment in ledger.segments(self._segment):
+            self._segment = segment.number
+            for record in segment.records:
+                if record["t"] == "opened":
+                    self._opened(known(Writer, record["writer"]))
 
     def _opened(self, writer: Writer) -> None:
         ours = writer.flow_run == self._invocation

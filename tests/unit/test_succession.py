@@ -47,8 +47,34 @@ def test_only_who_opened_after_this_invocation_has_replaced_it(run: Path) -> Non
     found = succession.successor()
     assert found is not None
     assert found.flow_run == "other"
-    opens(run, "another", revision=2)
-    assert succession.successor() is None, "that one is another revision, in which ours never wrote"
+    opens(run, "ours")
+    assert succession.successor() is None, "it was continued"
+
+
+@pytest.mark.parametrize("left", [["another"], []], ids=["with --fresh", "published"])
+def test_who_begins_a_newer_revision_than_ours_has_replaced_it(run: Path, left: list[str]) -> None:
+    """Also if all of it lay between two looks, and ours was first met in a revision that was left since."""
+    opens(run, "before")
+    succession = Succession(LakeStorage(), str(run), "ours")
+    opens(run, "ours")
+    for flow_run in left:
+        opens(run, flow_run)
+    opens(run, "third", revision=2)
+    found = succession.successor()
+    assert found is not None
+    assert found.flow_run == "third"
+
+
+def test_a_revision_that_ours_begins_is_no_succession(run: Path) -> None:
+    """It retires the last one, as with `--fresh`, or continues after a published one. What was before is not read."""
+    opens(run, "other")
+    opens(run, "before", revision=2)
+    succession = Succession(LakeStorage(), str(run), "ours")
+    opens(run, "ours", revision=2)
+    opens(run, "ours", revision=3)
+    assert succession.successor() is None
+    opens(run, "other", revision=3)
+    assert succession.successor() is not None
 
 
 def test_a_step_of_a_replaced_command_is_not_waited_for_for_ever(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
