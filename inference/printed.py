@@ -2,7 +2,8 @@
 
 A part's name begins with the time it was written at, so that a listing is in order; its first line names format,
 epoch and worker. Each further line is one that was printed. Two processes may have kept the same lines (a worker, and
-whoever looked after it was gone): where a line lay in its stream tells them from each other, and it is read once.
+whoever looked after it was gone): where a line lay in its stream tells them from each other, and it is read once. The
+next command's worker may have the same name: host and process id come again, an epoch does not.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Line:
     """One line. at: seconds since 1970, of when it was seen. offset: where it began in its stream, in bytes.
 
     shard: what was being scored, empty before the first and in preflight. stream: `out`, `err`, or `note`.
+    worker, epoch: whose it is; its part says it.
     """
 
     at: float
@@ -53,6 +55,7 @@ class Line:
     attempt: int = 0
     offset: int = 0
     worker: str = ""
+    epoch: int = 0
 
 
 def folder(revision: str) -> str:
@@ -67,7 +70,7 @@ def write(storage: Storage, revision: str, epoch: int, worker: str, lines: Itera
         StorageError: it could not be written.
     """
     header = {"format": _FORMAT, "epoch": epoch, "worker": worker}
-    said = [header, *({**asdict(line), "worker": None} for line in lines)]
+    said = [header, *({**asdict(line), "worker": None, "epoch": None} for line in lines)]
     text = "\n".join(json.dumps({k: v for k, v in each.items() if v is not None}) for each in said)
     now = dt.datetime.now(dt.UTC)
     name = f"{_stamp(now)}_{_key(worker)}_{uuid.uuid4().hex[:8]}.jsonl"
@@ -89,7 +92,7 @@ class Reading:
     storage: Storage
     revision: str
     _seen: set[str] = field(default_factory=set)
-    _offsets: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    _offsets: dict[tuple[int, str, str], set[int]] = field(default_factory=dict)
     _after: str = ""
 
     def new(self) -> Iterator[Line]:
@@ -108,7 +111,7 @@ class Reading:
         return read_part(self.storage, uri)
 
     def _is_first(self, line: Line) -> bool:
-        seen = self._offsets.setdefault((line.worker, line.stream), set())
+        seen = self._offsets.setdefault((line.epoch, line.worker, line.stream), set())
         if line.stream == NOTE or line.offset not in seen:
             seen.add(line.offset)
             return True
@@ -151,7 +154,7 @@ def read_part(storage: Storage, uri: str) -> list[Line]:
         header, *lines = map(json.loads, storage.read(uri).decode().split("\n"))
         if header["format"] > _FORMAT:
             raise ValueError(f"format {header['format']}")
-        return [known(Line, {**line, "worker": header["worker"]}) for line in lines]
+        return [known(Line, {**line, "worker": header["worker"], "epoch": header["epoch"]}) for line in lines]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise StorageError(
             f"{uri}: no log that this version can read; it was damaged, or a newer version wrote it"
@@ -178,12 +181,16 @@ def last_lines(
     wanted: set[str] = set()
     for worker in {failed.worker for failed in looked.values() if failed.worker}:
         wanted.update([name for name in names if f"_{_key(worker)}_" in name][-_PARTS:])
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[Line]] = {}
     reading = Reading(storage, revision)
     with ThreadPoolExecutor(_READERS) as pool:
         for lines in pool.map(reading._read, sorted(wanted)):
             for line in filter(reading._is_first, lines):
                 failed = looked.get(line.shard)
-                if failed is not None and line.worker == failed.worker:
-                    found.setdefault(line.shard, []).append(line.text)
-    return {shard: lines[-count:] for shard, lines in found.items()}
+                if failed is not None and (line.worker, line.attempt) == (failed.worker, failed.attempt):
+                    found.setdefault(line.shard, []).append(line)
+    # A repeated command counts attempts from one again.
+    newest = {shard: max(line.epoch for line in lines) for shard, lines in found.items()}
+    return {
+        shard: [line.text for line in lines if line.epoch == newest[shard]][-count:] for shard, lines in found.items()
+    }

@@ -276,7 +276,7 @@ def test_a_look_gives_what_is_new(revision: str) -> None:
 
 def test_the_last_lines_of_failed_shards(revision: str) -> None:
     """Of the worker that it failed on: another one's attempt says nothing of this one."""
-    lines = [Line(float(at), "out", f"line {at}", "aaaa", 1, offset=at) for at in range(9)]
+    lines = [Line(float(at), "out", f"line {at}", "aaaa", 2, offset=at) for at in range(9)]
     write(LakeStorage(), revision, 1, "host:1", lines)
     write(LakeStorage(), revision, 1, "host:2", [Line(1.0, "out", "elsewhere", "aaaa", 1)])
     failures = {
@@ -284,6 +284,22 @@ def test_the_last_lines_of_failed_shards(revision: str) -> None:
         "bbbb": [Failed("bbbb", 1, "E", "", worker="host:1")],
     }
     assert last_lines(LakeStorage(), revision, failures, 3) == {"aaaa": ["line 6", "line 7", "line 8"]}
+
+
+def test_a_worker_whose_name_comes_again_is_another_one(revision: str) -> None:
+    """The next command's, in a container or after a restart: what it says at the same place is no repetition."""
+    for epoch in (1, 5):
+        write(LakeStorage(), revision, epoch, "host:77", [Line(epoch, "out", f"loading {epoch}", offset=0)])
+        for attempt in (1, 2):
+            line = Line(epoch, "err", f"cause {epoch}.{attempt}", "aaaa", attempt, offset=500 * attempt)
+            write(LakeStorage(), revision, epoch, "host:77", [line])
+    assert {text for _, _, text in said(revision)} == {
+        *("loading 1", "cause 1.1", "cause 1.2"),
+        *("loading 5", "cause 5.1", "cause 5.2"),
+    }
+    failures = {"aaaa": [Failed("aaaa", 1, "E", "", worker="host:77"), Failed("aaaa", 2, "E", "", worker="host:77")]}
+    assert last_lines(LakeStorage(), revision, failures) == {"aaaa": ["cause 5.2"]}
+    assert last_lines(LakeStorage(), revision, {"aaaa": failures["aaaa"][:1]}) == {"aaaa": ["cause 5.1"]}
 
 
 def test_a_stranger_s_note_is_not_followed(tmp_path: Path, revision: str, notes: Path) -> None:
