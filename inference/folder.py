@@ -3,7 +3,7 @@
 Left out are input, output and model (each known by itself), job files and what belongs to other jobs, version control,
 caches and virtual environments, and what `.gitignore` and `.rayignore` name, read as git reads them. `model.code`
 names the files instead; one that it names by its whole path scores wherever it lies. What this very command prints to
-never does: it would be another file for each command.
+never does, nor what it keeps for itself: that would be another file for each command.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.ignores import BUILT_IN, Rules, ignored_by, read_rules
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import MAX_BYTES
+from nightjar.inference.ownstate import FileId, OwnState, file_id
 from nightjar.inference.packages import is_environment
 
 _NEVER = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"}
@@ -48,6 +49,7 @@ _PATTERN = re.compile(r"[*?\[\\]|^[!#]|/$|(^|/)\.\.?(/|$)")
 """What of `model.code` is no whole path of a file in the folder."""
 
 _PRINTED = "this command prints there"
+_WRITTEN = "Nightjar, Prefect or Ray write there"
 
 _JOB_KEYS = {"name", "input", "model", "output"}
 
@@ -100,6 +102,7 @@ class _Walk:
     def __init__(self, folder: Path, job: Job) -> None:
         self.folder = folder
         self.job = job
+        self._state = OwnState()
         self._chosen = None if job.model.code is None else GitIgnoreSpec.from_lines(job.model.code)
 
     def files(self) -> Iterator[tuple[str, str, str]]:
@@ -115,7 +118,7 @@ class _Walk:
         for name, path, ignored in others:
             if name in self._named:
                 continue
-            if ignored == _PRINTED:
+            if ignored in {_PRINTED, _WRITTEN}:
                 yield name, path, ignored
             elif place := _place_of(path, elsewhere):
                 yield self._relative(place), place, elsewhere[place]
@@ -135,16 +138,16 @@ class _Walk:
     def _is_printed(self, path: str) -> bool:
         """Whether this process's standard output or error is the file: no two commands find the same in it."""
         with suppress(OSError):  # it is gone
-            return bool(self._printed) and _file(os.stat(path)) in self._printed  # noqa: PTH116 (for each file)
+            return bool(self._printed) and file_id(os.stat(path)) in self._printed  # noqa: PTH116 (for each file)
         return False
 
     @cached_property
-    def _printed(self) -> set[tuple[int, int]]:
+    def _printed(self) -> set[FileId]:
         found = set()
         for fd in (1, 2):
             with suppress(OSError):  # closed, as some who start commands leave them
                 if stat.S_ISREG((about := os.fstat(fd)).st_mode):
-                    found.add(_file(about))
+                    found.add(file_id(about))
         return found
 
     def _relative(self, place: str) -> str:
@@ -152,7 +155,7 @@ class _Walk:
         return f"{name}/" if os.path.isdir(place) else name  # noqa: PTH112 (text, as a location is)
 
     def _below(
-        self, prefix: str, above: tuple[tuple[int, int], ...], rules: tuple[Rules, ...]
+        self, prefix: str, above: tuple[FileId, ...], rules: tuple[Rules, ...]
     ) -> Iterator[tuple[str, str, str]]:
         here = self.folder / prefix
         try:
@@ -162,9 +165,9 @@ class _Walk:
         except OSError as error:
             raise JobError(f"model.code: {here} cannot be read: {error}; name it in .rayignore") from error
         environment = is_environment(entry.name for entry in entries)
-        if _file(found) in above or (environment and prefix):
+        if file_id(found) in above or (environment and prefix):
             return
-        above = (*above, _file(found))
+        above = (*above, file_id(found))
         rules += tuple(read_rules(here / name, prefix) for name in _IGNORE_FILES if (here / name).is_file())
         for entry in entries:
             name = prefix + entry.name
@@ -175,8 +178,9 @@ class _Walk:
             if entry.is_dir():
                 if entry.path in self._own:
                     continue
-                ignored = ignored_by(name + "/", rules)
-                if not ignored or self._chosen is not None:
+                written = self._state.has(file_id(found), entry)
+                ignored = _WRITTEN if written else ignored_by(name + "/", rules)
+                if not ignored or (self._chosen is not None and not written):
                     yield from self._below(name + "/", above, rules)
                 else:
                     yield name + "/", entry.path, ignored
@@ -235,10 +239,6 @@ class _Walk:
                     if section != "output" or not os.path.isfile(place):  # noqa: PTH113 (text, as above)
                         places[place] = str(path)
         return {place: job for place, job in places.items() if not f"{self.folder}/".startswith(f"{place}/")}
-
-
-def _file(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
 
 
 def _place_of(path: str, places: Iterable[str]) -> str | None:

@@ -30,12 +30,23 @@ _LOGS = ("*.log", "nohup.out")
 _EDITORS = ("*.swp", "*.swo", "*~", ".#*", "\\#*#")
 """What vim, emacs and others keep beside a file while it is open, and what it was before."""
 
-_TOOLS = (".nfs*", ".coverage", ".coverage.*")
-"""What NFS keeps of a file that was deleted while it was open, and what coverage.py counts."""
+_TOOLS = (".nfs*", ".coverage", ".coverage.*", ".*_history", ".viminfo", ".lesshst", "prefect.db", "prefect.db-*")
+"""What NFS keeps of a file that was deleted while it was open, what coverage.py counts, what was typed, runs of old."""
+
+_PROGRAMS = (
+    *(".cache/", ".local/", "/.config/gcloud/", ".prefect/", ".ray/", ".nv/", ".triton/", ".ipython/"),
+    *(".ssh/", ".gnupg/", ".aws/", ".azure/", ".kube/", ".docker/"),
+)
+"""What programs keep in a home folder: they write there whenever they run, and some of it is keys."""
 
 BUILT_IN = tuple(
     Rules(why, GitIgnoreSpec.from_lines(patterns))
-    for why, patterns in {"a log": _LOGS, "an editor's own file": _EDITORS, "a tool's own file": _TOOLS}.items()
+    for why, patterns in {
+        "a log": _LOGS,
+        "an editor's own file": _EDITORS,
+        "a tool's own file": _TOOLS,
+        "a program's own folder": _PROGRAMS,
+    }.items()
 )
 """They come before all ignore files, so that one may take a file in: `!rules.log`."""
 

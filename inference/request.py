@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import re
 import uuid
 from contextlib import suppress
@@ -22,6 +21,7 @@ from nightjar.inference.identity import NO_CODE, Identity, ScoringSet, fix, iden
 from nightjar.inference.job import Job, fill, is_dated
 from nightjar.inference.jobfile import load_job
 from nightjar.inference.ledger import LEASE_S
+from nightjar.inference.ownstate import CACHE
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.archive import inspect_program
 from nightjar.inference.sentences import nearest
@@ -32,8 +32,6 @@ from nightjar.inference.unpacking import place_model
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")
 """What the name of a limited run has after its date."""
-
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nightjar"
 
 
 @dataclass(frozen=True)

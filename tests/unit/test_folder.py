@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,41 @@ def test_what_editors_and_tools_leave_beside_the_code_is_none(tmp_path: Path) ->
     assert set(listing.files) == {"predict.py", "keep~", ".env", "#1"}
     expected = {**dict.fromkeys(editors, "an editor's own file"), **dict.fromkeys(tools, "a tool's own file")}
     assert listing.left_out == expected
+
+
+def test_what_programs_keep_in_a_home_folder_is_no_code(tmp_path: Path) -> None:
+    """Many containers have the job there. Hidden files are what a predictor may read, as are other hidden folders."""
+    code = {"predict.py", ".env", ".weights/w", ".config/mine.json"}
+    own = {".cache/huggingface/x", ".config/gcloud/tokens", ".local/lib/x.py", ".ssh/id_ed25519", ".aws/credentials"}
+    lay(tmp_path, "lib/.cache/x", ".bash_history", "prefect.db-wal", *code, *own)
+    listing = list_code(job_in(tmp_path))
+    assert set(listing.files) == code
+    folders = {".cache/", ".config/gcloud/", ".local/", ".ssh/", ".aws/", "lib/.cache/"}
+    tools = dict.fromkeys((".bash_history", "prefect.db-wal"), "a tool's own file")
+    assert listing.left_out == {**dict.fromkeys(folders, "a program's own folder"), **tools}
+    (tmp_path / ".gitignore").write_text("!.cache/\n")
+    assert names(job_in(tmp_path)) == {*code, ".cache/huggingface/x", "lib/.cache/x"}
+    chosen = names(job_in(tmp_path, model={"code": ["*.py", "/.aws/*"]}))
+    assert chosen == {"predict.py", ".local/lib/x.py", ".aws/credentials"}
+
+
+@pytest.mark.parametrize("keys", [{}, {"code": ["**"]}])
+def test_what_nightjar_prefect_and_ray_write_meanwhile_is_never_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
+) -> None:
+    """Or no command would find the same code as the one before; by whatever name the folder is reached."""
+    job = tmp_path / "job"
+    own = {"state/prefect.db", "njray-1/owner.json", "nightjar-logs-0/a/1", "ray/session_1/logs"}
+    lay(job, "predict.py", "njray.py", "lib/ray/x", *own)
+    (tmp_path / "home").symlink_to(job)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home" / "state"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "home"))
+    listing = list_code(job_in(job, model=keys))
+    assert set(listing.files) == {"predict.py", "njray.py", "lib/ray/x"}
+    folders = {f"{name.partition('/')[0]}/" for name in own}
+    assert listing.left_out == dict.fromkeys(folders, "Nightjar, Prefect or Ray write there")
+    lay(job / "ray", "predict.py")
+    assert "predict.py" in names(job_in(job / "ray", model=keys))
 
 
 def test_a_folder_that_is_ignored_as_a_whole_still_scores(tmp_path: Path) -> None:

@@ -266,6 +266,12 @@ WAYS: dict[str, Way] = {
         {"job/m.bin": "1", "job/.gitignore": "*.bin"},
         put("job/m.bin", "2"),
     ),
+    "a file of a program's own folder": Way(
+        REFUSED, "W = float((HERE / '.cache' / 'w').read_text())", {"job/.cache/w": "1"}, put("job/.cache/w", "2")
+    ),
+    "a file of a program's own folder by its full name": Way(
+        SAID, "W = float((OUT / 'job' / '.cache' / 'w').read_text())", {"job/.cache/w": "1"}, put("job/.cache/w", "2")
+    ),
     # ---- the job and its model
     "the predictor's code": Way(AGAIN, change=put("job/predict.py", HEAD + "W = 2" + SCORE)),
     "the model file": Way(
