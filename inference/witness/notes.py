@@ -6,13 +6,11 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
-from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType
 
 from nightjar.inference.witness.collection import Collection
-from nightjar.inference.witness.places import Places
+from nightjar.inference.witness.places import Places, source_of
 from nightjar.inference.witness.records import Seen
 
 MAPPED_S = 10.0
@@ -33,7 +31,7 @@ class Notes:
     """Takes notes for one predictor; safe for any number of threads.
 
     home: the folder of the user's code; who reads from there is named. covered: files and folders that identity covers
-    (the model). live: the job's folder, which a run must not read.
+    (the model, installed packages that count). live: the job's folder, which a run must not read.
     """
 
     def __init__(self, home: str, covered: Iterable[str], live: str) -> None:
@@ -80,9 +78,7 @@ class Notes:
         name = self.places.uncovered(path, folders)
         if name is None:
             return
-        if name.endswith(".pyc"):
-            with suppress(ValueError):  # one that stands without its source
-                name = source_from_cache(name)
+        name = source_of(name)
         if kind == "file" and name.endswith((".py", ".pyc")):
             kind = "module"
         if kind == "named" and Path(name).is_dir():

@@ -8,8 +8,10 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType
 
@@ -106,7 +108,7 @@ class Places:
         self.written: set[str] = set()
         self.data: set[str] = set()
         self.packages: tuple[str, ...] = ()
-        self._given = tuple(os.path.realpath(path) for path in (home, *covered))
+        self._given = frozenset(os.path.realpath(path) for path in (home, *covered))
         self._made: set[str] = set()
 
     def uncovered(self, path: str | bytes | os.PathLike[str], folders: bool = False) -> str | None:
@@ -126,7 +128,7 @@ class Places:
         return real if lexical.startswith(self.home) else lexical
 
     def _is_covered(self, real: str) -> bool:
-        if any(real == place or real.startswith(place + "/") for place in self._given):
+        if not self._given.isdisjoint(_upward(source_of(real))):
             return True
         return bool(self._made) and any(path in self._made for path in _upward(real))
 
@@ -165,6 +167,14 @@ class Places:
         """A file of its own gets another name: libraries write beside, then rename."""
         if os.path.realpath(os.fsdecode(source)) in self._made:
             self._made.add(os.path.realpath(os.fsdecode(target)))
+
+
+def source_of(path: str) -> str:
+    """Of bytecode in a cache the module that it was compiled from; else the path itself."""
+    if path.endswith(".pyc"):
+        with suppress(ValueError):  # one that stands without its source
+            return source_from_cache(path)
+    return path
 
 
 def is_installed(path: object) -> bool:
