@@ -3,15 +3,17 @@
 They are made from the newest snapshot once it is there, and may be behind it: the snapshot is the truth. Each file is
 replaced whole. `latest/files.json`, written last, says which snapshot they show: whoever finds it behind does what is
 missing, for the dates that have changed since. Two commands may do so at once: each looks again when it is done, and
-if there is a newer snapshot then, writes anew what it may have written over.
+if there is a newer snapshot then, writes anew what it may have written over. Its note (`writing`) says which dates
+those are, should it be killed before.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from nightjar.inference import localstore, outcomes, publish
 from nightjar.inference.errors import JobError, Missing, StorageError
 from nightjar.inference.publish import Published, Snapshot
 from nightjar.inference.storage import Storage, is_local, join
+from nightjar.inference.writing import Notes
 
 FILES = "files.json"
 VIEW = "view.sql"
@@ -116,13 +119,20 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str]) -> str:
     now = publish.newest(storage, output)
     if not now.number:
         return ""
+    notes = Notes(storage, output)
+    others = notes.others()
+    if any(left.dates is None for left in others):
+        shown = None
+    dates = dates.union(*(left.dates or () for left in others))
     for _ in range(_MAX_ROUNDS):
-        places = _Places(storage, output, job, now, now.nights())
+        changed = dates | _changed(storage, output, shown, now)
+        places = _Places(storage, output, job, now, now.nights(), partial(notes.note, changed))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(places.show_date, sorted(dates | places.changed_since(shown))))
+            list(pool.map(places.show_date, sorted(changed)))
         problem = places.show_latest()
         shown, now = now, publish.newest(storage, output)
         if shown.number == now.number:
+            notes.remove(others)
             return problem
     raise JobError(f"publications in {output} are created faster than this command can follow")
 
@@ -136,22 +146,27 @@ def _shown(storage: Storage, output: str) -> Snapshot | None:
         return None
 
 
+def _changed(storage: Storage, output: str, before: Snapshot | None, now: Snapshot) -> set[str]:
+    """The dates of which readers see something else than in an earlier snapshot; all, if that is not known."""
+    if before is None:
+        return {*now.nights(), *storage.subfolders(join(output, "dates"))}
+    old, new = ({(date, run, each.runs[run]) for date, run in each.nights().items()} for each in (before, now))
+    return {date for date, _, _ in old ^ new}
+
+
 @dataclass(frozen=True)
 class _Places:
-    """The places of one output, as one snapshot wants them. nights: the snapshot's, made once."""
+    """The places of one output, as one snapshot wants them.
+
+    nights: the snapshot's, made once. before_write: called before anything is written or removed.
+    """
 
     storage: Storage
     output: str
     job: str
     now: Snapshot
     nights: dict[str, str]
-
-    def changed_since(self, before: Snapshot | None) -> set[str]:
-        """The dates of which readers see something else than in an earlier snapshot; all, if that is not known."""
-        if before is None:
-            return {*self.nights, *self.storage.subfolders(join(self.output, "dates"))}
-        old, new = ({(date, run, each.runs[run]) for date, run in each.nights().items()} for each in (before, self.now))
-        return {date for date, _, _ in old ^ new}
+    before_write: Callable[[], None]
 
     def show_date(self, date: str) -> None:
         """Write the place of a date, or empty it if nothing is published of it."""
@@ -183,6 +198,7 @@ class _Places:
     def _put(self, uri: str, text: str | None) -> None:
         """Let the object hold this text, or not be there."""
         if text is None:
+            self.before_write()
             self.storage.delete([uri])
             return
         # A path of this machine need not be UTF-8.
@@ -192,6 +208,7 @@ class _Places:
         except Missing:
             same = False
         if not same:
+            self.before_write()
             self.storage.write(uri, data)
 
     def _link(self, place: str, night: Night | None) -> None:
@@ -207,10 +224,12 @@ class _Places:
             # Relative: the output may be moved, or mounted elsewhere.
             wanted = f"{up}{night.data.removeprefix(root + '/')}"
             if there != wanted:
+                self.before_write()
                 localstore.replace_link(link, wanted)
             return
         published = {f"{up}{_revision(run, entry)}/{FOLDER}" for run, entry in self.now.runs.items()}
         if there and not (night and night.run and there in published):
+            self.before_write()
             self.storage.delete([link])
 
 

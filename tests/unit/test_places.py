@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -310,6 +311,10 @@ def test_only_dates_that_changed_are_written(output: Output) -> None:
         *(f"{place}{folder}" for place in ("latest", f"dates/{NIGHT}") for folder in ("", "/_symlink_format_manifest"))
     }
     written.clear()
+    operations = ("write", "create", "delete")
+    watching = FaultyStorage(
+        output.storage, [faults.pause(o, "*", before=written.append, nth=None) for o in operations]
+    )
     assert output.refresh(storage=watching) == ""
     assert not written
 
@@ -332,6 +337,86 @@ def test_one_that_comes_late_leaves_nothing_old(output: Output) -> None:
         assert output.night("latest") == output.night(f"dates/{NIGHT}") == f"{NIGHT} r{100 + number}"
         assert json.loads(Path(output.uri, "latest/files.json").read_text())["publication"] == output.now().number
         assert output.empty("dates/2026-11-20")
+        assert output.empty("latest/_writing")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Latecomer(LakeStorage):
+    """Stands still before it writes or removes one object, while `meanwhile` happens; is killed right after."""
+
+    def __init__(self, name: str, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self._name, self._meanwhile = name, meanwhile
+
+    def write(self, uri: str, data: Any) -> None:
+        late = self._is_late(uri)
+        super().write(uri, data)
+        if late:
+            raise Killed
+
+    def delete(self, uris: Any) -> None:
+        uris = list(uris)
+        late = any(map(self._is_late, uris))
+        super().delete(uris)
+        if late:
+            raise Killed
+
+    def _is_late(self, uri: str) -> bool:
+        if late := uri.endswith(self._name):
+            self._meanwhile()
+        return late
+
+
+def end_owners(output: Output) -> int:
+    """Let the processes whose notes lie there have ended; how many notes that are."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    found = list(Path(output.uri, "latest", "_writing").iterdir())
+    for path in found:
+        content = json.loads(path.read_text())
+        content["writer"]["pid"] = ended.pid
+        path.write_text(json.dumps(content))
+    return len(found)
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+@pytest.mark.parametrize("act", ["publish", "unpublish"])
+def test_what_was_written_late_by_one_that_was_killed_is_mended(output: Output, name: str, act: str) -> None:
+    """By the next command, of whatever night, and by each further one until that process has certainly ended."""
+    output.publish("2026-11-18")
+    output.publish(NIGHT)
+    if act == "unpublish":
+        output.refresh()
+        visibility.unpublish(output.storage, output.uri, NIGHT)
+
+    def overtake() -> None:
+        output.publish(NIGHT, 2)
+        assert output.refresh() == ""
+        assert output.night(f"dates/{NIGHT}") == f"{NIGHT} r2"
+
+    with pytest.raises(Killed):
+        output.refresh(storage=Latecomer(f"dates/{NIGHT}/{name}", overtake))
+    late = (Path(output.uri, "dates", NIGHT) / name).read_text() if act == "publish" else ""
+    assert "/r2/" not in late, "it is old"
+    output.publish("2026-11-20")
+    for left in (1, 0):
+        assert output.refresh("2026-11-20") == ""
+        assert output.night(f"dates/{NIGHT}") == f"{NIGHT} r2"
+        assert end_owners(output) == left
+
+
+def test_a_note_that_nobody_can_read_lets_all_dates_be_looked_at(output: Output) -> None:
+    """Once: it is removed."""
+    output.publish(NIGHT)
+    output.refresh()
+    Path(output.uri, "dates", NIGHT, "files.json").unlink()
+    output.storage.create(join(output.uri, "latest", "_writing", "damaged.json"), b"")
+    assert output.refresh() == ""
+    assert output.night(f"dates/{NIGHT}") == f"{NIGHT} r1"
+    assert output.empty("latest/_writing")
 
 
 def test_many_that_write_at_once_end_at_the_newest(output: Output) -> None:
