@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,15 +16,16 @@ from nightjar.inference.assignment import WorkerSpec, batch_rows, open_scorer, w
 from nightjar.inference.child import Child, WorkLost
 from nightjar.inference.discovery import Discovery, usual_schema
 from nightjar.inference.errors import JobError, Missing, ProcessSpoilt, RunFailed
-from nightjar.inference.identity import ScoringSet, fix
+from nightjar.inference.identity import ScoringSet, changed_package, fix
 from nightjar.inference.plan import Plan
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.request import RunRequest, identity_of
 from nightjar.inference.resume import identity_of_plan
 from nightjar.inference.scoring import BatchSize, Scored, score_table
 from nightjar.inference.shards import Piece, Shard
-from nightjar.inference.snapshots import read_kept
+from nightjar.inference.snapshots import Snapshot, read_kept, take_model
 from nightjar.inference.sources import parquet
+from nightjar.inference.unpacking import is_at_hand
 from nightjar.inference.values import row_values
 from nightjar.inference.watchdog import Watchdog
 
@@ -168,9 +170,36 @@ def _as_then(request: RunRequest, revision: revs.Revision, live: bool) -> tuple[
             code, model = (
                 read_kept(request.storage, request.output, digest) for digest in (kept.code_digest, kept.model_digest)
             )
-            return replace(request, scoring=ScoringSet(code, model, kept.packages)), ""
+            return replace(request, scoring=_at_hand(request, ScoringSet(code, model, kept.packages))), ""
     now = replace(request, scoring=fix(request.storage, request.job))
     return now, "" if live else "Note: this is today's code and model; the run's own are not kept.\n"
+
+
+def _at_hand(request: RunRequest, kept: ScoringSet) -> ScoringSet:
+    """What the run kept. A model of which it kept no copy may lie elsewhere by now: where the job says.
+
+    Raises:
+        JobError: what scored then is not to be had.
+    """
+    job, live = request.job, "`--live` scores with what is there now"
+    if name := changed_package(job, kept):
+        raise JobError(f"model.uses: the installed package {name!r} is not what the run scored with; {live}")
+
+    def is_there(key: str, snapshot: Snapshot) -> bool:
+        return is_at_hand(key, request.storage, snapshot, Path(request.cache))
+
+    if not is_there("model.uses", kept.code):
+        large = ", ".join(file.source for file in kept.code.linked)
+        raise JobError(f"model.uses: {large}: too large to be kept with a run, and not what it was then; {live}")
+    if is_there("model.path", kept.model):
+        return kept
+    model = take_model(request.storage, job.model.path)
+    if model.digest != kept.model.digest:
+        raise JobError(
+            "model.path: the job's model is not the one that the run scored with, and of one over 64 MiB, or in a "
+            f"bucket, a run keeps no copy; {live}"
+        )
+    return replace(kept, model=model)
 
 
 def _score_row(

@@ -73,6 +73,23 @@ def place_code(storage: Storage, snapshot: Snapshot, cache: Path) -> tuple[str, 
     return _place("model.uses", storage, snapshot, cache, "job")
 
 
+def is_at_hand(key: str, storage: Storage, snapshot: Snapshot, cache: Path) -> bool:
+    """Whether the files that are not copied can still be had, with their content. Remote ones are fetched.
+
+    Raises:
+        JobError: there is no room for them here.
+    """
+    with _room_in(cache, key):
+        cache.mkdir(parents=True, exist_ok=True)
+        try:
+            for file in snapshot.files:
+                if file.source:
+                    _link(key, storage, file, cache)
+        except JobError:
+            return False
+    return True
+
+
 def _place(key: str, storage: Storage, snapshot: Snapshot, cache: Path, name: str) -> tuple[str, tuple[Linked, ...]]:
     """Not shared: what a predictor writes beside its code or model must reach no other process, and no later run."""
     own = cache / "processes"

@@ -6,11 +6,14 @@ import errno
 import os
 import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nightjar.flows import summary
-from nightjar.inference import run
+from nightjar.inference import revisions as revs
+from nightjar.inference import run, snapshots
 from nightjar.inference.errors import JobError, NightjarError, RunFailed, Transient
 from nightjar.inference.faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.ledger import State, open_epoch
@@ -35,15 +38,32 @@ class Model:
 """
 
 
+WEIGHED = """
+class Model:
+    def __init__(self, path):
+        with open(path) as file:
+            self.weight = float(file.read())
+
+    def __call__(self, batch):
+        return {"score": batch["x"] * self.weight}
+"""
+
+
 def lake_of(lake: Lake, made: str = "pass", called: str = "pass") -> Lake:
     """A planned run of one shard of 1000 rows; `made` is what the model's constructor does, `called` its row 5."""
-    lake.write_file("part-00.parquet", 0, 1000)
     lake.write_model(MODEL.format(made=made, called=called))
-    lake.write_job(model__uses="model:Model")
+    return planned(lake, model__uses="model:Model")
+
+
+def planned(lake: Lake, **job: Any) -> Lake:
+    """The same of any job."""
+    lake.write_file("part-00.parquet", 0, 1000)
+    lake.write_job(**job)
     request = lake.request()
     found = run.discover(request)
     made_plan = run.plan(request, found).plan
-    keep(LakeStorage(), request.output, request.scoring.code)
+    for snapshot in (request.scoring.code, request.scoring.model):
+        keep(LakeStorage(), request.output, snapshot)
     writer = open_epoch(LakeStorage(), str(lake.revision()), this_writer("score"))
     assert (
         plan_in(request, writer, str(lake.revision()), found, run.identity_of(request, found.schema), None).ids()
@@ -53,9 +73,12 @@ def lake_of(lake: Lake, made: str = "pass", called: str = "pass") -> Lake:
     return lake
 
 
-def replay(lake: Lake, *faults: Fault) -> Replayed:
-    (shard,) = lake.planned().ids()
-    return replay_row(lake.request(storage=FaultyStorage(LakeStorage(), faults)), shard, 5, None, pdb=False)
+def replay(lake: Lake, *faults: Fault, live: bool = False) -> Replayed:
+    state = revs.read_revision(LakeStorage(), str(lake.revision().parent), 1).state
+    plan = revs.read_plan(LakeStorage(), str(lake.revision()), state, (state.planned or {})["fingerprint"])
+    assert plan is not None
+    (shard,) = plan.ids()
+    return replay_row(lake.request(storage=FaultyStorage(LakeStorage(), faults)), shard, 5, None, pdb=False, live=live)
 
 
 def die(_: str) -> None:
@@ -99,6 +122,36 @@ def test_a_model_that_cannot_be_loaded_is_not_the_rows_fault(lake: Lake, made: s
     with pytest.raises(JobError, match=rf"^model\.uses: {said}") as caught:
         replay(lake_of(lake, made))
     assert "row" not in str(caught.value)
+
+
+def test_a_large_model_is_replayed_from_where_it_lies_now(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run kept its hash, and no copy. Where another one lies there, it says what helps."""
+    monkeypatch.setattr(snapshots, "COPIED_BYTES", 1000)
+    lake.write_model(WEIGHED)
+    (lake.folder / "m1").write_text("3" + " " * 2000)
+    planned(lake, model__uses="model:Model", model__path="m1")
+    (lake.folder / "m1").rename(lake.folder / "m2")
+    lake.write_job(model__uses="model:Model", model__path="m2")
+    assert replay(lake).outputs == (("score", "15"),)
+    (lake.folder / "m2").write_text("4" + " " * 2000)
+    with pytest.raises(JobError, match=r"^model\.path: the job's model is not the one .*`--live` scores with what is"):
+        replay(lake)
+    assert replay(lake, live=True).outputs == (("score", "20"),)
+
+
+def test_an_installed_predictor_that_was_upgraded_is_replayed_live(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path.with_name("site-replayed") / "nightjar_replayed.py"
+    package.parent.mkdir()
+    package.write_text("def score(batch):\n    return {'score': batch['x'] * 2}\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    planned(lake, model__uses="nightjar_replayed:score")
+    assert replay(lake).outputs == (("score", "10"),)
+    package.write_text("def score(batch):\n    return {'score': batch['x'] * 3}\n")
+    with pytest.raises(JobError, match=r"^model\.uses: the installed package 'nightjar_replayed' is not .*`--live`"):
+        replay(lake)
+    assert replay(lake, live=True).outputs == (("score", "15"),)
 
 
 @pytest.mark.parametrize(
