@@ -257,10 +257,10 @@ def matching_files(storage: Storage, job: Job, others: Counter[str] | None = Non
     links = _Links(base)
     for entry in _listed(storage, uri, base):
         name = entry.uri[len(base.rstrip("/")) + 1 :]
-        if _hidden(name) or not pattern.fullmatch(name):
+        if hidden(name) or not pattern.fullmatch(name):
             continue
         own = links.own_name(name)
-        if own != name and not _hidden(own) and pattern.fullmatch(own):
+        if own != name and not hidden(own) and pattern.fullmatch(own):
             continue
         if job.input.format or name.lower().endswith(parquet.SUFFIXES):
             yield _named(entry)
@@ -268,7 +268,8 @@ def matching_files(storage: Storage, job: Job, others: Counter[str] | None = Non
             others[unsupported.suffix(name)] += 1
 
 
-def _hidden(name: str) -> bool:
+def hidden(name: str) -> bool:
+    """Whether a name below the input is no input: it, or a folder in it, begins with `.` or `_`."""
     return any(part.startswith((".", "_")) for part in name.split("/"))
 
 

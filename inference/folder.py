@@ -11,20 +11,20 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import yaml
 from pathspec import GitIgnoreSpec
 
+from nightjar.inference.discovery import hidden, input_folder, takes_in
 from nightjar.inference.errors import JobError
+from nightjar.inference.everydate import EveryDate
 from nightjar.inference.ignores import BUILT_IN, Rules, ignored_by, read_rules
-from nightjar.inference.job import Job
-from nightjar.inference.jobfile import MAX_BYTES
+from nightjar.inference.job import Job, is_dated
+from nightjar.inference.neighbours import Neighbours, is_job
 from nightjar.inference.ownstate import FileId, OwnState, file_id
 from nightjar.inference.packages import is_environment
 
@@ -35,10 +35,9 @@ _IN_PLACE = {"bin", "include", "lib", "lib64", "share", "pyvenv.cfg"}
 
 _IGNORE_FILES = (".gitignore", ".rayignore")
 _NEVER |= {*_IGNORE_FILES, ".gitattributes", ".gitmodules"}
-_OUTPUT = {"runs", "publications", "snapshots", "latest", "dates", "job.json"}
+_RESULTS = {"runs", "publications", "snapshots", "latest", "dates", "job.json"}
 """What a job's output holds, where that is the folder itself."""
 
-_DATA = (".parquet", ".pq")
 MOST_FILES = 20_000
 """More files than that are no predictor: each would be read and hashed when a run begins."""
 
@@ -50,8 +49,9 @@ _PATTERN = re.compile(r"[*?\[\\]|^[!#]|/$|(^|/)\.\.?(/|$)")
 
 _PRINTED = "this command prints there"
 _WRITTEN = "Nightjar, Prefect or Ray write there"
-
-_JOB_KEYS = {"name", "input", "model", "output"}
+_INPUT, _OUTPUT = "input.uri", "output.uri"
+_NO_CODE = (_PRINTED, _WRITTEN, _INPUT, _OUTPUT)
+"""What leaves a file out whatever pattern of `model.code` matches it."""
 
 
 @dataclass(frozen=True)
@@ -107,21 +107,22 @@ class _Walk:
 
     def files(self) -> Iterator[tuple[str, str, str]]:
         """Relative name, path, and what leaves it out ('' for nothing)."""
-        jobs: list[tuple[str, str, str]] = []
+        jobs: list[Path] = []
         others: list[tuple[str, str, str]] = []
         for found in self._below("", (), self._above()):
-            if _is_job(found[1]):
-                jobs.append(found)
+            if is_job(found[1]):
+                jobs.append(Path(found[1]))
             elif self._chosen is None or self._chosen.match_file(found[0]):
                 others.append(found)
-        elsewhere = self._places(Path(path) for _, path, _ in jobs)
-        for name, path, ignored in others:
+        neighbours = Neighbours(self.folder, jobs, with_models=self._chosen is None)
+        # Of nights there are many: what else is left out is named first.
+        for name, path, ignored in sorted(others, key=lambda found: found[2] in {_INPUT, _OUTPUT}):
             if name in self._named:
                 continue
-            if ignored in {_PRINTED, _WRITTEN}:
+            if ignored in _NO_CODE:
                 yield name, path, ignored
-            elif place := _place_of(path, elsewhere):
-                yield self._relative(place), place, elsewhere[place]
+            elif theirs := neighbours.owner(path):
+                yield self._relative(theirs.place), theirs.place, theirs.job
             else:
                 yield name, path, "" if self._chosen is not None else ignored
         yield from ((name, str(self.folder / name), "") for name in sorted(self._named))
@@ -176,31 +177,46 @@ class _Walk:
             if entry.name.startswith(".."):  # a mount of Kubernetes has its files there, too, named anew at each mount
                 continue
             if entry.is_dir():
-                if entry.path in self._own:
+                if entry.path in self._own or any(each.is_place(entry.path) for each in self._dated):
                     continue
-                written = self._state.has(file_id(found), entry)
-                ignored = _WRITTEN if written else ignored_by(name + "/", rules)
-                if not ignored or (self._chosen is not None and not written):
+                never = _WRITTEN if self._state.has(file_id(found), entry) else self._results(name)
+                ignored = never or ignored_by(name + "/", rules)
+                if not ignored or (self._chosen is not None and not never):
                     yield from self._below(name + "/", above, rules)
                 else:
                     yield name + "/", entry.path, ignored
-            elif entry.is_file() and self._is_code(name, entry.path):
-                yield name, entry.path, _PRINTED if self._is_printed(entry.path) else ignored_by(name, rules)
+            elif entry.is_file() and not self._is_tonights(name, entry.path):
+                never = _PRINTED if self._is_printed(entry.path) else self._results(name) or self._data(entry.path)
+                yield name, entry.path, never or ignored_by(name, rules)
 
-    def _is_code(self, name: str, path: str) -> bool:
-        if self._among_data and (name.lower().endswith(_DATA) or name.split("/")[0] in _OUTPUT):
-            return False
-        return path != self.job.input.uri
+    def _is_tonights(self, name: str, path: str) -> bool:
+        """Whether a file is input of this night."""
+        uri = self.job.input.uri
+        return path in {uri, input_folder(uri)} or bool(self._data(path) and takes_in(uri, path) and not hidden(name))
+
+    def _data(self, path: str) -> str:
+        """Why a file is no code, if it is input or output of some night; '' if not."""
+        return _INPUT if any(each.takes(path) for each in self._dated) else ""
+
+    def _results(self, name: str) -> str:
+        """The same of what the output consists of, where it is the job's folder."""
+        return _OUTPUT if name in _RESULTS and self._is_output else ""
+
+    @cached_property
+    def _dated(self) -> list[EveryDate]:
+        """The input of every date, and the output if it is another place on each: they may lie among the code."""
+        source, target = self.job.templates
+        return [EveryDate(source or self.job.input.uri), *([EveryDate(target)] if is_dated(target) else [])]
+
+    @cached_property
+    def _is_output(self) -> bool:
+        """Whether the job's folder is the output itself."""
+        return os.path.normpath(self.job.output.uri) == os.path.normpath(self.folder)
 
     @cached_property
     def _own_places(self) -> set[str]:
         places = {*self.job.places, self.job.output.uri.rstrip("/"), self.job.model.path or ""}
         return {os.path.normpath(place) for place in places if place}
-
-    @cached_property
-    def _among_data(self) -> bool:
-        """Whether the job's folder lies in its own input or output."""
-        return any(f"{self.folder}/".startswith(f"{place}/") for place in self._own_places)
 
     @cached_property
     def _own(self) -> set[str]:
@@ -218,46 +234,3 @@ class _Walk:
                 rules.append(read_rules(file, inner=inner + "/"))
         below = [ignored_by("", (rule,)) for rule in rules]
         return BUILT_IN if any(below) else (*BUILT_IN, *rules)
-
-    def _places(self, jobs: Iterable[Path]) -> dict[str, str]:
-        """Where other jobs of the folder have their input, output and model, with the file of the job.
-
-        A model that `model.code` matches is this job's, too; data and results never are what scores.
-        """
-        places = {}
-        for path in jobs:
-            content = _parsed(path)
-            keys = {"input": "uri", "output": "uri", **({} if self._chosen else {"model": "path"})}
-            for section, key in keys.items():
-                given = content.get(section)
-                value = given.get(key) if isinstance(given, dict) else None
-                if isinstance(value, str) and "://" not in value:
-                    fixed = re.split(r"[*?\[{]", value, maxsplit=1)[0]
-                    if fixed != value:
-                        fixed = os.path.dirname(fixed)  # noqa: PTH120 (text, as the rest of a location)
-                    place = os.path.normpath(path.parent / fixed)
-                    if section != "output" or not os.path.isfile(place):  # noqa: PTH113 (text, as above)
-                        places[place] = str(path)
-        return {place: job for place, job in places.items() if not f"{self.folder}/".startswith(f"{place}/")}
-
-
-def _place_of(path: str, places: Iterable[str]) -> str | None:
-    return next((place for place in places if f"{path}/".startswith(f"{place}/")), None)
-
-
-def _is_job(path: str) -> bool:
-    """Whether a file is a whole job file. Any other YAML may be what a predictor reads."""
-    if not path.lower().endswith((".yaml", ".yml")):
-        return False
-    content = _parsed(Path(path))
-    model = content.get("model")
-    return set(content) >= _JOB_KEYS and isinstance(model, dict) and "uses" in model
-
-
-def _parsed(path: Path) -> dict[Any, Any]:
-    """A YAML file's keys; none of one that is no job file for sure."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.stat().st_size <= MAX_BYTES else None
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        return {}
-    return content if isinstance(content, dict) else {}

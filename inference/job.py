@@ -349,7 +349,8 @@ class Schedule(_Model):
 class Job(_Model):
     """One job file. Locations are absolute once loaded; `{date}` stands until `at`.
 
-    places: the local folders below which input and output of every date lie.
+    places: the local folders below which input and output of every date lie. templates: input and output themselves,
+    as patterns whose dates stay open.
     """
 
     name: str
@@ -367,6 +368,7 @@ class Job(_Model):
     schedule: Schedule | None = None
     folder: str = Field(default="", exclude=True)
     places: tuple[str, ...] = Field(default=(), exclude=True)
+    templates: tuple[str, str] = Field(default=("", ""), exclude=True)
 
     @field_validator("name")
     @classmethod

@@ -173,7 +173,7 @@ def load_job(path: str | Path) -> Job:
 
 def parse_job(content: dict[str, Any], path: Path) -> Job:
     """A job from its parsed content; `path` is the job file it would lie in."""
-    if inner := sorted({"folder", "places"} & set(content)):
+    if inner := sorted({"folder", "places", "templates"} & set(content)):
         raise JobError(f"{path}: unknown key {inner[0]!r}")
     for key, reason in _LATER.items():
         if key in content:
@@ -190,10 +190,11 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
         update={
             "folder": str(folder),
             "places": tuple(filter(None, (_fixed(uri, folder) for uri in (job.input.uri, job.output.uri)))),
-            "input": job.input.model_copy(update={"uri": _absolute(job.input.uri, folder, pattern=True)}),
-            "output": job.output.model_copy(update={"uri": _absolute(job.output.uri, folder).rstrip("/")}),
+            "templates": tuple(absolute(uri, folder, pattern=True) for uri in (job.input.uri, job.output.uri)),
+            "input": job.input.model_copy(update={"uri": absolute(job.input.uri, folder, pattern=True)}),
+            "output": job.output.model_copy(update={"uri": absolute(job.output.uri, folder).rstrip("/")}),
             "model": job.model.model_copy(
-                update={"path": _absolute(job.model.path, folder) if job.model.path else None}
+                update={"path": absolute(job.model.path, folder) if job.model.path else None}
             ),
         }
     )
@@ -215,7 +216,7 @@ def _value(job: Job, key: str) -> str | None:
     return value
 
 
-def _absolute(uri: str, folder: Path, *, pattern: bool = False) -> str:
+def absolute(uri: str, folder: Path, *, pattern: bool = False) -> str:
     """A location as written, from the job's folder on; what its name holds is no placeholder, nor part of a pattern."""
     uri = uri.removeprefix("file://")
     if "://" in uri:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 import subprocess
 import sys
@@ -65,9 +66,63 @@ def test_input_and_output_of_any_date_are_left_out(tmp_path: Path) -> None:
     assert names(job) == {"predict.py"}
 
 
-def test_data_beside_the_code_is_no_code(tmp_path: Path) -> None:
-    lay(tmp_path, "predict.py", "a.parquet", "b.pq")
-    assert names(job_in(tmp_path, input={"uri": "*.parquet"})) == {"predict.py"}
+@pytest.mark.parametrize(
+    ("uri", "code"),
+    [
+        ("*.parquet", {"b.pq", "lookup/c.parquet"}),
+        ("a-*.parquet", {"b.pq", "lookup/c.parquet", "airports.parquet"}),
+        ("a-{date}.parquet", {"b.pq", "lookup/c.parquet", "airports.parquet"}),
+        ("a-{date:%Y-%m-%d}.p*", {"b.pq", "lookup/c.parquet", "airports.parquet"}),
+        ("a-{date:%Y}-{date:%-m-%d}.parquet", {"b.pq", "lookup/c.parquet", "airports.parquet"}),
+        ("**/*.parquet", {"b.pq"}),
+        ("./", set()),
+        ("../", set()),
+    ],
+)
+@pytest.mark.parametrize("patterns", [None, ["**"]])
+def test_data_beside_the_code_is_no_code(tmp_path: Path, uri: str, code: set[str], patterns: list[str] | None) -> None:
+    """Of any date; other Parquet files are what a predictor may read. What is of another date is said."""
+    root = tmp_path / "job[1]"
+    nights = {f"a-2026-11-{day}.parquet" for day in (18, 19)}
+    lay(root, "predict.py", "airports.parquet", "b.pq", "lookup/c.parquet", "dates/__init__.py", *nights)
+    job = job_in(root, input={"uri": uri}, model={"code": patterns} if patterns else {})
+    listing = list_code(job.at(dt.date(2026, 11, 19)))
+    assert set(listing.files) == {"predict.py", "dates/__init__.py", *code}
+    assert listing.left_out == ({"a-2026-11-18.parquet": "input.uri"} if "{" in uri else {})
+
+
+@pytest.mark.parametrize("uri", ["{date}/", "in-{date}", "{date:%Y/%m}/d{date:%d}/"])
+def test_a_folder_of_each_date_beside_the_code_is_no_code(tmp_path: Path, uri: str) -> None:
+    """As input and as output, markers and manifests in it included."""
+    for day in (18, 19):
+        lay(tmp_path, *(f"{uri.format(date=dt.date(2026, 11, day))}/{name}" for name in ("_SUCCESS", "a.parquet")))
+    lay(tmp_path, "predict.py", "lib/h.py", "lib/c.parquet", "2026/notes.json")
+    for keys in ({"input": {"uri": uri}}, {"output": {"uri": uri}}):
+        listing = list_code(job_in(tmp_path, **keys).at(dt.date(2026, 11, 19)))
+        assert set(listing.files) == {"predict.py", "lib/h.py", "lib/c.parquet", "2026/notes.json"}
+        assert listing.left_out == {}
+
+
+def test_results_beside_the_code_are_named(tmp_path: Path) -> None:
+    """A package may have such a name. In a job whose results lie elsewhere it scores."""
+    results = {"runs/n/r1/plan.json", "dates/__init__.py", "job.json"}
+    lay(tmp_path, "predict.py", "lib/runs/x", "table.parquet", *results)
+    for patterns in ({}, {"code": ["**"]}):
+        listing = list_code(job_in(tmp_path, output={"uri": "./"}, model=patterns))
+        assert set(listing.files) == {"predict.py", "lib/runs/x", "table.parquet"}
+        assert listing.left_out == dict.fromkeys(("dates/", "job.json", "runs/"), "output.uri")
+
+
+def test_what_another_job_reads_and_writes_among_the_code_is_its_own(tmp_path: Path) -> None:
+    """Each night there is more of it."""
+    weather = JOB.format(name="w", input="'weather-{date}.parquet'", output="'{date:%Y%m%d}'", model="m")
+    broken = JOB.format(name="b", input="'{date'", output="'{x'", model="m")
+    lay(tmp_path, "predict.py", "airports.parquet", "weather-2026-11-18.parquet", "20261118/job.json", "20261118x")
+    lay(tmp_path, "weather.yaml", "broken.yaml", **{"weather.yaml": weather, "broken.yaml": broken})
+    listing = list_code(job_in(tmp_path))
+    assert set(listing.files) == {"predict.py", "airports.parquet", "20261118x"}
+    theirs = str(tmp_path / "weather.yaml")
+    assert listing.left_out == {"20261118/job.json": theirs, "weather-2026-11-18.parquet": theirs}
 
 
 def test_what_belongs_to_other_jobs_is_left_out(tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""What of a job's folder belongs to other jobs that lie there: their input and output, and their models."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.everydate import EveryDate
+from nightjar.inference.job import is_dated
+from nightjar.inference.jobfile import MAX_BYTES, absolute
+
+_JOB_KEYS = {"name", "input", "model", "output"}
+
+_OPEN = re.compile(r"[*?\[{]")
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A file or folder of another job's, and that job's file."""
+
+    place: str
+    job: str
+
+
+class Neighbours:
+    """The other jobs of a folder.
+
+    with_models: whether their models are theirs alone. Data and results never are what scores this job.
+    """
+
+    def __init__(self, folder: Path, jobs: Iterable[Path], with_models: bool) -> None:
+        self._places: dict[str, str] = {}
+        self._among: list[tuple[EveryDate, str]] = []
+        keys = {"input": "uri", "output": "uri", **({"model": "path"} if with_models else {})}
+        for job in jobs:
+            for section, uri in _locations(job, keys):
+                place = _fixed(uri, job.parent)
+                if f"{folder}/".startswith(f"{place}/"):
+                    self._add_open(section, uri, job)
+                elif section != "output" or not os.path.isfile(place):  # noqa: PTH113 (text, as a location is)
+                    self._places[place] = str(job)
+
+    def owner(self, path: str) -> Owned | None:
+        """Whose a file or folder of this folder is; None if no other job names it."""
+        for place, job in self._places.items():
+            if f"{path}/".startswith(f"{place}/"):
+                return Owned(place, job)
+        return next((Owned(path, job) for each, job in self._among if each.takes(path)), None)
+
+    def _add_open(self, section: str, uri: str, job: Path) -> None:
+        """Data and results right among the code, by what is open in their names."""
+        with suppress(JobError, ValueError, RuntimeError):  # that job's fault, which it will be told of
+            if (section == "input" and _OPEN.search(uri)) or (section == "output" and is_dated(uri)):
+                self._among.append((EveryDate(absolute(uri, job.parent, pattern=True)), str(job)))
+
+
+def is_job(path: str) -> bool:
+    """Whether a file is a whole job file. Any other YAML may be what a predictor reads."""
+    if not path.lower().endswith((".yaml", ".yml")):
+        return False
+    content = _parsed(Path(path))
+    model = content.get("model")
+    return set(content) >= _JOB_KEYS and isinstance(model, dict) and "uses" in model
+
+
+def _locations(job: Path, keys: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """The section and text of each local location that a job file names."""
+    content = _parsed(job)
+    for section, key in keys.items():
+        given = content.get(section)
+        value = given.get(key) if isinstance(given, dict) else None
+        if isinstance(value, str) and "://" not in value:
+            yield section, value
+
+
+def _fixed(uri: str, folder: Path) -> str:
+    """What of a location stands before its first placeholder or wildcard."""
+    fixed = _OPEN.split(uri, maxsplit=1)[0]
+    if fixed != uri:
+        fixed = os.path.dirname(fixed)  # noqa: PTH120 (text, as the rest of a location)
+    return os.path.normpath(folder / fixed)
+
+
+def _parsed(path: Path) -> dict[Any, Any]:
+    """A YAML file's keys; none of one that is no job file for sure."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.stat().st_size <= MAX_BYTES else None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}
