@@ -92,7 +92,7 @@ def remedies(
         case "unknown" | "never begun" | "rejected":
             tried = {"try": shlex.join(["check", job, "--date", request.date])}
             return tried if state == "unknown" else {**tried, "repeat": again}
-        case "published" | "limited" | "running" | "publishing":
+        case "published" | "limited" | "running" | "publishing" | "unreadable":
             return {}
         case "rolled back":
             return {"republish": shlex.join(["republish", job, *request.named]), "anew": again}

@@ -25,6 +25,9 @@ SILENT = "silent"
 UNFINISHED = "unfinished"
 """How a run stands that ended by itself and whose ledger does not say how: an older release wrote it."""
 
+UNREADABLE = "unreadable"
+"""How a run of a list stands of which something cannot be read: damaged, of a newer version, or refused."""
+
 _GOING = {"running", "publishing", SILENT}
 _RUNS_READ = 16
 
@@ -42,14 +45,15 @@ class Standing:
     """How a run stands.
 
     state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped,
-    limited, validated, killed or `UNFINISHED`. ended: how it ended, where it did not come to a publication and
+    limited, validated, killed, `UNFINISHED` or `UNREADABLE`. ended: how it ended, where it did not come to a publication and
     something was kept. tried: how the last try ended that could not begin, of a run that stands as `state` says all
-    the same.
+    the same. problem: why it cannot be read.
     """
 
     state: str
     ended: Ended | None = None
     tried: Ended | None = None
+    problem: str = ""
 
     @property
     def words(self) -> str:
@@ -61,7 +65,7 @@ class Standing:
         """Why, in a sentence; empty where there is nothing to explain."""
         if self.ended is not None:
             return " ".join(gate.sentence for gate in self.ended.gates) or self.ended.message
-        return _CAUSES.get(self.state, "")
+        return self.problem or _CAUSES.get(self.state, "")
 
 
 _CAUSES = {
@@ -104,32 +108,12 @@ def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s:
     now = publish.newest(storage, output)
 
     def look(run_id: str) -> RunLine | None:
-        uri = join(output, "runs", run_id)
-        newest = revs.newest_revision(storage, uri)
         shown = now.runs[run_id].revision if run_id in now.runs else 0
-        if newest is None:
-            note = reasons.note_of(storage, uri, job)
-            return _never_begun(run_id, note, shown) if note else None
-        progress = next(follow(storage, uri)) or Progress()
-        manifest = _manifest(storage, output, newest.state)
-        began, seconds = _took(newest.state, manifest)
-        return RunLine(
-            run_id,
-            (newest.state.planned or {}).get("date", ""),
-            stands(storage, uri, newest, shown, job, lease_s),
-            newest.number,
-            shown,
-            int(newest.success["publication"]) if newest.success else 0,
-            began,
-            seconds,
-            progress.shards,
-            progress.done_shards,
-            progress.rows,
-            progress.rows_out,
-            progress.rows_quarantined,
-            progress.failed_attempts,
-            first_metric(manifest["metrics"]) if manifest else None,
-        )
+        try:
+            return _line(storage, output, run_id, shown, job, lease_s)
+        except StorageError as error:
+            # One that is damaged must not hide the others.
+            return _without_ledger(run_id, Standing(UNREADABLE, problem=str(error)), shown)
 
     # At once: each may have to be watched for a lease.
     with ThreadPoolExecutor(_RUNS_READ) as pool:
@@ -137,8 +121,36 @@ def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s:
         return [line for line in lines if line is not None]
 
 
-def _never_begun(run_id: str, note: Ended, shown: int) -> RunLine:
-    return RunLine(run_id, "", Standing(note.outcome, note), 0, shown, 0, note.at, None, 0, 0, 0, 0, 0, 0, None)
+def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, lease_s: float) -> RunLine | None:
+    uri = join(output, "runs", run_id)
+    newest = revs.newest_revision(storage, uri)
+    if newest is None:
+        note = reasons.note_of(storage, uri, job)
+        return _without_ledger(run_id, Standing(note.outcome, note), shown, note.at) if note else None
+    progress = next(follow(storage, uri)) or Progress()
+    manifest = _manifest(storage, output, newest.state)
+    began, seconds = _took(newest.state, manifest)
+    return RunLine(
+        run_id,
+        (newest.state.planned or {}).get("date", ""),
+        stands(storage, uri, newest, shown, job, lease_s),
+        newest.number,
+        shown,
+        int(newest.success["publication"]) if newest.success else 0,
+        began,
+        seconds,
+        progress.shards,
+        progress.done_shards,
+        progress.rows,
+        progress.rows_out,
+        progress.rows_quarantined,
+        progress.failed_attempts,
+        first_metric(manifest["metrics"]) if manifest else None,
+    )
+
+
+def _without_ledger(run_id: str, found: Standing, shown: int, began: str = "") -> RunLine:
+    return RunLine(run_id, "", found, 0, shown, 0, began, None, 0, 0, 0, 0, 0, 0, None)
 
 
 def stands(

@@ -326,6 +326,20 @@ def test_nothing_is_written_into_a_place_that_is_not_the_jobs(lake: Lake, owner:
     assert [path for path in sorted(lake.folder.rglob("*")) if path not in before] == [lake.folder / "data" / "gone"]
 
 
+def test_a_run_that_cannot_be_read_hides_no_other(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has its line: why, and what readers see of it."""
+    finished(str(job.out), "2026-11-18")
+    fails(job, "score", ShardsFailed("1 of 8 shards have no result"))
+    segment = job.out / "runs" / "2026-11-18" / "r1" / "ledger" / "00000001.jsonl"
+    segment.write_bytes(b"")
+    told = said(capsys, "runs", "job.yaml")
+    assert f"2026-11-18: unreadable\n  why        {segment}: not a ledger segment" in told
+    assert "1 of 8 shards have no result" in told
+    found = {each["run_id"]: each for each in json.loads(said(capsys, "runs", "job.yaml", "--json"))}
+    assert {name: each["state"] for name, each in found.items()} == {"2026-11-18": "unreadable", NIGHT: "failed"}
+    assert (found["2026-11-18"]["shown"], found["2026-11-18"]["commands"]) == (1, {})
+
+
 def test_a_run_nobody_heard_of_leads_to_check(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     told = said(capsys, "status", "job.yaml", "2020-01-01").splitlines()
     assert told == [
