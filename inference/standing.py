@@ -45,9 +45,9 @@ class Standing:
     """How a run stands.
 
     state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped,
-    limited, validated, killed, `UNFINISHED` or `UNREADABLE`. ended: how it ended, where it did not come to a publication and
-    something was kept. tried: how the last try ended that could not begin, of a run that stands as `state` says all
-    the same. problem: why it cannot be read.
+    limited, validated, killed, `UNFINISHED` or `UNREADABLE`. ended: how it ended, where it did not come to a
+    publication and something was kept. tried: how the last try ended that could not begin, of a run that stands as
+    `state` says all the same. problem: why it cannot be read.
     """
 
     state: str

@@ -74,6 +74,12 @@ def is_dead(writer: Writer) -> bool:
         return False
 
 
+def is_of_earlier_boot(writer: Writer) -> bool:
+    """Whether it ran before this machine was started; or on another one of the same name, that cannot be told."""
+    (name, boot, *_), (here, now, *_) = (f"{host}/".split("/") for host in (writer.host, _host()))
+    return name == here and boot != now
+
+
 def has_ended(process: psutil.Process) -> bool:
     """Whether a process is there no more, or only because nobody asked how it ended."""
     try:

@@ -6,6 +6,7 @@ name in its environment. So what is left of it can be found, whatever died, and 
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.flows.cluster.token import keep_token_private
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.shards import known
-from nightjar.inference.writers import Writer, has_ended, is_dead, this_writer
+from nightjar.inference.writers import Writer, has_ended, is_dead, is_of_earlier_boot, this_writer
 
 KEEP = "NIGHTJAR_KEEP_RAY"
 """Environment variable: the folder of a run's own Ray stays whole, however the run ended."""
@@ -43,6 +44,10 @@ _LONGEST_BASE = 26
 """Characters of the temporary folder that leave a socket's path within its bound."""
 
 _OWNER = "owner.json"
+
+_OLD = dt.timedelta(days=7)
+"""How old a run's Ray must be to have ended where its process cannot be asked: no run lasts so long."""
+
 _GRACE_S = 2.0
 """So long processes have to end by themselves when Ray has ended."""
 
@@ -81,12 +86,32 @@ def is_of_local_run(process: psutil.Process) -> bool:
 
 def tidy_up() -> None:
     """End and remove what is left of runs of this user that were killed; keep the logs of the last few."""
-    killed = [(owner.at, folder) for folder in _folders() if (owner := _owner(folder)) and is_dead(owner)]
+    found = [(folder, _owner(folder)) for folder in _folders()]
+    for folder, owner in found:
+        with suppress(FileNotFoundError):  # another run tidies up, too
+            if owner is None and _is_nobodys(folder):
+                _end(folder, keep_logs=False)
+    killed = [(owner.at, folder) for folder, owner in found if owner and (is_dead(owner) or _is_over(owner))]
     for index, (_, folder) in enumerate(sorted(killed, reverse=True)):
         if (folder / "r").exists():
             _end(folder, keep_logs=True)
         if index >= KEPT_LOGS:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_over(owner: Writer) -> bool:
+    """Whether it was before this machine was started again: where temporary files outlive that, so do these."""
+    return is_of_earlier_boot(owner) and dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(owner.at) > _OLD
+
+
+def _is_nobodys(folder: Path) -> bool:
+    """Whether its run never came to start Ray, or a power cut took its owner's name.
+
+    A folder that was to stay has no owner either, but what Ray wrote. One whose processes live is somebody's.
+    """
+    age = time.time() - folder.stat().st_mtime
+    lost = (folder / _OWNER).exists() or not any(folder.iterdir())
+    return lost and age > _OLD.total_seconds() and not any(_processes(folder))
 
 
 def _start_or_again(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:

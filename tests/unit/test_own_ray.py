@@ -8,6 +8,7 @@ import re
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -95,6 +96,32 @@ def test_what_is_not_provably_of_a_dead_run_is_left_alone(temporary: Path) -> No
     local.tidy_up()
     assert all((folder / "r").exists() for folder in (alive, elsewhere, silent, target))
     assert rays.exists()
+
+
+def test_what_a_power_cut_left_goes_after_a_week(temporary: Path) -> None:
+    """Where temporary files outlive it. Told by the boot, or no owner can be read. What was to be kept stays."""
+    name, _, container = this_writer("ray").host.split("/", 2)
+    before = replace(this_writer("ray"), host=f"{name}/00000000/{container}")
+    old, week = "2026-01-01T00:00:00+00:00", time.time() - 8 * 86400
+    cut = folder_of(temporary, "cut", replace(before, at=old))
+    lost, kept = folder_of(temporary, "lost", None), folder_of(temporary, "kept", None)
+    (lost / "owner.json").touch()
+    empty = temporary / "njray-empty"
+    empty.mkdir()
+    recent = folder_of(temporary, "recent", before)
+    elsewhere = folder_of(temporary, "elsewhere", replace(before, at=old, host="another/00000000/x"))
+    in_use = folder_of(temporary, "in-use", None)
+    (in_use / "owner.json").touch()
+    for folder in (lost, kept, empty, in_use):
+        os.utime(folder, (week, week))
+    env = {**os.environ, "NIGHTJAR_RAY_FOLDER": str(in_use)}
+    with subprocess.Popen(["cat"], env=env, stdin=subprocess.PIPE) as user:
+        local.tidy_up()
+        user.communicate(b"")
+    assert user.returncode == 0
+    assert [folder.exists() for folder in (lost, empty)] == [False, False]
+    assert {path.name for path in cut.iterdir()} == {"owner.json", "logs"}
+    assert all((folder / "r").exists() for folder in (kept, recent, elsewhere, in_use))
 
 
 def test_processes_of_a_killed_run_are_ended_and_no_others(temporary: Path) -> None:
