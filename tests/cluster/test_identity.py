@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference import publish, run, visibility
-from nightjar.inference.errors import GateFailed, JobError, ShardsFailed
+from nightjar.inference.errors import GateFailed, JobError, RunFailed, ShardsFailed
 from nightjar.inference.run import Scored
 from support import Lake, Ran
 
@@ -250,6 +250,17 @@ def test_editing_in_mid_run_changes_nothing_of_the_run(lake: Lake) -> None:
     again = lake.run()
     assert scores(lake) == {i: 9000.0 * i for i in range(8000)}
     assert again.scored.again == ("late.py changed, weights.json changed: 8 of 8 shards are scored again",)
+
+
+def test_a_run_whose_installed_package_changed_in_mid_run_is_not_published(lake: Lake) -> None:
+    """Looked at once more when all is scored: a package is read where it is installed."""
+    request = lake.ready().request()
+    found = run.discover(request)
+    scored = run.score(request, found, lambda _: None)
+    began = replace(request, scoring=replace(request.scoring, packages={"numpy": "another one"}))
+    with pytest.raises(RunFailed, match="the installed package 'numpy' changed while the run went on"):
+        run.validate(began, scored, found, lambda _: None)
+    assert not list(lake.revision().glob("manifest*"))
 
 
 def write_numbers(lake: Lake, name: str, first: int) -> np.ndarray:
