@@ -116,13 +116,14 @@ def _is_nobodys(folder: Path) -> bool:
 
 def _start_or_again(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
     """Ray's folder, once it runs. On a machine that stood still, or is busy, Ray gives up too early: two tries."""
+    first = _folder()
     try:
-        return _start(env, options)
+        return _start(first, env, options)
     except Exception as error:
         if not is_rays(error):
             raise
     try:
-        return _start(env, options)
+        second = _start(_folder(), env, options)
     except Exception as error:
         if not is_rays(error):
             raise
@@ -130,11 +131,18 @@ def _start_or_again(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
             f"Ray could not start on this machine, twice: {essence(error).rstrip('.')}. Repeat the command when the "
             f"machine is less busy; Ray's logs are in {_base() / _PREFIX}*/logs"
         ) from error
+    _end(first, keep_logs=False)  # why it gave up, nobody needs to know now
+    return second
 
 
-def _start(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
+def _folder() -> Path:
+    """A new one for a Ray of this process."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base()))
     (folder / _OWNER).write_text(json.dumps(asdict(this_writer("ray"))))
+    return folder
+
+
+def _start(folder: Path, env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
     try:
         with _inherited({**env, _MARK: str(folder)}), _loopback():
             # One level down: Ray opens its own folder to everybody.
