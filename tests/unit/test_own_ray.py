@@ -159,6 +159,23 @@ def test_a_start_that_times_out_is_tried_once_more_and_told_in_one_sentence(
     assert len(set(tried)) == 2, "each try has a folder of its own"
 
 
+def test_a_second_try_that_comes_through_leaves_nothing_of_the_first(
+    temporary: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its logs are wanted only where no try comes through."""
+    tried: list[str] = []
+
+    def init(**options: Any) -> None:
+        tried.append(options["_temp_dir"])
+        if not tried[1:]:
+            raise Exception(TIMED_OUT)  # noqa: TRY002 (as Ray does)
+
+    monkeypatch.setattr(ray, "init", init)
+    with local.local_ray({}, {}, lambda: False):
+        assert [path.parent for path in map(Path, tried) if path.parent.exists()] == [Path(tried[1]).parent]
+    assert list(temporary.iterdir()) == []
+
+
 def test_a_mistake_of_our_own_is_not_taken_for_rays(
     temporary: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
