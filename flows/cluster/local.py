@@ -116,14 +116,14 @@ def _is_nobodys(folder: Path) -> bool:
 
 def _start_or_again(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
     """Ray's folder, once it runs. On a machine that stood still, or is busy, Ray gives up too early: two tries."""
-    first = _folder()
+    first = _new_folder()
     try:
         return _start(first, env, options)
     except Exception as error:
         if not is_rays(error):
             raise
     try:
-        second = _start(_folder(), env, options)
+        second = _start(_new_folder(), env, options)
     except Exception as error:
         if not is_rays(error):
             raise
@@ -135,8 +135,8 @@ def _start_or_again(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
     return second
 
 
-def _folder() -> Path:
-    """A new one for a Ray of this process."""
+def _new_folder() -> Path:
+    """For a Ray of this process, and in its name."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base()))
     (folder / _OWNER).write_text(json.dumps(asdict(this_writer("ray"))))
     return folder

@@ -141,17 +141,23 @@ def test_processes_of_a_killed_run_are_ended_and_no_others(temporary: Path) -> N
             process.wait()
 
 
-def test_a_start_that_times_out_is_tried_once_more_and_told_in_one_sentence(
-    temporary: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray says so with a bare `Exception`."""
+def timing_out(monkeypatch: pytest.MonkeyPatch, tries: int) -> list[str]:
+    """So many starts of Ray time out, which it says with a bare `Exception`. The folders of all tries, as they come."""
     tried: list[str] = []
 
     def init(**options: Any) -> None:
         tried.append(options["_temp_dir"])
-        raise Exception(TIMED_OUT)  # noqa: TRY002 (as Ray does)
+        if len(tried) <= tries:
+            raise Exception(TIMED_OUT)  # noqa: TRY002 (as Ray does)
 
     monkeypatch.setattr(ray, "init", init)
+    return tried
+
+
+def test_a_start_that_times_out_is_tried_once_more_and_told_in_one_sentence(
+    temporary: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = timing_out(monkeypatch, 2)
     timed_out = pytest.raises(ClusterError, match="twice: The current node timed out during startup")
     with timed_out as raised, local.local_ray({}, {}, lambda: False):
         raise AssertionError("there is no Ray")
@@ -163,14 +169,7 @@ def test_a_second_try_that_comes_through_leaves_nothing_of_the_first(
     temporary: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its logs are wanted only where no try comes through."""
-    tried: list[str] = []
-
-    def init(**options: Any) -> None:
-        tried.append(options["_temp_dir"])
-        if not tried[1:]:
-            raise Exception(TIMED_OUT)  # noqa: TRY002 (as Ray does)
-
-    monkeypatch.setattr(ray, "init", init)
+    tried = timing_out(monkeypatch, 1)
     with local.local_ray({}, {}, lambda: False):
         assert [path.parent for path in map(Path, tried) if path.parent.exists()] == [Path(tried[1]).parent]
     assert list(temporary.iterdir()) == []
