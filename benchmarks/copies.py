@@ -24,8 +24,8 @@ import yaml
 from nightjar.inference import memory, predictors, run
 from nightjar.inference.assignment import Assignment, worker_spec
 from nightjar.inference.predictors.private import Copier, OwnCopy
+from nightjar.inference.records import Receipt
 from nightjar.inference.request import RunRequest, make_request
-from nightjar.inference.shards import Receipt
 from nightjar.inference.worker import ShardWorker
 
 MLP = '''

@@ -33,11 +33,23 @@ from nightjar.flows.display import counted, describe
 from nightjar.flows.escaping import code, markdown
 from nightjar.flows.summary import notes as left_to_do
 from nightjar.inference import endings
-from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, StorageError
+from nightjar.inference.errors import (
+    GateFailed,
+    NightjarError,
+    RunFailed,
+    StorageError,
+)
 from nightjar.inference.gates import GateResult, Offender
 from nightjar.inference.metrics import nonfinite_notes
 from nightjar.inference.progress import Progress
-from nightjar.inference.report import MAX_LINES, RunReport, follow, printed_last, remarks_of, worded
+from nightjar.inference.report import (
+    MAX_LINES,
+    RunReport,
+    follow,
+    printed_last,
+    remarks_of,
+    worded,
+)
 from nightjar.inference.request import RunRequest
 from nightjar.inference.revisions import newest_revision
 from nightjar.inference.run import Publication, Scored, Verdict

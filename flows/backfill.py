@@ -35,7 +35,12 @@ from nightjar.flows.runlogs import expect_failures
 from nightjar.flows.server import reporting_to, start_api
 from nightjar.inference import publish
 from nightjar.inference.engine.capacity import check_cluster
-from nightjar.inference.errors import JobError, NightjarError, RunFailed, TakenBack
+from nightjar.inference.errors import (
+    JobError,
+    NightjarError,
+    RunFailed,
+    TakenBack,
+)
 from nightjar.inference.job import Job
 from nightjar.inference.request import RunRequest, make_request
 

@@ -15,7 +15,12 @@ from nightjar.inference import publish, reasons
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import StorageError
 from nightjar.inference.metrics import nonfinite_notes
-from nightjar.inference.report import follow, lost, remarks_of, worded
+from nightjar.inference.report import (
+    follow,
+    lost,
+    remarks_of,
+    worded,
+)
 from nightjar.inference.request import RunRequest
 from nightjar.inference.standing import RunLine, Standing, stands
 

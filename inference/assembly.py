@@ -11,8 +11,13 @@ from nightjar.inference import sink
 from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.cuts import Cuts
 from nightjar.inference.metrics import Metrics
+from nightjar.inference.records import (
+    Part,
+    Piece,
+    Shard,
+    replay_command,
+)
 from nightjar.inference.scoring import RowFailure, Scored
-from nightjar.inference.shards import Part, Piece, Shard, replay_command
 from nightjar.inference.sources.forms import PLAIN
 from nightjar.inference.storage import Storage
 

@@ -18,13 +18,18 @@ from nightjar.inference.job import Job
 from nightjar.inference.missing import explained
 from nightjar.inference.packages import in_environment, places_of
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
+from nightjar.inference.records import Shard, clip
 from nightjar.inference.request import RunRequest
 from nightjar.inference.scoring import auto_batch_rows
-from nightjar.inference.shards import Shard, clip
 from nightjar.inference.snapshots import Snapshot
 from nightjar.inference.storage import Storage
 from nightjar.inference.suspects import Attempt
-from nightjar.inference.unpacking import Linked, place_code, place_model, watched
+from nightjar.inference.unpacking import (
+    Linked,
+    place_code,
+    place_model,
+    watched,
+)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,13 @@ from nightjar.inference.job import LINEAGE, Job
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.offenders import Finder, Offenders
 from nightjar.inference.offenders import join as join_offenders
-from nightjar.inference.shards import clip
-from nightjar.inference.sink import SHARD_KEY, checksum, read_metrics, read_part
+from nightjar.inference.records import clip
+from nightjar.inference.sink import (
+    SHARD_KEY,
+    checksum,
+    read_metrics,
+    read_part,
+)
 from nightjar.inference.storage import Storage, join
 
 MAX_FINDINGS = 20

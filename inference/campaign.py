@@ -32,7 +32,17 @@ from nightjar.inference.errors import (
 from nightjar.inference.ledger import LedgerWriter, Record
 from nightjar.inference.plan import Plan
 from nightjar.inference.progress import Progress
-from nightjar.inference.shards import UNKNOWN, Crumb, Event, Failed, Noticed, Receipt, Started, as_line, encode
+from nightjar.inference.records import (
+    UNKNOWN,
+    Crumb,
+    Event,
+    Failed,
+    Noticed,
+    Receipt,
+    Started,
+    as_line,
+    encode,
+)
 from nightjar.inference.space import LOOK_S, check_room
 from nightjar.inference.suspects import Attempt, GivenUp, next_attempt
 from nightjar.inference.witness import Collection, Seen

@@ -25,7 +25,7 @@ from nightjar.inference.errors import NightjarError
 from nightjar.inference.logbook import Book, Mark, keep
 from nightjar.inference.masking import Masks
 from nightjar.inference.printed import NOTE, Line, write
-from nightjar.inference.shards import Started
+from nightjar.inference.records import Started
 from nightjar.inference.storage import LakeStorage, Storage
 
 POLL_S = 0.25

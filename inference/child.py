@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from nightjar.inference.errors import NightjarError
-from nightjar.inference.shards import clip
+from nightjar.inference.records import clip
 from nightjar.inference.writers import has_ended
 
 _GRACE_S = 10.0

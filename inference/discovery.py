@@ -16,11 +16,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing
+from nightjar.inference.errors import (
+    Denied,
+    InputCorrupt,
+    JobError,
+    Missing,
+)
 from nightjar.inference.job import Job
-from nightjar.inference.shards import Piece
+from nightjar.inference.records import Piece
 from nightjar.inference.sources import forms, parquet, unsupported
-from nightjar.inference.storage import Entry, Storage, is_local, join
+from nightjar.inference.storage import (
+    Entry,
+    Storage,
+    is_local,
+    join,
+)
 
 _READERS = 32
 _WINDOW = 4096

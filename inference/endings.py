@@ -10,8 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from nightjar.inference.errors import GateFailed, Held, Interrupted, JobError, Terminated
-from nightjar.inference.shards import clip, known
+from nightjar.inference.errors import (
+    GateFailed,
+    Held,
+    Interrupted,
+    JobError,
+    Terminated,
+)
+from nightjar.inference.records import clip, known
 
 FAILED, REJECTED, STOPPED = "failed", "rejected", "stopped"
 BEFORE_IT_BEGINS = {"start", "discover"}

@@ -5,7 +5,14 @@ from __future__ import annotations
 from nightjar.inference import publish
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import Missing
-from nightjar.inference.gates import Evidence, Found, GateResult, LastNight, evaluate, input_gates
+from nightjar.inference.gates import (
+    Evidence,
+    Found,
+    GateResult,
+    LastNight,
+    evaluate,
+    input_gates,
+)
 from nightjar.inference.job import RowsCheck
 from nightjar.inference.request import RunRequest
 from nightjar.inference.storage import Storage

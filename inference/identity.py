@@ -21,6 +21,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.folder import Listing, list_code
 from nightjar.inference.job import Job
+from nightjar.inference.messages import nearest
 from nightjar.inference.packages import (
     content_of,
     files_of,
@@ -31,9 +32,14 @@ from nightjar.inference.packages import (
     of_distribution,
 )
 from nightjar.inference.predictors import input_columns
-from nightjar.inference.sentences import nearest
-from nightjar.inference.shards import known
-from nightjar.inference.snapshots import NOTHING, Snapshot, names, take, take_model
+from nightjar.inference.records import known
+from nightjar.inference.snapshots import (
+    NOTHING,
+    Snapshot,
+    names,
+    take,
+    take_model,
+)
 from nightjar.inference.storage import Storage
 from nightjar.inference.yamlvalues import mapping
 

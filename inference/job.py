@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from nightjar.inference.sentences import nearest
+from nightjar.inference.messages import nearest
 from nightjar.inference.yamlvalues import as_json
 
 LINEAGE = ("_file", "_row")

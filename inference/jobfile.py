@@ -35,8 +35,8 @@ from nightjar.inference.job import (
     fill,
     is_dated,
 )
-from nightjar.inference.sentences import sentences
-from nightjar.inference.shards import clip
+from nightjar.inference.messages import sentences
+from nightjar.inference.records import clip
 
 _LATER = {
     "models": "scoring several models in one read is not supported yet; write one job per model",

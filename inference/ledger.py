@@ -20,9 +20,20 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nightjar.inference import endings
-from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError, StorageError
+from nightjar.inference.errors import (
+    AlreadyExists,
+    Fenced,
+    Held,
+    NightjarError,
+    StorageError,
+)
+from nightjar.inference.records import (
+    Failed,
+    Receipt,
+    decode,
+    known,
+)
 from nightjar.inference.remarks import Remarks
-from nightjar.inference.shards import Failed, Receipt, decode, known
 from nightjar.inference.storage import RetryingStorage, Storage, join
 from nightjar.inference.writers import Writer, is_dead
 

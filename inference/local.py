@@ -12,17 +12,27 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference import revisions as revs
-from nightjar.inference.assignment import WorkerSpec, batch_rows, open_scorer, worker_spec
+from nightjar.inference.assignment import (
+    WorkerSpec,
+    batch_rows,
+    open_scorer,
+    worker_spec,
+)
 from nightjar.inference.child import Child, WorkLost
 from nightjar.inference.discovery import Discovery, usual_schema
-from nightjar.inference.errors import JobError, Missing, ProcessSpoilt, RunFailed
+from nightjar.inference.errors import (
+    JobError,
+    Missing,
+    ProcessSpoilt,
+    RunFailed,
+)
 from nightjar.inference.identity import ScoringSet, changed_package, fix
 from nightjar.inference.plan import Plan
 from nightjar.inference.predictors import input_columns
+from nightjar.inference.records import Piece, Shard
 from nightjar.inference.request import RunRequest, identity_of
 from nightjar.inference.resume import identity_of_plan
 from nightjar.inference.scoring import BatchSize, Scored, score_table
-from nightjar.inference.shards import Piece, Shard
 from nightjar.inference.snapshots import Snapshot, read_kept, take_model
 from nightjar.inference.sources import parquet
 from nightjar.inference.unpacking import is_at_hand

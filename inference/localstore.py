@@ -19,8 +19,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
-from nightjar.inference.storage import Entry, Names, join, local_version
+from nightjar.inference.errors import (
+    AlreadyExists,
+    Denied,
+    Missing,
+    StorageError,
+    Transient,
+)
+from nightjar.inference.storage import (
+    Entry,
+    Names,
+    join,
+    local_version,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

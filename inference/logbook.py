@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nightjar.inference.masking import Masks
-from nightjar.inference.printed import NOTE, STREAMS, Line, write
-from nightjar.inference.shards import known
+from nightjar.inference.printed import (
+    NOTE,
+    STREAMS,
+    Line,
+    write,
+)
+from nightjar.inference.records import known
 from nightjar.inference.storage import Storage
 
 PART_CHARS = 32_768

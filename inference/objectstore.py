@@ -19,9 +19,20 @@ import pyarrow as pa
 from obstore import exceptions as sdk
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
+from nightjar.inference.errors import (
+    AlreadyExists,
+    Denied,
+    Missing,
+    StorageError,
+    Transient,
+)
 from nightjar.inference.objectfile import PART, ObjectFile
-from nightjar.inference.retrying import Overcome, Patience, counter, settling
+from nightjar.inference.retrying import (
+    Overcome,
+    Patience,
+    counter,
+    settling,
+)
 from nightjar.inference.storage import Entry, Names, StorageSettings
 
 if TYPE_CHECKING:

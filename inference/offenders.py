@@ -20,8 +20,8 @@ from nightjar.inference.gates.verdict import number
 from nightjar.inference.job import LINEAGE, Job
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.plan import shard_of_line
+from nightjar.inference.records import clip, replay_command
 from nightjar.inference.request import RunRequest
-from nightjar.inference.shards import clip, replay_command
 
 Offenders = dict[str, tuple[Offender, ...]]
 """Key of a gate → the first rows that speak against its column, one a shard, in order."""

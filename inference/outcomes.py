@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.ledger import Ledger, State
 from nightjar.inference.plan import SHARDS, Plan
-from nightjar.inference.shards import Receipt, encode
+from nightjar.inference.records import Receipt, encode
 
 _PART = pa.struct([("name", pa.string()), ("rows", pa.int64()), ("size", pa.int64()), ("checksum", pa.string())])
 NO_PARTS = pa.schema(list(_PART)).empty_table()

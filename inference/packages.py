@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 import xxhash
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.sentences import nearest
+from nightjar.inference.messages import nearest
 
 _READ_BYTES = 8 << 20
 """Larger files, compiled libraries mostly, are hashed by xxh3, six times as fast as SHA-256: torch has gigabytes."""

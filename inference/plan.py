@@ -20,7 +20,14 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.job import Job
-from nightjar.inference.shards import UNKNOWN, Piece, Shard, as_line, shard_of, split
+from nightjar.inference.records import (
+    UNKNOWN,
+    Piece,
+    Shard,
+    as_line,
+    shard_of,
+    split,
+)
 from nightjar.inference.storage import same_version
 
 DECODED_BYTES = 128 * 1024 * 1024

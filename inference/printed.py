@@ -17,8 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
 from nightjar.inference.errors import StorageError
-from nightjar.inference.ledger import LEASE_S, Ledger, State, replay
-from nightjar.inference.shards import Failed, known
+from nightjar.inference.ledger import (
+    LEASE_S,
+    Ledger,
+    State,
+    replay,
+)
+from nightjar.inference.records import Failed, known
 from nightjar.inference.storage import Storage, join
 from nightjar.inference.writers import is_dead
 

@@ -17,9 +17,14 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference import outcomes
-from nightjar.inference.errors import AlreadyExists, Held, JobError, Missing
+from nightjar.inference.errors import (
+    AlreadyExists,
+    Held,
+    JobError,
+    Missing,
+)
 from nightjar.inference.ledger import LedgerWriter
-from nightjar.inference.shards import known
+from nightjar.inference.records import known
 from nightjar.inference.sink import checksum
 from nightjar.inference.storage import Storage, join
 

@@ -9,7 +9,14 @@ from contextlib import suppress
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.endings import Ended, of_error, of_record
-from nightjar.inference.errors import Held, Interrupted, JobError, Missing, StorageError, TakenBack
+from nightjar.inference.errors import (
+    Held,
+    Interrupted,
+    JobError,
+    Missing,
+    StorageError,
+    TakenBack,
+)
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.request import RunRequest
 from nightjar.inference.storage import Storage, join

@@ -19,8 +19,8 @@ from nightjar.inference.outcomes import lines, outcomes, part_names
 from nightjar.inference.plan import Plan, shard_of_line
 from nightjar.inference.printed import last_lines, tail
 from nightjar.inference.progress import Progress
+from nightjar.inference.records import Failed, clip
 from nightjar.inference.request import RunRequest
-from nightjar.inference.shards import Failed, clip
 from nightjar.inference.storage import Storage, join
 
 MAX_LINES = 300

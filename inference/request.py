@@ -15,18 +15,34 @@ import pyarrow as pa
 
 from nightjar.inference import publish
 from nightjar.inference.contradictions import check_label_and_gates
-from nightjar.inference.discovery import first_schema, input_folder, takes_in, usual_schema
+from nightjar.inference.discovery import (
+    first_schema,
+    input_folder,
+    takes_in,
+    usual_schema,
+)
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
-from nightjar.inference.identity import NO_CODE, Identity, ScoringSet, fix, identify
+from nightjar.inference.identity import (
+    NO_CODE,
+    Identity,
+    ScoringSet,
+    fix,
+    identify,
+)
 from nightjar.inference.job import Job, fill, is_dated
 from nightjar.inference.jobfile import load_job
 from nightjar.inference.ledger import LEASE_S
+from nightjar.inference.messages import nearest
 from nightjar.inference.ownstate import CACHE
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.archive import inspect_program
-from nightjar.inference.sentences import nearest
 from nightjar.inference.sink import output_schema
-from nightjar.inference.storage import LakeStorage, Storage, is_local, join
+from nightjar.inference.storage import (
+    LakeStorage,
+    Storage,
+    is_local,
+    join,
+)
 from nightjar.inference.unpacking import place_model
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")

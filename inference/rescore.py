@@ -21,12 +21,17 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.assembly import Assembly
 from nightjar.inference.assignment import WorkerSpec, batch_rows, open_scorer
-from nightjar.inference.errors import InputChanged, Missing, ProcessSpoilt, RunFailed
+from nightjar.inference.errors import (
+    InputChanged,
+    Missing,
+    ProcessSpoilt,
+    RunFailed,
+)
 from nightjar.inference.job import LINEAGE
 from nightjar.inference.plan import shard_of_line
 from nightjar.inference.predictors import Scorer, input_columns
+from nightjar.inference.records import Shard, clip
 from nightjar.inference.scoring import BatchSize, RowFailure, score_table
-from nightjar.inference.shards import Shard, clip
 from nightjar.inference.sink import read_part
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import RetryingStorage, Storage, join

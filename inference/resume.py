@@ -10,13 +10,23 @@ from nightjar.inference import publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import AlreadyExists, JobError
-from nightjar.inference.identity import Identity, differences, read_identity, summed
+from nightjar.inference.identity import (
+    Identity,
+    differences,
+    read_identity,
+    summed,
+)
 from nightjar.inference.ledger import LedgerWriter, State
 from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
+from nightjar.inference.records import known
 from nightjar.inference.request import RunRequest, record_run
-from nightjar.inference.shards import known
-from nightjar.inference.storage import Storage, join, probe_conditional_writes, same_version
+from nightjar.inference.storage import (
+    Storage,
+    join,
+    probe_conditional_writes,
+    same_version,
+)
 from nightjar.inference.tenure import tenure
 
 

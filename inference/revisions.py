@@ -13,10 +13,15 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.errors import Fenced, Missing, StorageError
-from nightjar.inference.ledger import Ledger, LedgerWriter, State, replay
+from nightjar.inference.ledger import (
+    Ledger,
+    LedgerWriter,
+    State,
+    replay,
+)
 from nightjar.inference.outcomes import outcomes, part_names
 from nightjar.inference.plan import Plan
-from nightjar.inference.shards import Part, Receipt, encode
+from nightjar.inference.records import Part, Receipt, encode
 from nightjar.inference.sink import part_name
 from nightjar.inference.storage import Storage, join
 

@@ -14,7 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import gates, outcomes, outside, places, publish, remarks, witness
+from nightjar.inference import (
+    gates,
+    outcomes,
+    outside,
+    places,
+    publish,
+    remarks,
+    witness,
+)
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import WorkerSpec, worker_spec
 from nightjar.inference.audit import MAX_FINDINGS, Audited, check_plan_covers
@@ -41,7 +49,13 @@ from nightjar.inference.metrics import Metrics
 from nightjar.inference.offenders import with_replays
 from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
-from nightjar.inference.request import RunRequest, check_columns, check_request, identity_of
+from nightjar.inference.records import Failed, encode, known
+from nightjar.inference.request import (
+    RunRequest,
+    check_columns,
+    check_request,
+    identity_of,
+)
 from nightjar.inference.rescore import Rescored, sample
 from nightjar.inference.resume import (
     claim,
@@ -55,8 +69,14 @@ from nightjar.inference.resume import (
     succeed,
     why_again,
 )
-from nightjar.inference.samples import Examined, Sampled, check_labels, examine, refuse_broken, sample_notes
-from nightjar.inference.shards import Failed, encode, known
+from nightjar.inference.samples import (
+    Examined,
+    Sampled,
+    check_labels,
+    examine,
+    refuse_broken,
+    sample_notes,
+)
 from nightjar.inference.sink import output_schema, readers_schema
 from nightjar.inference.snapshots import keep, verify
 from nightjar.inference.space import check_space

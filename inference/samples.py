@@ -24,11 +24,19 @@ from nightjar.inference.errors import (
 from nightjar.inference.gates import column_gates_of
 from nightjar.inference.job import Job
 from nightjar.inference.metrics import Metrics, nonfinite_notes
+from nightjar.inference.records import Piece, clip
 from nightjar.inference.scoring import Scored, Scorer
-from nightjar.inference.shards import Piece, clip
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import Storage
-from nightjar.inference.trial import SAMPLE_ROWS, WRITES, Loaded, calls, load_worker, score_sample, try_places
+from nightjar.inference.trial import (
+    SAMPLE_ROWS,
+    WRITES,
+    Loaded,
+    calls,
+    load_worker,
+    score_sample,
+    try_places,
+)
 from nightjar.inference.values import shown
 from nightjar.inference.worker import ShardWorker
 

@@ -18,10 +18,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import value_bytes
 from nightjar.inference.cuts import Cuts
-from nightjar.inference.errors import NightjarError, OutputInvalid, OverBudget, ProcessSpoilt
-from nightjar.inference.shards import clip
-from nightjar.inference.widths import value_bytes
+from nightjar.inference.errors import (
+    NightjarError,
+    OutputInvalid,
+    OverBudget,
+    ProcessSpoilt,
+)
+from nightjar.inference.records import clip
 
 Scorer = Callable[[pa.Table], dict[str, pa.Array]]
 """n rows → exactly n values of each declared output, or it raises."""

@@ -14,8 +14,8 @@ import xxhash
 from nightjar.inference.job import LINEAGE, Job
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.objectfile import PART
+from nightjar.inference.records import Part
 from nightjar.inference.scoring import RowFailure, utf8
-from nightjar.inference.shards import Part
 from nightjar.inference.storage import Storage, join
 
 METRICS_KEY = b"nightjar.metrics"

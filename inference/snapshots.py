@@ -18,7 +18,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, RunFailed, StorageError
+from nightjar.inference.errors import (
+    AlreadyExists,
+    Denied,
+    JobError,
+    Missing,
+    RunFailed,
+    StorageError,
+)
 from nightjar.inference.localstore import storage_error
 from nightjar.inference.storage import Storage, is_local, join
 

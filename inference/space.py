@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nightjar.inference.arrow_types import value_bytes
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.job import Job
 from nightjar.inference.storage import is_local
-from nightjar.inference.widths import value_bytes
 
 LOOK_S = 5.0
 """Seconds between two looks."""

@@ -11,11 +11,16 @@ from nightjar.inference import publish, reasons
 from nightjar.inference import revisions as revs
 from nightjar.inference.endings import Ended
 from nightjar.inference.errors import JobError, StorageError
-from nightjar.inference.ledger import LEASE_S, Ledger, State, shows_life
+from nightjar.inference.ledger import (
+    LEASE_S,
+    Ledger,
+    State,
+    shows_life,
+)
 from nightjar.inference.progress import Progress
 from nightjar.inference.publish import Published
+from nightjar.inference.records import known
 from nightjar.inference.report import follow
-from nightjar.inference.shards import known
 from nightjar.inference.storage import Storage, join
 from nightjar.inference.writers import can_be_asked, is_dead
 

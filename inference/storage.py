@@ -21,7 +21,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nightjar.inference.errors import AlreadyExists, Denied, NightjarError, StorageError, Transient
+from nightjar.inference.errors import (
+    AlreadyExists,
+    Denied,
+    NightjarError,
+    StorageError,
+    Transient,
+)
 from nightjar.inference.retrying import RetryingStorage as RetryingStorage
 
 if TYPE_CHECKING:

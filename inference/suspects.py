@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from nightjar.inference.shards import Failed
+from nightjar.inference.records import Failed
 
 MAX_CULPRITS = 16
 """Rows of one shard that may kill their process before the shard is given up."""

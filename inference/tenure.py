@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from nightjar.inference import endings
 from nightjar.inference.errors import Held, StorageError
 from nightjar.inference.ledger import Ledger, LedgerWriter, open_epoch
+from nightjar.inference.records import known
 from nightjar.inference.request import RunRequest
 from nightjar.inference.revisions import newest_number, revision_uri
-from nightjar.inference.shards import known
 from nightjar.inference.storage import Storage
 from nightjar.inference.writers import Writer, this_writer
 

@@ -16,11 +16,23 @@ from nightjar.inference import witness
 from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.columns import FiniteState, holds_floats
 from nightjar.inference.cuts import Cuts
-from nightjar.inference.errors import BatchesBroken, NightjarError, ProcessSpoilt, ShardError, StorageError
+from nightjar.inference.errors import (
+    BatchesBroken,
+    NightjarError,
+    ProcessSpoilt,
+    ShardError,
+    StorageError,
+)
 from nightjar.inference.metrics import nonfinite_notes
 from nightjar.inference.plan import Plan, shard_of_line
-from nightjar.inference.scoring import Ahead, BatchSize, Scored, Scorer, score_table
-from nightjar.inference.shards import Piece, clip
+from nightjar.inference.records import Piece, clip
+from nightjar.inference.scoring import (
+    Ahead,
+    BatchSize,
+    Scored,
+    Scorer,
+    score_table,
+)
 from nightjar.inference.sources import parquet
 from nightjar.inference.witness.packages import as_json, loaded_packages
 from nightjar.inference.worker import ShardWorker

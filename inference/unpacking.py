@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nightjar.inference.errors import JobError, Missing, ModelChanged
-from nightjar.inference.snapshots import CHUNK_BYTES, File, Snapshot, inside
+from nightjar.inference.snapshots import (
+    CHUNK_BYTES,
+    File,
+    Snapshot,
+    inside,
+)
 from nightjar.inference.storage import Storage, is_local
 
 Stamp = tuple[int, ...]

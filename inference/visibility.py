@@ -14,7 +14,7 @@ from nightjar.inference import publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import JobError
 from nightjar.inference.publish import Origin, Published, Snapshot
-from nightjar.inference.shards import known
+from nightjar.inference.records import known
 from nightjar.inference.storage import Storage, join
 
 _MAX_TRIES = 100

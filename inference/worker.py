@@ -18,13 +18,40 @@ import pyarrow as pa
 
 from nightjar.inference import memory, sink, witness
 from nightjar.inference.assembly import Assembly
-from nightjar.inference.assignment import Assignment, Opened, WorkerSpec, batch_rows, open_scorer
-from nightjar.inference.errors import Fenced, OverBudget, ProcessSpoilt, ShardError, ShardTooSlow
+from nightjar.inference.assignment import (
+    Assignment,
+    Opened,
+    WorkerSpec,
+    batch_rows,
+    open_scorer,
+)
+from nightjar.inference.errors import (
+    Fenced,
+    OverBudget,
+    ProcessSpoilt,
+    ShardError,
+    ShardTooSlow,
+)
 from nightjar.inference.ledger import Ledger
 from nightjar.inference.predictors import Scorer, input_columns
+from nightjar.inference.records import (
+    Crumb,
+    Event,
+    Failed,
+    Noticed,
+    Part,
+    Piece,
+    Receipt,
+    Started,
+    clip,
+)
 from nightjar.inference.retrying import RetryingStorage
-from nightjar.inference.scoring import BatchSize, RowFailure, Scored, score_table
-from nightjar.inference.shards import Crumb, Event, Failed, Noticed, Part, Piece, Receipt, Started, clip
+from nightjar.inference.scoring import (
+    BatchSize,
+    RowFailure,
+    Scored,
+    score_table,
+)
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import Storage, join
 from nightjar.inference.suspects import Attempt, Rows

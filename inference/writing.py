@@ -13,7 +13,7 @@ from collections.abc import Set
 from dataclasses import asdict, dataclass, field
 
 from nightjar.inference.errors import Missing
-from nightjar.inference.shards import known
+from nightjar.inference.records import known
 from nightjar.inference.storage import Storage, join
 from nightjar.inference.writers import Writer, is_dead, this_writer
 

@@ -23,11 +23,28 @@ import pytest
 
 from nightjar.inference import publish
 from nightjar.inference.errors import AlreadyExists, Held, StorageError
-from nightjar.inference.faults import Fault, FaultyStorage, fail, lose_answer
-from nightjar.inference.ledger import Ledger, LedgerWriter, Record, Segment, State, open_epoch
+from nightjar.inference.faults import (
+    Fault,
+    FaultyStorage,
+    fail,
+    lose_answer,
+)
+from nightjar.inference.ledger import (
+    Ledger,
+    LedgerWriter,
+    Record,
+    Segment,
+    State,
+    open_epoch,
+)
 from nightjar.inference.publish import Published, Snapshot
-from nightjar.inference.shards import Failed, Receipt, encode
-from nightjar.inference.storage import LakeStorage, RetryingStorage, Storage, join
+from nightjar.inference.records import Failed, Receipt, encode
+from nightjar.inference.storage import (
+    LakeStorage,
+    RetryingStorage,
+    Storage,
+    join,
+)
 from nightjar.inference.writers import this_writer
 
 RUN = "2026-11-19"

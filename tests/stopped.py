@@ -10,7 +10,7 @@ from nightjar.inference import publish
 from nightjar.inference.errors import Held, StorageError
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.publish import Published
-from nightjar.inference.shards import Receipt, encode
+from nightjar.inference.records import Receipt, encode
 from nightjar.inference.storage import LakeStorage, join
 from nightjar.inference.writers import this_writer
 

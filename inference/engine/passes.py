@@ -28,7 +28,14 @@ from nightjar.inference.engine import NO_EVENT, TICK_S
 from nightjar.inference.engine.gathering import capture, gather
 from nightjar.inference.errors import PassEnded, ProcessSpoilt
 from nightjar.inference.plan import shard_of_line
-from nightjar.inference.shards import Crumb, Event, Failed, clip, decode, encode
+from nightjar.inference.records import (
+    Crumb,
+    Event,
+    Failed,
+    clip,
+    decode,
+    encode,
+)
 from nightjar.inference.suspects import Attempt, Rows
 from nightjar.inference.worker import ShardWorker
 

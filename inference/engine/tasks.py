@@ -20,11 +20,16 @@ from nightjar.inference.engine.capacity import alive, fits, total
 from nightjar.inference.engine.gathering import capture, gather
 from nightjar.inference.errors import JobError, NightjarError, RunFailed
 from nightjar.inference.job import Job
+from nightjar.inference.records import Piece, clip
 from nightjar.inference.rescore import Rescored
 from nightjar.inference.rescore import rescore as rescore_shards
-from nightjar.inference.shards import Piece, clip
 from nightjar.inference.storage import Storage
-from nightjar.inference.trial import Loaded, Trial, observed, try_model
+from nightjar.inference.trial import (
+    Loaded,
+    Trial,
+    observed,
+    try_model,
+)
 
 AUDIT_BLOCKS = 256
 AUDIT_SHARDS = 32

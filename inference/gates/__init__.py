@@ -9,7 +9,12 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nightjar.inference.gates.always import Complete, Quarantine, Rescore, budget_rows
+from nightjar.inference.gates.always import (
+    Complete,
+    Quarantine,
+    Rescore,
+    budget_rows,
+)
 from nightjar.inference.gates.amount import InputGate, files_gates, rows_gates
 from nightjar.inference.gates.column import ColumnGate, column_gates
 from nightjar.inference.gates.verdict import (
@@ -23,7 +28,12 @@ from nightjar.inference.gates.verdict import (
     evaluate,
     of_record,
 )
-from nightjar.inference.job import ColumnCheck, FilesCheck, Job, RowsCheck
+from nightjar.inference.job import (
+    ColumnCheck,
+    FilesCheck,
+    Job,
+    RowsCheck,
+)
 
 __all__ = [
     "ColumnGate",

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from nightjar.inference.gates.verdict import Evidence, Found, GateResult, counted
+from nightjar.inference.gates.verdict import (
+    Evidence,
+    Found,
+    GateResult,
+    counted,
+)
 from nightjar.inference.job import FilesCheck, Limits, RowsCheck
 
 

@@ -10,7 +10,12 @@ from typing import Literal
 
 from nightjar.inference.columns import ColumnState
 from nightjar.inference.gates.always import budget_rows
-from nightjar.inference.gates.verdict import Evidence, GateResult, counted, number
+from nightjar.inference.gates.verdict import (
+    Evidence,
+    GateResult,
+    counted,
+    number,
+)
 from nightjar.inference.job import ColumnCheck
 
 _WORDS = {"min": "smallest", "max": "greatest"}

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job import Job
+from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches, outputs, user
 from nightjar.inference.predictors.private import Copier
-from nightjar.inference.sentences import nearest
 
 __all__ = ["Scorer", "input_columns", "load_scorer"]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import JobError, OutputInvalid
-from nightjar.inference.sentences import nearest
+from nightjar.inference.messages import nearest
 
 FORMATS = {"numpy", "default", "pandas", "pyarrow", "torch"}
 """Names of `options.batch_format`, as Ray Data has them; `default` is numpy."""

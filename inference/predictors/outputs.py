@@ -15,7 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import OutputInvalid
-from nightjar.inference.predictors.batches import Array, columns, is_series, is_tensor, joined
+from nightjar.inference.predictors.batches import (
+    Array,
+    columns,
+    is_series,
+    is_tensor,
+    joined,
+)
 
 
 def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str, pa.Array]:

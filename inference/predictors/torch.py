@@ -16,7 +16,14 @@ from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tr
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job import Job
 from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
-from nightjar.inference.predictors.batches import NUMERIC, Array, columns, is_list, is_tensor, to_numpy
+from nightjar.inference.predictors.batches import (
+    NUMERIC,
+    Array,
+    columns,
+    is_list,
+    is_tensor,
+    to_numpy,
+)
 
 __all__ = ["Program", "describe_devices", "inspect_program", "load_program", "to_tensor"]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job import Job
-from nightjar.inference.sentences import nearest
+from nightjar.inference.messages import nearest
 
 BatchFunction = Callable[[Any], Any]
 

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
+from nightjar.inference.arrow_types import value_bytes
+from nightjar.inference.errors import (
+    InputChanged,
+    InputCorrupt,
+    Missing,
+    SchemaMismatch,
+)
 from nightjar.inference.localstore import storage_error
-from nightjar.inference.shards import UNKNOWN, Piece
+from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.sources import forms
 from nightjar.inference.storage import Storage, is_local, untouched
-from nightjar.inference.widths import value_bytes
 
 SUFFIXES = (".parquet", ".pq")
 _TEXT_BYTES = 16

@@ -6,7 +6,16 @@ from __future__ import annotations
 from nightjar.inference.witness.collection import Collection
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.records import Seen, sentences
-from nightjar.inference.witness.watch import closely, data, news, refuse, seen, unwatch, watch, watching
+from nightjar.inference.witness.watch import (
+    closely,
+    data,
+    news,
+    refuse,
+    seen,
+    unwatch,
+    watch,
+    watching,
+)
 
 __all__ = [
     "Collection",

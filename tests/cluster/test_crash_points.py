@@ -10,7 +10,12 @@ import pytest
 import ray
 
 from nightjar.inference import visibility
-from nightjar.inference.errors import GateFailed, JobError, StorageError, TakenBack
+from nightjar.inference.errors import (
+    GateFailed,
+    JobError,
+    StorageError,
+    TakenBack,
+)
 from nightjar.inference.faults import fail, pause
 from nightjar.inference.storage import LakeStorage
 from support import Lake

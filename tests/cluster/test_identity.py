@@ -19,7 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference import publish, run, visibility
-from nightjar.inference.errors import GateFailed, JobError, RunFailed, ShardsFailed
+from nightjar.inference.errors import (
+    GateFailed,
+    JobError,
+    RunFailed,
+    ShardsFailed,
+)
 from nightjar.inference.run import Scored
 from support import Lake, Ran
 

@@ -16,7 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference import publish
-from nightjar.inference.errors import JobError, NightjarError, QuarantineFull, ShardsFailed
+from nightjar.inference.errors import (
+    JobError,
+    NightjarError,
+    QuarantineFull,
+    ShardsFailed,
+)
 from nightjar.inference.report import RunReport
 from nightjar.inference.sources import forms
 from nightjar.inference.storage import LakeStorage, StorageSettings

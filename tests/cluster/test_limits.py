@@ -11,7 +11,12 @@ import ray
 
 from nightjar.inference.engine.capacity import check_cluster
 from nightjar.inference.engine.passes import run_pass
-from nightjar.inference.errors import ClusterError, JobError, RunFailed, ShardsFailed
+from nightjar.inference.errors import (
+    ClusterError,
+    JobError,
+    RunFailed,
+    ShardsFailed,
+)
 from nightjar.inference.suspects import Attempt
 from support import Lake, command, wait_until
 

@@ -33,7 +33,13 @@ from proxy import (
 )
 
 from nightjar.inference import publish
-from nightjar.inference.errors import AuditFailed, Denied, JobError, NightjarError, ShardsFailed
+from nightjar.inference.errors import (
+    AuditFailed,
+    Denied,
+    JobError,
+    NightjarError,
+    ShardsFailed,
+)
 from nightjar.inference.faults import FaultyStorage, pause, tear
 from nightjar.inference.ledger import Ledger
 from nightjar.inference.outcomes import part_names

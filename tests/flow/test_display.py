@@ -15,8 +15,8 @@ from commands import DATE, Partial, Watched
 from nightjar.flows.display import POLL_S, _Clock, _Watch, describe, duration
 from nightjar.inference.ledger import LedgerWriter, open_epoch
 from nightjar.inference.progress import Progress
+from nightjar.inference.records import Receipt, encode
 from nightjar.inference.request import RunRequest
-from nightjar.inference.shards import Receipt, encode
 from nightjar.inference.writers import this_writer
 from support import Lake
 

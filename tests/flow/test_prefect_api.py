@@ -47,7 +47,12 @@ from nightjar.flows import nightly
 from nightjar.flows.api import ask_api, is_away, require_api, was_cancelled
 from nightjar.flows.ending import Ending, keeping_ending
 from nightjar.flows.server import server_env, start_api
-from nightjar.inference.errors import ClusterError, JobError, RunFailed, Transient
+from nightjar.inference.errors import (
+    ClusterError,
+    JobError,
+    RunFailed,
+    Transient,
+)
 from service import client, free_port, own_server, prefect_server
 from support import Lake, command, wait_until
 

@@ -19,9 +19,14 @@ from nightjar.inference.jobfile import parse_job
 from nightjar.inference.ledger import Ledger, open_epoch, replay
 from nightjar.inference.outcomes import outcomes, to_parquet
 from nightjar.inference.plan import Plan, make_plan
+from nightjar.inference.records import (
+    Failed,
+    Part,
+    Receipt,
+    encode,
+)
 from nightjar.inference.report import RunReport
 from nightjar.inference.request import RunRequest
-from nightjar.inference.shards import Failed, Part, Receipt, encode
 from nightjar.inference.storage import LakeStorage
 from nightjar.inference.writers import this_writer
 

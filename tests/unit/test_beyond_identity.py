@@ -17,8 +17,22 @@ from nightjar.inference.assignment import Assignment, WorkerSpec
 from nightjar.inference.errors import JobError
 from nightjar.inference.job import Job
 from nightjar.inference.ledger import State
-from nightjar.inference.shards import Event, Failed, Noticed, Piece, Receipt, Shard, decode, encode
-from nightjar.inference.trial import Loaded, observed, samples, try_model
+from nightjar.inference.records import (
+    Event,
+    Failed,
+    Noticed,
+    Piece,
+    Receipt,
+    Shard,
+    decode,
+    encode,
+)
+from nightjar.inference.trial import (
+    Loaded,
+    observed,
+    samples,
+    try_model,
+)
 from nightjar.inference.witness import Seen
 from nightjar.inference.worker import ShardWorker
 from support import Lake

@@ -10,7 +10,12 @@ import pytest
 from nightjar.inference.columns import ColumnState
 from nightjar.inference.contradictions import check_label_and_gates
 from nightjar.inference.errors import JobError
-from nightjar.inference.gates import Evidence, Found, column_gates_of, evaluate
+from nightjar.inference.gates import (
+    Evidence,
+    Found,
+    column_gates_of,
+    evaluate,
+)
 from nightjar.inference.job import Job
 
 SCHEMA = pa.schema(

@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 
 from nightjar.flows.display import describe
 from nightjar.inference.assignment import Assignment
-from nightjar.inference.cuts import ALLOWED, FEW, Cuts, note
+from nightjar.inference.cuts import (
+    ALLOWED,
+    FEW,
+    Cuts,
+    note,
+)
 from nightjar.inference.errors import BatchesBroken
 from nightjar.inference.progress import Progress
+from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.scoring import BatchSize, Scored, score_table
-from nightjar.inference.shards import Failed, Receipt, encode
 from nightjar.inference.trial import Loaded, samples, try_model
 from nightjar.inference.worker import ShardWorker
 from support import Lake

@@ -19,7 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference import faults
-from nightjar.inference.discovery import Discovery, _footers, discover, first_schema, input_files, takes_in
+from nightjar.inference.discovery import (
+    Discovery,
+    _footers,
+    discover,
+    first_schema,
+    input_files,
+    takes_in,
+)
 from nightjar.inference.errors import (
     Denied,
     InputChanged,
@@ -33,7 +40,7 @@ from nightjar.inference.faults import FaultyStorage
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
 from nightjar.inference.plan import make_plan
-from nightjar.inference.shards import UNKNOWN
+from nightjar.inference.records import UNKNOWN
 from nightjar.inference.sources.parquet import Footer, read_footer, read_piece
 from nightjar.inference.storage import LakeStorage
 

@@ -7,7 +7,7 @@ from nightjar.inference.assignment import Assignment, WorkerSpec, read_schema
 from nightjar.inference.faults import FaultyStorage, pause
 from nightjar.inference.gates import budget_rows
 from nightjar.inference.ledger import open_epoch
-from nightjar.inference.shards import Event, Failed, Receipt
+from nightjar.inference.records import Event, Failed, Receipt
 from nightjar.inference.storage import LakeStorage
 from nightjar.inference.worker import ShardWorker
 from nightjar.inference.writers import this_writer

@@ -20,7 +20,7 @@ import yaml
 from nightjar.inference.discovery import discover
 from nightjar.inference.errors import InputCorrupt, JobError, StorageError
 from nightjar.inference.jobfile import MAX_BYTES, load_job, parse_job
-from nightjar.inference.shards import Piece
+from nightjar.inference.records import Piece
 from nightjar.inference.snapshots import take_model
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import LakeStorage, StorageSettings

@@ -18,10 +18,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nightjar.inference import faults
-from nightjar.inference.errors import AlreadyExists, Denied, Fenced, Held, Transient
+from nightjar.inference.errors import (
+    AlreadyExists,
+    Denied,
+    Fenced,
+    Held,
+    Transient,
+)
 from nightjar.inference.faults import FaultyStorage
-from nightjar.inference.ledger import Ledger, LedgerWriter, Record, open_epoch, replay
-from nightjar.inference.shards import Failed, Receipt, encode
+from nightjar.inference.ledger import (
+    Ledger,
+    LedgerWriter,
+    Record,
+    open_epoch,
+    replay,
+)
+from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.storage import LakeStorage, Storage
 from nightjar.inference.writers import Writer, is_dead, this_writer
 from support import wait_until

@@ -23,8 +23,14 @@ from hypothesis import strategies as st
 import drivers
 from drivers import LEASE_S, RUN, SCRATCH, Driver, Fate, Kind, Night, Play, planned, set_wall_clock
 from nightjar.inference.errors import Fenced, Held
-from nightjar.inference.ledger import Ledger, Segment, State, open_epoch, replay
-from nightjar.inference.shards import Failed, encode
+from nightjar.inference.ledger import (
+    Ledger,
+    Segment,
+    State,
+    open_epoch,
+    replay,
+)
+from nightjar.inference.records import Failed, encode
 from nightjar.inference.storage import LakeStorage, join
 from nightjar.inference.writers import this_writer
 

@@ -20,10 +20,21 @@ import pytest
 from nightjar.inference import outcomes, publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import StorageError
-from nightjar.inference.ledger import Ledger, LedgerWriter, State, open_epoch, replay
+from nightjar.inference.ledger import (
+    Ledger,
+    LedgerWriter,
+    State,
+    open_epoch,
+    replay,
+)
 from nightjar.inference.progress import Progress
 from nightjar.inference.publish import Published
-from nightjar.inference.shards import Failed, Part, Receipt, encode
+from nightjar.inference.records import (
+    Failed,
+    Part,
+    Receipt,
+    encode,
+)
 from nightjar.inference.storage import LakeStorage
 from nightjar.inference.writers import this_writer
 

@@ -14,10 +14,25 @@ import pytest
 from nightjar.flows import summary
 from nightjar.inference import revisions as revs
 from nightjar.inference import run, snapshots
-from nightjar.inference.errors import JobError, NightjarError, RunFailed, Transient
-from nightjar.inference.faults import Fault, FaultyStorage, fail, pause
+from nightjar.inference.errors import (
+    JobError,
+    NightjarError,
+    RunFailed,
+    Transient,
+)
+from nightjar.inference.faults import (
+    Fault,
+    FaultyStorage,
+    fail,
+    pause,
+)
 from nightjar.inference.ledger import State, open_epoch
-from nightjar.inference.local import Measured, Replayed, measure_shard, replay_row
+from nightjar.inference.local import (
+    Measured,
+    Replayed,
+    measure_shard,
+    replay_row,
+)
 from nightjar.inference.resume import plan_in
 from nightjar.inference.snapshots import keep
 from nightjar.inference.storage import LakeStorage

@@ -23,11 +23,24 @@ from nightjar.inference.capture import Capture, keep_rest
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.faults import FaultyStorage, fail
 from nightjar.inference.ledger import open_epoch
-from nightjar.inference.logbook import PART_CHARS, SPAN_BYTES, Book, Mark, keep
+from nightjar.inference.logbook import (
+    PART_CHARS,
+    SPAN_BYTES,
+    Book,
+    Mark,
+    keep,
+)
 from nightjar.inference.masking import MASK, Masks
-from nightjar.inference.printed import NOTE, Line, Reading, follow, last_lines, write
+from nightjar.inference.printed import (
+    NOTE,
+    Line,
+    Reading,
+    follow,
+    last_lines,
+    write,
+)
+from nightjar.inference.records import Failed, Started, encode
 from nightjar.inference.report import RunReport, printed_last
-from nightjar.inference.shards import Failed, Started, encode
 from nightjar.inference.storage import LakeStorage, Storage, StorageSettings
 from nightjar.inference.writers import this_writer
 from support import Lake, wait_until
@@ -35,7 +48,7 @@ from support import Lake, wait_until
 WORKER = """
 import os, sys, time
 from nightjar.inference.capture import Capture
-from nightjar.inference.shards import Started
+from nightjar.inference.records import Started
 from nightjar.inference.storage import LakeStorage
 
 logs = Capture(LakeStorage(), sys.argv[1], 7, (":job_id:",))

@@ -31,9 +31,14 @@ from nightjar.inference.gates import (
 from nightjar.inference.gates.column import column_gates
 from nightjar.inference.job import ColumnCheck
 from nightjar.inference.metrics import Metrics
-from nightjar.inference.offenders import MAX_OFFENDERS, _first, join, with_replays
+from nightjar.inference.offenders import (
+    MAX_OFFENDERS,
+    _first,
+    join,
+    with_replays,
+)
 from nightjar.inference.outcomes import OUTCOMES
-from nightjar.inference.shards import Receipt
+from nightjar.inference.records import Receipt
 from nightjar.inference.worker import ShardWorker
 from support import Lake
 

@@ -22,13 +22,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.flows.commands import looking, publishing
-from nightjar.inference import faults, places, publish, visibility
+from nightjar.inference import (
+    faults,
+    places,
+    publish,
+    visibility,
+)
 from nightjar.inference.errors import Denied, JobError, StorageError
 from nightjar.inference.faults import FaultyStorage
 from nightjar.inference.outcomes import OUTCOMES
 from nightjar.inference.publish import Origin, Published, Snapshot
 from nightjar.inference.sink import checksum
-from nightjar.inference.storage import LakeStorage, Storage, StorageSettings, is_local, join
+from nightjar.inference.storage import (
+    LakeStorage,
+    Storage,
+    StorageSettings,
+    is_local,
+    join,
+)
 from s3 import S3Server, weed
 from support import Lake
 

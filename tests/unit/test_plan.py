@@ -16,7 +16,7 @@ from nightjar.inference.discovery import FILES, Discovery
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
 from nightjar.inference.plan import Plan, make_plan
-from nightjar.inference.shards import UNKNOWN
+from nightjar.inference.records import UNKNOWN
 
 Lines = list[dict[str, Any]]
 

@@ -20,11 +20,21 @@ from test_plan import check_cover, job, lake, line, unreadable
 from drivers import SCRATCH
 from nightjar.inference import revisions as revs
 from nightjar.inference.identity import Identity
-from nightjar.inference.ledger import Ledger, Record, open_epoch, replay
+from nightjar.inference.ledger import (
+    Ledger,
+    Record,
+    open_epoch,
+    replay,
+)
 from nightjar.inference.plan import Plan
+from nightjar.inference.records import (
+    UNKNOWN,
+    Receipt,
+    Shard,
+    encode,
+)
 from nightjar.inference.request import RunRequest
 from nightjar.inference.resume import plan_in
-from nightjar.inference.shards import UNKNOWN, Receipt, Shard, encode
 from nightjar.inference.storage import LakeStorage
 from nightjar.inference.writers import this_writer
 

@@ -17,8 +17,13 @@ import pytest
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.predictors.batches import FORMATS, to_batch
 from nightjar.inference.predictors.private import Copier
-from nightjar.inference.shards import Receipt
-from nightjar.inference.trial import WRITES, Loaded, samples, try_model
+from nightjar.inference.records import Receipt
+from nightjar.inference.trial import (
+    WRITES,
+    Loaded,
+    samples,
+    try_model,
+)
 from nightjar.inference.worker import ShardWorker
 from support import Lake
 

@@ -11,12 +11,25 @@ import pytest
 
 from nightjar.inference import faults, publish, visibility
 from nightjar.inference import revisions as revs
-from nightjar.inference.errors import AlreadyExists, Fenced, Held, JobError, StorageError, Transient
+from nightjar.inference.errors import (
+    AlreadyExists,
+    Fenced,
+    Held,
+    JobError,
+    StorageError,
+    Transient,
+)
 from nightjar.inference.faults import FaultyStorage
 from nightjar.inference.ledger import LedgerWriter, open_epoch
 from nightjar.inference.plan import Plan
 from nightjar.inference.publish import Published, Snapshot
-from nightjar.inference.shards import Part, Piece, Receipt, encode, shard_of
+from nightjar.inference.records import (
+    Part,
+    Piece,
+    Receipt,
+    encode,
+    shard_of,
+)
 from nightjar.inference.storage import LakeStorage, Storage, join
 from nightjar.inference.writers import this_writer
 

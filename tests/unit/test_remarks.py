@@ -25,17 +25,23 @@ from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.ledger import LedgerWriter
 from nightjar.inference.plan import Plan
 from nightjar.inference.progress import Progress
+from nightjar.inference.records import Noticed, Receipt, encode
 from nightjar.inference.remarks import Remarks, of_finished
 from nightjar.inference.report import follow, remarks_of
 from nightjar.inference.request import identity_of
 from nightjar.inference.resume import number_for, plan_in, progress_of
 from nightjar.inference.run import Scored, _revocation, discover
-from nightjar.inference.shards import Noticed, Receipt, encode
 from nightjar.inference.storage import LakeStorage
 from nightjar.inference.tenure import tenure
 from nightjar.inference.trial import Loaded
 from nightjar.inference.witness import Collection, Seen
-from nightjar.inference.witness.packages import Package, added, changes, states_as_json, states_from_json
+from nightjar.inference.witness.packages import (
+    Package,
+    added,
+    changes,
+    states_as_json,
+    states_from_json,
+)
 from nightjar.inference.worker import ShardWorker
 from support import Lake
 

@@ -19,8 +19,8 @@ from nightjar.inference.errors import Denied, StorageError
 from nightjar.inference.faults import FaultyStorage, fail
 from nightjar.inference.ledger import LedgerWriter, open_epoch
 from nightjar.inference.plan import Plan
+from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.report import RunReport, lost
-from nightjar.inference.shards import Failed, Receipt, encode
 from nightjar.inference.standing import standing
 from nightjar.inference.storage import LakeStorage
 from nightjar.inference.worker import ShardWorker

@@ -11,6 +11,7 @@ import pytest
 
 from nightjar.inference.discovery import first_pieces
 from nightjar.inference.errors import JobError
+from nightjar.inference.records import Piece
 from nightjar.inference.samples import (
     Examined,
     Sampled,
@@ -20,7 +21,6 @@ from nightjar.inference.samples import (
     refuse_broken,
     sample_notes,
 )
-from nightjar.inference.shards import Piece
 from nightjar.inference.storage import LakeStorage
 from nightjar.inference.trial import Loaded, samples
 from support import Lake

@@ -13,7 +13,14 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.identity import ScoringSet, described, differences, fix, identify, read_identity
+from nightjar.inference.identity import (
+    ScoringSet,
+    described,
+    differences,
+    fix,
+    identify,
+    read_identity,
+)
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
 from nightjar.inference.snapshots import File, Snapshot

@@ -14,7 +14,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.errors import Fenced, InputCorrupt, OutputInvalid, OverBudget, ProcessSpoilt
+from nightjar.inference.errors import (
+    Fenced,
+    InputCorrupt,
+    OutputInvalid,
+    OverBudget,
+    ProcessSpoilt,
+)
 from nightjar.inference.scoring import (
     TRACEBACK_CHARS,
     Ahead,

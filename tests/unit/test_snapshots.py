@@ -17,8 +17,20 @@ from typing import Any
 import pytest
 
 from nightjar.inference import snapshots
-from nightjar.inference.errors import JobError, Missing, ModelChanged, RunFailed, StorageError
-from nightjar.inference.snapshots import keep, read_kept, take, take_model, verify
+from nightjar.inference.errors import (
+    JobError,
+    Missing,
+    ModelChanged,
+    RunFailed,
+    StorageError,
+)
+from nightjar.inference.snapshots import (
+    keep,
+    read_kept,
+    take,
+    take_model,
+    verify,
+)
 from nightjar.inference.storage import Entry, LakeStorage
 from nightjar.inference.unpacking import place_code, place_model
 from support import wait_until

@@ -12,7 +12,13 @@ import torch
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.faults import FaultyStorage, pause
-from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Started
+from nightjar.inference.records import (
+    Crumb,
+    Event,
+    Failed,
+    Receipt,
+    Started,
+)
 from nightjar.inference.storage import LakeStorage, Storage
 from nightjar.inference.worker import ShardWorker
 from support import Lake

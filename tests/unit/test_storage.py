@@ -18,7 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference import faults
-from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
+from nightjar.inference.errors import (
+    AlreadyExists,
+    Denied,
+    Missing,
+    StorageError,
+    Transient,
+)
 from nightjar.inference.faults import FaultyStorage
 from nightjar.inference.localstore import storage_error
 from nightjar.inference.storage import (

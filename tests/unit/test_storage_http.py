@@ -31,9 +31,16 @@ from proxy import (
 )
 
 from nightjar.inference import publish, visibility
-from nightjar.inference.errors import AlreadyExists, Denied, InputChanged, Missing, StorageError, Transient
+from nightjar.inference.errors import (
+    AlreadyExists,
+    Denied,
+    InputChanged,
+    Missing,
+    StorageError,
+    Transient,
+)
 from nightjar.inference.ledger import open_epoch
-from nightjar.inference.shards import Piece
+from nightjar.inference.records import Piece
 from nightjar.inference.snapshots import take_model
 from nightjar.inference.sources import parquet
 from nightjar.inference.storage import (

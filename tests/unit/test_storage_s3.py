@@ -16,7 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.discovery import input_files, takes_in
-from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, StorageError, Transient
+from nightjar.inference.errors import (
+    AlreadyExists,
+    Denied,
+    JobError,
+    Missing,
+    StorageError,
+    Transient,
+)
 from nightjar.inference.jobfile import parse_job
 from nightjar.inference.objectstore import _by_status
 from nightjar.inference.storage import (

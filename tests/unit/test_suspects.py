@@ -7,8 +7,15 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.shards import Failed
-from nightjar.inference.suspects import MAX_CULPRITS, Attempt, GivenUp, Rows, deaths_allowed, next_attempt
+from nightjar.inference.records import Failed
+from nightjar.inference.suspects import (
+    MAX_CULPRITS,
+    Attempt,
+    GivenUp,
+    Rows,
+    deaths_allowed,
+    next_attempt,
+)
 
 URI = "/lake/a.parquet"
 

@@ -596,7 +596,12 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
     """What preflight answers, and what it says of what identity does not cover."""
     from nightjar.inference import outside, witness
     from nightjar.inference.errors import JobError
-    from nightjar.inference.trial import Loaded, observed, samples, try_model
+    from nightjar.inference.trial import (
+        Loaded,
+        observed,
+        samples,
+        try_model,
+    )
 
     spec, plan = spec_of(root)
     for name in [name for name in sys.modules if name.partition(".")[0] in {"predict", "mylib", "h", "pkg", "prep"}]:
@@ -616,7 +621,7 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
 def score(root: Path) -> list[str]:
     """What a worker notices while it scores."""
     from nightjar.inference.assignment import Assignment
-    from nightjar.inference.shards import Noticed
+    from nightjar.inference.records import Noticed
     from nightjar.inference.worker import ShardWorker
 
     spec, plan = spec_of(root)

@@ -20,7 +20,13 @@ import pytest
 from nightjar.inference.job import Job
 from nightjar.inference.localstore import LocalStorage
 from nightjar.inference.predictors.user import load_predictor
-from nightjar.inference.witness import Collection, Notes, Seen, sentences, watching
+from nightjar.inference.witness import (
+    Collection,
+    Notes,
+    Seen,
+    sentences,
+    watching,
+)
 from nightjar.inference.witness.collection import PER_FOLDER, PER_KIND
 from nightjar.inference.witness.named import naming
 

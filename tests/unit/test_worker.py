@@ -14,10 +14,22 @@ import pytest
 
 from nightjar.inference.assignment import Assignment, WorkerSpec, open_scorer
 from nightjar.inference.errors import JobError, RunFailed
-from nightjar.inference.faults import Fault, FaultyStorage, fail, pause
+from nightjar.inference.faults import (
+    Fault,
+    FaultyStorage,
+    fail,
+    pause,
+)
 from nightjar.inference.identity import verify_packages
 from nightjar.inference.ledger import open_epoch
-from nightjar.inference.shards import Crumb, Event, Failed, Receipt, Shard, Started
+from nightjar.inference.records import (
+    Crumb,
+    Event,
+    Failed,
+    Receipt,
+    Shard,
+    Started,
+)
 from nightjar.inference.storage import LakeStorage, Storage
 from nightjar.inference.suspects import Attempt, Rows
 from nightjar.inference.worker import ShardWorker
