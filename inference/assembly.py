@@ -19,7 +19,7 @@ from nightjar.inference.records import (
 )
 from nightjar.inference.scoring import RowFailure, Scored
 from nightjar.inference.sources.forms import PLAIN
-from nightjar.inference.storage import Storage
+from nightjar.inference.storage.lake import Storage
 
 
 class Assembly:

@@ -22,7 +22,7 @@ from nightjar.inference.records import Shard, clip
 from nightjar.inference.request import RunRequest
 from nightjar.inference.scoring import auto_batch_rows
 from nightjar.inference.snapshots import Snapshot
-from nightjar.inference.storage import Storage
+from nightjar.inference.storage.lake import Storage
 from nightjar.inference.suspects import Attempt
 from nightjar.inference.unpacking import (
     Linked,

@@ -28,7 +28,7 @@ from nightjar.inference.sink import (
     read_metrics,
     read_part,
 )
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage.lake import Storage, join
 
 MAX_FINDINGS = 20
 """Findings kept for the message: enough to act on, bounded whatever went wrong."""

@@ -25,7 +25,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.job import Job
 from nightjar.inference.records import Piece
 from nightjar.inference.sources import forms, parquet, unsupported
-from nightjar.inference.storage import (
+from nightjar.inference.storage.lake import (
     Entry,
     Storage,
     is_local,

@@ -15,7 +15,7 @@ from nightjar.inference.gates import (
 )
 from nightjar.inference.job import RowsCheck
 from nightjar.inference.request import RunRequest
-from nightjar.inference.storage import Storage
+from nightjar.inference.storage.lake import Storage
 
 
 def found(request: RunRequest, discovery: Discovery) -> Found:

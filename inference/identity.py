@@ -40,7 +40,7 @@ from nightjar.inference.snapshots import (
     take,
     take_model,
 )
-from nightjar.inference.storage import Storage
+from nightjar.inference.storage.lake import Storage
 from nightjar.inference.yamlvalues import mapping
 
 _SCORING_VERSION = 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
-from nightjar.inference.localstore import storage_error
+from nightjar.inference.storage.local import storage_error
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from nightjar.inference.records import (
     known,
 )
 from nightjar.inference.remarks import Remarks
-from nightjar.inference.storage import RetryingStorage, Storage, join
+from nightjar.inference.storage.lake import RetryingStorage, Storage, join
 from nightjar.inference.writers import Writer, is_dead
 
 LEASE_S = 10.0

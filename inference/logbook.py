@@ -20,7 +20,7 @@ from nightjar.inference.printed import (
     write,
 )
 from nightjar.inference.records import known
-from nightjar.inference.storage import Storage
+from nightjar.inference.storage.lake import Storage
 
 PART_CHARS = 32_768
 SPAN_BYTES = 8_192

@@ -19,7 +19,7 @@ from nightjar.inference.ledger import LedgerWriter
 from nightjar.inference.request import RunRequest
 from nightjar.inference.rescore import Rescored
 from nightjar.inference.sink import checksum
-from nightjar.inference.storage import join
+from nightjar.inference.storage.lake import join
 
 LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "torch", "numpy", "pandas", "prefect")
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference import localstore, outcomes, publish
+from nightjar.inference import outcomes, publish
 from nightjar.inference.errors import JobError, Missing, StorageError
 from nightjar.inference.publish import Published, Snapshot
-from nightjar.inference.storage import Storage, is_local, join
+from nightjar.inference.storage import local as localstore
+from nightjar.inference.storage.lake import Storage, is_local, join
 from nightjar.inference.writing import Notes
 
 FILES = "files.json"

@@ -24,7 +24,7 @@ from nightjar.inference.ledger import (
     replay,
 )
 from nightjar.inference.records import Failed, known
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage.lake import Storage, join
 from nightjar.inference.writers import is_dead
 
 LAST = 5

@@ -26,7 +26,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.ledger import LedgerWriter
 from nightjar.inference.records import known
 from nightjar.inference.sink import checksum
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage.lake import Storage, join
 
 _MAX_TRIES = 100
 

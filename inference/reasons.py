@@ -19,7 +19,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.request import RunRequest
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage.lake import Storage, join
 from nightjar.inference.writers import this_writer
 
 _NOTES = "not-begun"

@@ -21,7 +21,7 @@ from nightjar.inference.printed import last_lines, tail
 from nightjar.inference.progress import Progress
 from nightjar.inference.records import Failed, clip
 from nightjar.inference.request import RunRequest
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage.lake import Storage, join
 
 MAX_LINES = 300
 """Lines of any table shown to a person; the complete record is `shards-<epoch>.parquet` and the ledger."""

@@ -37,7 +37,7 @@ from nightjar.inference.ownstate import CACHE
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.archive import inspect_program
 from nightjar.inference.sink import output_schema
-from nightjar.inference.storage import (
+from nightjar.inference.storage.lake import (
     LakeStorage,
     Storage,
     is_local,

@@ -34,7 +34,7 @@ from nightjar.inference.records import Shard, clip
 from nightjar.inference.scoring import BatchSize, RowFailure, score_table
 from nightjar.inference.sink import read_part
 from nightjar.inference.sources import parquet
-from nightjar.inference.storage import RetryingStorage, Storage, join
+from nightjar.inference.storage.lake import RetryingStorage, Storage, join
 from nightjar.inference.watchdog import Watchdog
 
 

@@ -21,7 +21,7 @@ from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.records import known
 from nightjar.inference.request import RunRequest, record_run
-from nightjar.inference.storage import (
+from nightjar.inference.storage.lake import (
     Storage,
     join,
     probe_conditional_writes,

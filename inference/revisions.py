@@ -23,7 +23,7 @@ from nightjar.inference.outcomes import outcomes, part_names
 from nightjar.inference.plan import Plan
 from nightjar.inference.records import Part, Receipt, encode
 from nightjar.inference.sink import part_name
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage.lake import Storage, join
 
 _COPIES = 16
 _WINDOW = 512

@@ -27,7 +27,7 @@ from nightjar.inference.metrics import Metrics, nonfinite_notes
 from nightjar.inference.records import Piece, clip
 from nightjar.inference.scoring import Scored, Scorer
 from nightjar.inference.sources import parquet
-from nightjar.inference.storage import Storage
+from nightjar.inference.storage.lake import Storage
 from nightjar.inference.trial import (
     SAMPLE_ROWS,
     WRITES,

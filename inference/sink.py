@@ -13,10 +13,10 @@ import xxhash
 
 from nightjar.inference.job import LINEAGE, Job
 from nightjar.inference.metrics import Metrics
-from nightjar.inference.objectfile import PART
 from nightjar.inference.records import Part
 from nightjar.inference.scoring import RowFailure, utf8
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.objectfile import PART
 
 METRICS_KEY = b"nightjar.metrics"
 SHARD_KEY = b"nightjar.shard"

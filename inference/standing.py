@@ -21,7 +21,7 @@ from nightjar.inference.progress import Progress
 from nightjar.inference.publish import Published
 from nightjar.inference.records import known
 from nightjar.inference.report import follow
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage.lake import Storage, join
 from nightjar.inference.writers import can_be_asked, is_dead
 
 SILENT = "silent"

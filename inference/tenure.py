@@ -11,7 +11,7 @@ from nightjar.inference.ledger import Ledger, LedgerWriter, open_epoch
 from nightjar.inference.records import known
 from nightjar.inference.request import RunRequest
 from nightjar.inference.revisions import newest_number, revision_uri
-from nightjar.inference.storage import Storage
+from nightjar.inference.storage.lake import Storage
 from nightjar.inference.writers import Writer, this_writer
 
 

@@ -15,7 +15,7 @@ from nightjar.inference import revisions as revs
 from nightjar.inference.errors import JobError
 from nightjar.inference.publish import Origin, Published, Snapshot
 from nightjar.inference.records import known
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage.lake import Storage, join
 
 _MAX_TRIES = 100
 _READERS = 16

@@ -11,7 +11,7 @@ from nightjar.inference.discovery import input_folder, matching_files
 from nightjar.inference.errors import GateFailed, Missing, Transient
 from nightjar.inference.gates import GateResult
 from nightjar.inference.job import Job, Wait
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage.lake import Storage, join
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 """Between two looks: a listing of a large bucket costs seconds, and money."""

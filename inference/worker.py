@@ -45,7 +45,6 @@ from nightjar.inference.records import (
     Started,
     clip,
 )
-from nightjar.inference.retrying import RetryingStorage
 from nightjar.inference.scoring import (
     BatchSize,
     RowFailure,
@@ -53,7 +52,8 @@ from nightjar.inference.scoring import (
     score_table,
 )
 from nightjar.inference.sources import parquet
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.retrying import RetryingStorage
 from nightjar.inference.suspects import Attempt, Rows
 from nightjar.inference.watchdog import Watchdog
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 
 from nightjar.inference.errors import Missing
 from nightjar.inference.records import known
-from nightjar.inference.storage import Storage, join
+from nightjar.inference.storage.lake import Storage, join
 from nightjar.inference.writers import Writer, is_dead, this_writer
 
 _GONE_AFTER = dt.timedelta(days=7)

@@ -23,12 +23,6 @@ import pytest
 
 from nightjar.inference import publish
 from nightjar.inference.errors import AlreadyExists, Held, StorageError
-from nightjar.inference.faults import (
-    Fault,
-    FaultyStorage,
-    fail,
-    lose_answer,
-)
 from nightjar.inference.ledger import (
     Ledger,
     LedgerWriter,
@@ -39,7 +33,13 @@ from nightjar.inference.ledger import (
 )
 from nightjar.inference.publish import Published, Snapshot
 from nightjar.inference.records import Failed, Receipt, encode
-from nightjar.inference.storage import (
+from nightjar.inference.storage.faults import (
+    Fault,
+    FaultyStorage,
+    fail,
+    lose_answer,
+)
+from nightjar.inference.storage.lake import (
     LakeStorage,
     RetryingStorage,
     Storage,

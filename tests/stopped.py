@@ -11,7 +11,7 @@ from nightjar.inference.errors import Held, StorageError
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.publish import Published
 from nightjar.inference.records import Receipt, encode
-from nightjar.inference.storage import LakeStorage, join
+from nightjar.inference.storage.lake import LakeStorage, join
 from nightjar.inference.writers import this_writer
 
 RUN = "2026-11-19"

@@ -26,7 +26,7 @@ from nightjar.inference.assignment import WorkerSpec, read_schema
 from nightjar.inference.discovery import discover
 from nightjar.inference.plan import Plan
 from nightjar.inference.request import RunRequest, make_request
-from nightjar.inference.storage import LakeStorage, Storage
+from nightjar.inference.storage.lake import LakeStorage, Storage
 
 FLIGHTS = Path(__file__).parent.parent / "examples" / "flights"
 

@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 from nightjar.inference import publish, run
 from nightjar.inference import revisions as revs
 from nightjar.inference.discovery import Discovery
-from nightjar.inference.faults import FaultyStorage, pause
 from nightjar.inference.ledger import Ledger, replay
 from nightjar.inference.outcomes import part_names
 from nightjar.inference.outcomes import read as read_outcomes
 from nightjar.inference.request import RunRequest
 from nightjar.inference.run import Scored, Verdict
-from nightjar.inference.storage import LakeStorage, Storage
+from nightjar.inference.storage.faults import FaultyStorage, pause
+from nightjar.inference.storage.lake import LakeStorage, Storage
 from support import Lake, Ran, wait_until
 
 SHORT_S = 1.0

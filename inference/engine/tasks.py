@@ -23,7 +23,7 @@ from nightjar.inference.job import Job
 from nightjar.inference.records import Piece, clip
 from nightjar.inference.rescore import Rescored
 from nightjar.inference.rescore import rescore as rescore_shards
-from nightjar.inference.storage import Storage
+from nightjar.inference.storage.lake import Storage
 from nightjar.inference.trial import (
     Loaded,
     Trial,

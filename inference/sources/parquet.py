@@ -16,10 +16,10 @@ from nightjar.inference.errors import (
     Missing,
     SchemaMismatch,
 )
-from nightjar.inference.localstore import storage_error
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.sources import forms
-from nightjar.inference.storage import Storage, is_local, untouched
+from nightjar.inference.storage.lake import Storage, is_local, untouched
+from nightjar.inference.storage.local import storage_error
 
 SUFFIXES = (".parquet", ".pq")
 _TEXT_BYTES = 16

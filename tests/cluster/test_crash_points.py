@@ -16,8 +16,8 @@ from nightjar.inference.errors import (
     StorageError,
     TakenBack,
 )
-from nightjar.inference.faults import fail, pause
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.faults import fail, pause
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 from writers import (
     BEFORE_INTENT,

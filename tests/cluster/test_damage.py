@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nightjar.inference.errors import AuditFailed
-from nightjar.inference.faults import FaultyStorage, tear
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.faults import FaultyStorage, tear
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, command
 
 pytestmark = [pytest.mark.cluster]

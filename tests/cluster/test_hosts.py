@@ -25,7 +25,7 @@ import yaml
 import hosts as network
 from hosts import Host
 from nightjar.inference import publish
-from nightjar.inference.storage import LakeStorage, StorageSettings
+from nightjar.inference.storage.lake import LakeStorage, StorageSettings
 from s3 import weed
 from support import GATE, Lake, permit, wait_until
 

@@ -24,7 +24,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.report import RunReport
 from nightjar.inference.sources import forms
-from nightjar.inference.storage import LakeStorage, StorageSettings
+from nightjar.inference.storage.lake import LakeStorage, StorageSettings
 from s3 import S3Server
 from support import Lake
 

@@ -12,10 +12,10 @@ import ray
 
 from nightjar.inference.engine.passes import run_pass
 from nightjar.inference.errors import JobError, ShardsFailed
-from nightjar.inference.faults import FaultyStorage, pause
 from nightjar.inference.printed import Reading, last_lines
 from nightjar.inference.records import Failed, Started, decode
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.faults import FaultyStorage, pause
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.suspects import Attempt
 from support import Lake, command, wait_until
 

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import JobError, QuarantineFull, ShardsFailed
-from nightjar.inference.faults import FaultyStorage, fail
 from nightjar.inference.report import RunReport
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.faults import FaultyStorage, fail
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, command
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]

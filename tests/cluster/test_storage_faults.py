@@ -40,11 +40,11 @@ from nightjar.inference.errors import (
     NightjarError,
     ShardsFailed,
 )
-from nightjar.inference.faults import FaultyStorage, pause, tear
 from nightjar.inference.ledger import Ledger
 from nightjar.inference.outcomes import part_names
 from nightjar.inference.outcomes import read as read_outcomes
-from nightjar.inference.storage import LakeStorage, StorageSettings, join
+from nightjar.inference.storage.faults import FaultyStorage, pause, tear
+from nightjar.inference.storage.lake import LakeStorage, StorageSettings, join
 from s3 import S3Server, weed
 from support import Lake, Ran, run_steps
 from writers import SHORT_S, assert_published_once

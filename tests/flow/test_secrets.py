@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from commands import DATE
-from nightjar.inference.storage import LakeStorage, StorageSettings
+from nightjar.inference.storage.lake import LakeStorage, StorageSettings
 from s3 import S3Server
 from support import Lake, command, leaves_nothing, marked
 

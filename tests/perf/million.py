@@ -27,7 +27,7 @@ from nightjar.inference.records import (
 )
 from nightjar.inference.report import RunReport
 from nightjar.inference.request import RunRequest
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.writers import this_writer
 
 BATCH = 2000

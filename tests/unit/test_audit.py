@@ -20,7 +20,7 @@ from nightjar.inference.assignment import Assignment
 from nightjar.inference.audit import Audited, audit_block, check_plan_covers
 from nightjar.inference.engine import tasks
 from nightjar.inference.records import Piece, Receipt, Shard
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.worker import ShardWorker
 from support import Lake
 

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference import faults
 from nightjar.inference.discovery import (
     Discovery,
     _footers,
@@ -36,13 +35,14 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.faults import FaultyStorage
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
 from nightjar.inference.plan import make_plan
 from nightjar.inference.records import UNKNOWN
 from nightjar.inference.sources.parquet import Footer, read_footer, read_piece
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage import faults
+from nightjar.inference.storage.faults import FaultyStorage
+from nightjar.inference.storage.lake import LakeStorage
 
 STORAGE = LakeStorage()
 

@@ -14,7 +14,7 @@ from nightjar.inference.gates import LastNight
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.publish import Published
 from nightjar.inference.sink import checksum
-from nightjar.inference.storage import LakeStorage, join
+from nightjar.inference.storage.lake import LakeStorage, join
 from nightjar.inference.writers import this_writer
 from support import Lake
 

@@ -23,7 +23,7 @@ from nightjar.inference.jobfile import MAX_BYTES, load_job, parse_job
 from nightjar.inference.records import Piece
 from nightjar.inference.snapshots import take_model
 from nightjar.inference.sources import parquet
-from nightjar.inference.storage import LakeStorage, StorageSettings
+from nightjar.inference.storage.lake import LakeStorage, StorageSettings
 from nightjar.inference.unpacking import place_model
 from support import Lake
 

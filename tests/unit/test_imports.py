@@ -48,9 +48,9 @@ def importers(room: str, module: str) -> set[str]:
         ("inference", "ray", {f"inference/engine/{name}.py" for name in ("capacity", "gathering", "passes", "tasks")}),
         ("inference", "ray.data", {"inference/engine/passes.py"}),
         ("inference", "torch", {"inference/predictors/torch.py"}),
-        ("inference", "boto3", {"inference/storage.py"}),
-        ("inference", "botocore", {"inference/storage.py"}),
-        ("inference", "obstore", {"inference/storage.py", "inference/objectstore.py"}),
+        ("inference", "boto3", {"inference/storage/lake.py"}),
+        ("inference", "botocore", {"inference/storage/lake.py"}),
+        ("inference", "obstore", {"inference/storage/lake.py", "inference/storage/bucket.py"}),
         (
             "flows",
             "ray",

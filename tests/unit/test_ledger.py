@@ -17,7 +17,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference import faults
 from nightjar.inference.errors import (
     AlreadyExists,
     Denied,
@@ -25,7 +24,6 @@ from nightjar.inference.errors import (
     Held,
     Transient,
 )
-from nightjar.inference.faults import FaultyStorage
 from nightjar.inference.ledger import (
     Ledger,
     LedgerWriter,
@@ -34,7 +32,9 @@ from nightjar.inference.ledger import (
     replay,
 )
 from nightjar.inference.records import Failed, Receipt, encode
-from nightjar.inference.storage import LakeStorage, Storage
+from nightjar.inference.storage import faults
+from nightjar.inference.storage.faults import FaultyStorage
+from nightjar.inference.storage.lake import LakeStorage, Storage
 from nightjar.inference.writers import Writer, is_dead, this_writer
 from support import wait_until
 

@@ -31,7 +31,7 @@ from nightjar.inference.ledger import (
     replay,
 )
 from nightjar.inference.records import Failed, encode
-from nightjar.inference.storage import LakeStorage, join
+from nightjar.inference.storage.lake import LakeStorage, join
 from nightjar.inference.writers import this_writer
 
 OTHER_RUN = 3

@@ -35,7 +35,7 @@ from nightjar.inference.records import (
     Receipt,
     encode,
 )
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.writers import this_writer
 
 GOLDEN = Path(__file__).parent.parent / "data" / "ledger-v1"

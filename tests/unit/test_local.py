@@ -20,12 +20,6 @@ from nightjar.inference.errors import (
     RunFailed,
     Transient,
 )
-from nightjar.inference.faults import (
-    Fault,
-    FaultyStorage,
-    fail,
-    pause,
-)
 from nightjar.inference.ledger import State, open_epoch
 from nightjar.inference.local import (
     Measured,
@@ -35,7 +29,13 @@ from nightjar.inference.local import (
 )
 from nightjar.inference.resume import plan_in
 from nightjar.inference.snapshots import keep
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.faults import (
+    Fault,
+    FaultyStorage,
+    fail,
+    pause,
+)
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.writers import this_writer
 from support import Lake
 

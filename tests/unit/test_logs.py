@@ -21,7 +21,6 @@ from nightjar.flows.commands.logs import logs as logs_command
 from nightjar.inference import capture
 from nightjar.inference.capture import Capture, keep_rest
 from nightjar.inference.errors import JobError, Transient
-from nightjar.inference.faults import FaultyStorage, fail
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.logbook import (
     PART_CHARS,
@@ -41,7 +40,8 @@ from nightjar.inference.printed import (
 )
 from nightjar.inference.records import Failed, Started, encode
 from nightjar.inference.report import RunReport, printed_last
-from nightjar.inference.storage import LakeStorage, Storage, StorageSettings
+from nightjar.inference.storage.faults import FaultyStorage, fail
+from nightjar.inference.storage.lake import LakeStorage, Storage, StorageSettings
 from nightjar.inference.writers import this_writer
 from support import Lake, wait_until
 
@@ -49,7 +49,7 @@ WORKER = """
 import os, sys, time
 from nightjar.inference.capture import Capture
 from nightjar.inference.records import Started
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.lake import LakeStorage
 
 logs = Capture(LakeStorage(), sys.argv[1], 7, (":job_id:",))
 print(":job_id:01", flush=True)

@@ -22,18 +22,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.flows.commands import looking, publishing
-from nightjar.inference import (
-    faults,
-    places,
-    publish,
-    visibility,
-)
+from nightjar.inference import places, publish, visibility
 from nightjar.inference.errors import Denied, JobError, StorageError
-from nightjar.inference.faults import FaultyStorage
 from nightjar.inference.outcomes import OUTCOMES
 from nightjar.inference.publish import Origin, Published, Snapshot
 from nightjar.inference.sink import checksum
-from nightjar.inference.storage import (
+from nightjar.inference.storage import faults
+from nightjar.inference.storage.faults import FaultyStorage
+from nightjar.inference.storage.lake import (
     LakeStorage,
     Storage,
     StorageSettings,

@@ -35,7 +35,7 @@ from nightjar.inference.records import (
 )
 from nightjar.inference.request import RunRequest
 from nightjar.inference.resume import plan_in
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.writers import this_writer
 
 IDENTITY = Identity({}, [], [], {}, {}, {}, model_digest="model", code_digest="")

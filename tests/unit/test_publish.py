@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.inference import faults, publish, visibility
+from nightjar.inference import publish, visibility
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import (
     AlreadyExists,
@@ -19,7 +19,6 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.faults import FaultyStorage
 from nightjar.inference.ledger import LedgerWriter, open_epoch
 from nightjar.inference.plan import Plan
 from nightjar.inference.publish import Published, Snapshot
@@ -30,7 +29,9 @@ from nightjar.inference.records import (
     encode,
     shard_of,
 )
-from nightjar.inference.storage import LakeStorage, Storage, join
+from nightjar.inference.storage import faults
+from nightjar.inference.storage.faults import FaultyStorage
+from nightjar.inference.storage.lake import LakeStorage, Storage, join
 from nightjar.inference.writers import this_writer
 
 LONG_S = 3600.0

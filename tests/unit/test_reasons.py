@@ -37,12 +37,12 @@ from nightjar.inference.errors import (
     Terminated,
     Transient,
 )
-from nightjar.inference.faults import FaultyStorage, fail, pause
 from nightjar.inference.gates import GateResult, Offender
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.request import RunRequest
 from nightjar.inference.standing import stands
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.faults import FaultyStorage, fail, pause
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tenure import tenure
 from nightjar.inference.writers import this_writer
 from support import Lake
@@ -71,7 +71,7 @@ def killed(lake: Lake) -> None:
     """A process of its own opens the ledger, and is killed."""
     code = (
         "import os, signal; from nightjar.inference.ledger import open_epoch; "
-        "from nightjar.inference.storage import LakeStorage; from nightjar.inference.writers import this_writer; "
+        "from nightjar.inference.storage.lake import LakeStorage; from nightjar.inference.writers import this_writer; "
         f"open_epoch(LakeStorage(), {str(lake.revision())!r}, this_writer('score')); "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

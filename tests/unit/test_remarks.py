@@ -31,7 +31,7 @@ from nightjar.inference.report import follow, remarks_of
 from nightjar.inference.request import identity_of
 from nightjar.inference.resume import number_for, plan_in, progress_of
 from nightjar.inference.run import Scored, _revocation, discover
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tenure import tenure
 from nightjar.inference.trial import Loaded
 from nightjar.inference.witness import Collection, Seen

@@ -16,13 +16,13 @@ from nightjar.flows.cli import app
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.errors import Denied, StorageError
-from nightjar.inference.faults import FaultyStorage, fail
 from nightjar.inference.ledger import LedgerWriter, open_epoch
 from nightjar.inference.plan import Plan
 from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.report import RunReport, lost
 from nightjar.inference.standing import standing
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.faults import FaultyStorage, fail
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.worker import ShardWorker
 from nightjar.inference.writers import Writer, this_writer
 from support import Lake

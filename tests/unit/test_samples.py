@@ -21,7 +21,7 @@ from nightjar.inference.samples import (
     refuse_broken,
     sample_notes,
 )
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.trial import Loaded, samples
 from support import Lake
 

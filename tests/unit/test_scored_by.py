@@ -24,7 +24,7 @@ from nightjar.inference.identity import (
 from nightjar.inference.job import Job
 from nightjar.inference.jobfile import parse_job
 from nightjar.inference.snapshots import File, Snapshot
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.lake import LakeStorage
 
 COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float32()), ("late", pa.bool_())])
 STORAGE = LakeStorage()

@@ -31,7 +31,7 @@ from nightjar.inference.snapshots import (
     take_model,
     verify,
 )
-from nightjar.inference.storage import Entry, LakeStorage
+from nightjar.inference.storage.lake import Entry, LakeStorage
 from nightjar.inference.unpacking import place_code, place_model
 from support import wait_until
 
@@ -296,7 +296,7 @@ PLACE = """
 import sys
 from pathlib import Path
 from nightjar.inference.snapshots import Snapshot
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.unpacking import place_code
 print(place_code(LakeStorage(), Snapshot(), Path(sys.argv[1]))[0], flush=True)
 sys.stdin.read()

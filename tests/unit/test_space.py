@@ -14,7 +14,7 @@ import pytest
 from nightjar.inference.discovery import discover
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.space import check_room, check_space
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")

@@ -11,7 +11,6 @@ import torch
 
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.errors import ProcessSpoilt
-from nightjar.inference.faults import FaultyStorage, pause
 from nightjar.inference.records import (
     Crumb,
     Event,
@@ -19,7 +18,8 @@ from nightjar.inference.records import (
     Receipt,
     Started,
 )
-from nightjar.inference.storage import LakeStorage, Storage
+from nightjar.inference.storage.faults import FaultyStorage, pause
+from nightjar.inference.storage.lake import LakeStorage, Storage
 from nightjar.inference.worker import ShardWorker
 from support import Lake
 

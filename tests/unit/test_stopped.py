@@ -18,7 +18,7 @@ import pytest
 import stopped
 from nightjar.inference import publish
 from nightjar.inference.ledger import Ledger
-from nightjar.inference.storage import LakeStorage, join
+from nightjar.inference.storage.lake import LakeStorage, join
 
 ENDS_S = 60
 """Whoever is awake ends within this time, on a busy machine, too."""

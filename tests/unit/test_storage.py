@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference import faults
 from nightjar.inference.errors import (
     AlreadyExists,
     Denied,
@@ -25,9 +24,9 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.faults import FaultyStorage
-from nightjar.inference.localstore import storage_error
-from nightjar.inference.storage import (
+from nightjar.inference.storage import faults
+from nightjar.inference.storage.faults import FaultyStorage
+from nightjar.inference.storage.lake import (
     Entry,
     LakeStorage,
     RetryingStorage,
@@ -40,6 +39,7 @@ from nightjar.inference.storage import (
     same_version,
     untouched,
 )
+from nightjar.inference.storage.local import storage_error
 
 ODD = ["a b", "ünïcode 日本", "day=1", "50%", "a%20b", "#1", "a+b&c", "who?", "a:b", "[x]{y}*", 'it\'s "so"', "a\\b"]
 
@@ -233,7 +233,7 @@ def test_what_a_killed_writer_left_names_its_object(
     code = (
         "import os, signal\n"
         "from pathlib import Path\n"
-        "from nightjar.inference.storage import LakeStorage\n"
+        "from nightjar.inference.storage.lake import LakeStorage\n"
         "def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
         "Path.replace = die  # the temporary file is complete, and has not got its name\n"
         "link = Path.hardlink_to\n"
@@ -392,7 +392,7 @@ def test_local_files_load_no_sdk(folder: str) -> None:
     """Nor does importing the module load pyarrow, ray or prefect."""
     code = (
         "import sys\n"
-        "from nightjar.inference.storage import LakeStorage, probe_conditional_writes\n"
+        "from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes\n"
         "heavy = {'boto3', 'botocore', 'obstore', 'ray', 'torch', 'prefect'}\n"
         "assert not ({'pyarrow'} | heavy) & set(sys.modules)\n"
         f"assert probe_conditional_writes(LakeStorage.from_environment({folder!r}), {folder!r})\n"

@@ -43,7 +43,7 @@ from nightjar.inference.ledger import open_epoch
 from nightjar.inference.records import Piece
 from nightjar.inference.snapshots import take_model
 from nightjar.inference.sources import parquet
-from nightjar.inference.storage import (
+from nightjar.inference.storage.lake import (
     LakeStorage,
     RetryingStorage,
     Storage,

@@ -25,8 +25,8 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.jobfile import parse_job
-from nightjar.inference.objectstore import _by_status
-from nightjar.inference.storage import (
+from nightjar.inference.storage.bucket import _by_status
+from nightjar.inference.storage.lake import (
     Entry,
     LakeStorage,
     StorageSettings,

@@ -10,7 +10,7 @@ import pytest
 from nightjar.flows import nightly
 from nightjar.inference.errors import Held
 from nightjar.inference.ledger import open_epoch
-from nightjar.inference.storage import LakeStorage
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tenure import Succession
 from nightjar.inference.writers import this_writer
 

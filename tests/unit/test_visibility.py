@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from nightjar.flows.cli import app
-from nightjar.inference import faults, publish, visibility
+from nightjar.inference import publish, visibility
 from nightjar.inference.errors import AlreadyExists, JobError
-from nightjar.inference.faults import FaultyStorage
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.publish import Origin, Published
 from nightjar.inference.sink import checksum
-from nightjar.inference.storage import LakeStorage, Storage, join
+from nightjar.inference.storage import faults
+from nightjar.inference.storage.faults import FaultyStorage
+from nightjar.inference.storage.lake import LakeStorage, Storage, join
 from nightjar.inference.visibility import Change
 from nightjar.inference.writers import this_writer
 from support import Lake

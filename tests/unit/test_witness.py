@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from nightjar.inference.job import Job
-from nightjar.inference.localstore import LocalStorage
 from nightjar.inference.predictors.user import load_predictor
+from nightjar.inference.storage.local import LocalStorage
 from nightjar.inference.witness import (
     Collection,
     Notes,

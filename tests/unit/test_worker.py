@@ -14,12 +14,6 @@ import pytest
 
 from nightjar.inference.assignment import Assignment, WorkerSpec, open_scorer
 from nightjar.inference.errors import JobError, RunFailed
-from nightjar.inference.faults import (
-    Fault,
-    FaultyStorage,
-    fail,
-    pause,
-)
 from nightjar.inference.identity import verify_packages
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.records import (
@@ -30,7 +24,13 @@ from nightjar.inference.records import (
     Shard,
     Started,
 )
-from nightjar.inference.storage import LakeStorage, Storage
+from nightjar.inference.storage.faults import (
+    Fault,
+    FaultyStorage,
+    fail,
+    pause,
+)
+from nightjar.inference.storage.lake import LakeStorage, Storage
 from nightjar.inference.suspects import Attempt, Rows
 from nightjar.inference.worker import ShardWorker
 from nightjar.inference.writers import this_writer

@@ -26,21 +26,21 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.objectfile import PART, ObjectFile
-from nightjar.inference.retrying import (
+from nightjar.inference.storage.lake import Entry, Names, StorageSettings
+from nightjar.inference.storage.objectfile import PART, ObjectFile
+from nightjar.inference.storage.retrying import (
     Overcome,
     Patience,
     counter,
     settling,
 )
-from nightjar.inference.storage import Entry, Names, StorageSettings
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ClientConfig, RetryConfig, S3Config
     from typing_extensions import Buffer
 
-    from nightjar.inference.storage import Keys
+    from nightjar.inference.storage.lake import Keys
 
 _UNLIMITED = 10_000
 """Retries by obstore: time is to limit them, not their number."""

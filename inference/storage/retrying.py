@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
-    from nightjar.inference.storage import Entry, Names, Storage
+    from nightjar.inference.storage.lake import Entry, Names, Storage
 
 T = TypeVar("T")
 Overcome = Callable[[], None]

@@ -26,7 +26,7 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.storage import (
+from nightjar.inference.storage.lake import (
     Entry,
     Names,
     join,

@@ -28,7 +28,7 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.retrying import RetryingStorage as RetryingStorage
+from nightjar.inference.storage.retrying import RetryingStorage as RetryingStorage
 
 if TYPE_CHECKING:
     import boto3
@@ -264,10 +264,10 @@ class LakeStorage:
 
     def _connect(self, root: str) -> Storage:
         if not root:
-            from nightjar.inference.localstore import LocalStorage
+            from nightjar.inference.storage.local import LocalStorage
 
             return LocalStorage()
-        from nightjar.inference.objectstore import BucketStorage
+        from nightjar.inference.storage.bucket import BucketStorage
 
         if not root.startswith("s3://"):
             return BucketStorage(root, self.settings)

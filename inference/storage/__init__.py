@@ -1,0 +1,1 @@
+"""Object storage: one protocol, local disks and buckets behind it, and the credentials they need."""
