@@ -41,7 +41,7 @@ from nightjar.inference.errors import (
     RunFailed,
     TakenBack,
 )
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.request import RunRequest, make_request
 
 

@@ -25,8 +25,8 @@ from nightjar.flows.escaping import code
 from nightjar.flows.nightly import nightly
 from nightjar.flows.runner import PatientRunner
 from nightjar.inference.errors import ClusterError, JobError
-from nightjar.inference.job import Job
-from nightjar.inference.jobfile import load_job
+from nightjar.inference.job.file import load_job
+from nightjar.inference.job.model import Job
 
 TAG = "nightjar"
 GONE = "nightjar-gone"

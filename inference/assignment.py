@@ -14,7 +14,7 @@ from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.gates import budget_rows
 from nightjar.inference.identity import ScoringSet, changed_package, package_files
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.missing import explained
 from nightjar.inference.packages import in_environment, places_of
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from nightjar.inference.columns import ColumnState
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import ColumnCheck, Job
+from nightjar.inference.job.model import ColumnCheck, Job
 from nightjar.inference.metrics import Metrics
 
 _ASKS = {"min": "compares numbers", "max": "compares numbers", "finite": "asks for numbers"}

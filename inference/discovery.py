@@ -22,7 +22,7 @@ from nightjar.inference.errors import (
     JobError,
     Missing,
 )
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece
 from nightjar.inference.sources import forms, parquet, unsupported
 from nightjar.inference.storage.lake import (

@@ -13,7 +13,7 @@ from nightjar.inference.gates import (
     evaluate,
     input_gates,
 )
-from nightjar.inference.job import RowsCheck
+from nightjar.inference.job.model import RowsCheck
 from nightjar.inference.request import RunRequest
 from nightjar.inference.storage.lake import Storage
 

@@ -28,7 +28,7 @@ from nightjar.inference.ignores import (
     ignored_by,
     read_rules,
 )
-from nightjar.inference.job import Job, is_dated
+from nightjar.inference.job.model import Job, is_dated
 from nightjar.inference.neighbours import Neighbours, is_job
 from nightjar.inference.ownstate import FileId, OwnState, file_id
 from nightjar.inference.packages import is_environment

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.folder import Listing, list_code
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.packages import (
     content_of,

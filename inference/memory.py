@@ -10,7 +10,7 @@ import os
 
 import pyarrow as pa
 
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 
 _OWN_PAGES = 256 << 20
 """From so many bytes on an allocation has pages of its own, and gives them back."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from nightjar.inference.columns import ColumnState, FiniteState, holds_floats
 from nightjar.inference.errors import JobError
 from nightjar.inference.evaluation import BinaryState
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 
 _VERSION = 1
 

@@ -14,8 +14,8 @@ import yaml
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.everydate import EveryDate
-from nightjar.inference.job import is_dated
-from nightjar.inference.jobfile import MAX_BYTES, absolute
+from nightjar.inference.job.file import MAX_BYTES, absolute
+from nightjar.inference.job.model import is_dated
 
 _JOB_KEYS = {"name", "input", "model", "output"}
 

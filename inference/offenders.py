@@ -17,7 +17,7 @@ from nightjar.inference import outcomes
 from nightjar.inference.columns import ColumnState
 from nightjar.inference.gates import ColumnGate, Offender, column_gates_of
 from nightjar.inference.gates.verdict import number
-from nightjar.inference.job import LINEAGE, Job
+from nightjar.inference.job.model import LINEAGE, Job
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.plan import shard_of_line
 from nightjar.inference.records import clip, replay_command

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.ledger import LedgerWriter
 from nightjar.inference.trial import Loaded
 from nightjar.inference.witness import Seen, sentences

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nightjar.inference.discovery import Discovery
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.records import (
     UNKNOWN,
     Piece,

@@ -29,8 +29,8 @@ from nightjar.inference.identity import (
     fix,
     identify,
 )
-from nightjar.inference.job import Job, fill, is_dated
-from nightjar.inference.jobfile import load_job
+from nightjar.inference.job.file import load_job
+from nightjar.inference.job.model import Job, fill, is_dated
 from nightjar.inference.ledger import LEASE_S
 from nightjar.inference.messages import nearest
 from nightjar.inference.ownstate import CACHE

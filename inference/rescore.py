@@ -27,7 +27,7 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
     RunFailed,
 )
-from nightjar.inference.job import LINEAGE
+from nightjar.inference.job.model import LINEAGE
 from nightjar.inference.plan import shard_of_line
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import Shard, clip

@@ -42,7 +42,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.evidence import found, judge_input
 from nightjar.inference.gates import GateResult
 from nightjar.inference.identity import verify_packages
-from nightjar.inference.job import type_name
+from nightjar.inference.job.model import type_name
 from nightjar.inference.ledger import LedgerWriter, Record, State
 from nightjar.inference.manifest import write_manifest
 from nightjar.inference.metrics import Metrics

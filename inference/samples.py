@@ -22,7 +22,7 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.gates import column_gates_of
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.metrics import Metrics, nonfinite_notes
 from nightjar.inference.records import Piece, clip
 from nightjar.inference.scoring import Scored, Scorer

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from nightjar.inference.job import LINEAGE, Job
+from nightjar.inference.job.model import LINEAGE, Job
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.records import Part
 from nightjar.inference.scoring import RowFailure, utf8

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from nightjar.inference.arrow_types import value_bytes
 from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import JobError, RunFailed
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.storage.lake import is_local
 
 LOOK_S = 5.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from nightjar.inference.discovery import input_folder, matching_files
 from nightjar.inference.errors import GateFailed, Missing, Transient
 from nightjar.inference.gates import GateResult
-from nightjar.inference.job import Job, Wait
+from nightjar.inference.job.model import Job, Wait
 from nightjar.inference.storage.lake import Storage, join
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0

@@ -34,7 +34,7 @@ from nightjar.flows.shipping import shipped
 from nightjar.inference import memory
 from nightjar.inference.engine.capacity import alive
 from nightjar.inference.errors import ClusterError, NightjarError, RunFailed
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 
 T = TypeVar("T")
 

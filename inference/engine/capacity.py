@@ -7,7 +7,7 @@ from typing import Any
 import ray
 
 from nightjar.inference.errors import ClusterError
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 
 _COPIES = 3
 """Of the shards' descriptors in the object store at once: discovered, planned, in blocks."""

@@ -19,7 +19,7 @@ from nightjar.inference.engine import NO_EVENT, TICK_S
 from nightjar.inference.engine.capacity import alive, fits, total
 from nightjar.inference.engine.gathering import capture, gather
 from nightjar.inference.errors import JobError, NightjarError, RunFailed
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece, clip
 from nightjar.inference.rescore import Rescored
 from nightjar.inference.rescore import rescore as rescore_shards

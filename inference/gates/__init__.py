@@ -28,7 +28,7 @@ from nightjar.inference.gates.verdict import (
     evaluate,
     of_record,
 )
-from nightjar.inference.job import (
+from nightjar.inference.job.model import (
     ColumnCheck,
     FilesCheck,
     Job,

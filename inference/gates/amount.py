@@ -14,7 +14,7 @@ from nightjar.inference.gates.verdict import (
     GateResult,
     counted,
 )
-from nightjar.inference.job import FilesCheck, Limits, RowsCheck
+from nightjar.inference.job.model import FilesCheck, Limits, RowsCheck
 
 
 class InputGate(ABC):

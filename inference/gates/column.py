@@ -16,7 +16,7 @@ from nightjar.inference.gates.verdict import (
     counted,
     number,
 )
-from nightjar.inference.job import ColumnCheck
+from nightjar.inference.job.model import ColumnCheck
 
 _WORDS = {"min": "smallest", "max": "greatest"}
 _KINDS = {

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches, outputs, user
 from nightjar.inference.predictors.private import Copier

@@ -14,7 +14,7 @@ from torch.export.passes import move_to_device_pass
 from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tree_unflatten
 
 from nightjar.inference.errors import JobError, OutputInvalid
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
 from nightjar.inference.predictors.batches import (
     NUMERIC,

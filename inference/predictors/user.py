@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 
 BatchFunction = Callable[[Any], Any]

@@ -53,7 +53,7 @@ import time
 from nightjar.flows.cluster import call, cluster
 from nightjar.flows.nightly import _result
 from nightjar.inference.errors import RunFailed
-from nightjar.inference.jobfile import load_job
+from nightjar.inference.job.file import load_job
 
 
 class Never:

@@ -27,7 +27,7 @@ import time
 from nightjar.flows import nightly
 from nightjar.flows.cluster import cluster
 from nightjar.inference.errors import NightjarError
-from nightjar.inference.jobfile import load_job
+from nightjar.inference.job.file import load_job
 
 
 class Never:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from nightjar.inference import memory
-from nightjar.inference.jobfile import load_job
+from nightjar.inference.job.file import load_job
 from support import Lake, command
 
 pytestmark = [pytest.mark.cluster]

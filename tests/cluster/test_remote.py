@@ -45,7 +45,7 @@ import ray
 from prefect_ray.task_runners import PrefectRayFuture
 
 from nightjar.flows.cluster import cluster, ended
-from nightjar.inference.jobfile import load_job
+from nightjar.inference.job.file import load_job
 
 job = load_job(sys.argv[2])
 for _ in range(4):

@@ -151,8 +151,8 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_every_job_file_in_the_docs_is_one() -> None:
     """YAML that begins with a name is a whole job file; other blocks are keys of one, or of a prefect.yaml."""
-    from nightjar.inference.job import Job
-    from nightjar.inference.jobfile import parse_job
+    from nightjar.inference.job.file import parse_job
+    from nightjar.inference.job.model import Job
 
     seen = 0
     for page in PAGES:

@@ -24,7 +24,7 @@ from nightjar.flows import tables
 from nightjar.flows.commands import Terminal
 from nightjar.flows.deploy import as_deployment
 from nightjar.flows.escaping import code, line, markdown, visible
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
 from service import client
 from support import Lake, command
 

@@ -15,7 +15,7 @@ import psutil
 import pyarrow as pa
 
 from nightjar.inference.discovery import FILES, Discovery
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
 from nightjar.inference.ledger import Ledger, open_epoch, replay
 from nightjar.inference.outcomes import outcomes, to_parquet
 from nightjar.inference.plan import Plan, make_plan

@@ -15,7 +15,7 @@ import pytest
 from nightjar.inference import outside
 from nightjar.inference.assignment import Assignment, WorkerSpec
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.ledger import State
 from nightjar.inference.records import (
     Event,

@@ -16,7 +16,7 @@ from nightjar.inference.gates import (
     column_gates_of,
     evaluate,
 )
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 
 SCHEMA = pa.schema(
     [

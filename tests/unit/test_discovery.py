@@ -35,8 +35,8 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.job import Job
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
 from nightjar.inference.plan import make_plan
 from nightjar.inference.records import UNKNOWN
 from nightjar.inference.sources.parquet import Footer, read_footer, read_piece

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nightjar.inference.folder import list_code
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
 from nightjar.inference.packages import in_environment
 from support import Lake
 

@@ -15,8 +15,8 @@ import pytest
 from nightjar.inference import folder
 from nightjar.inference.errors import JobError
 from nightjar.inference.folder import list_code
-from nightjar.inference.job import Job
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
 
 JOB = "name: {name}\ninput: {{uri: {input}}}\nmodel: {{uses: 'predict:f', path: {model}}}\noutput: {{uri: {output}}}\n"
 
@@ -187,7 +187,7 @@ PRINTS = """
 import sys
 from pathlib import Path
 from nightjar.inference.folder import list_code
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
 for code in ({}, {"code": ["*"]}, {"code": ["predict.py", "night.txt", "errors.txt"]}):
     model = {"uses": "predict:f", "outputs": {"s": "float32"}, **code}
     job = {"name": "j", "input": {"uri": "data/"}, "model": model, "output": {"uri": "out/"}}

@@ -26,8 +26,8 @@ from nightjar.inference.gates import (
     input_gates,
     of_record,
 )
-from nightjar.inference.job import Job
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
 from nightjar.inference.metrics import Metrics
 
 JOB = Path("/jobs/job.yaml")

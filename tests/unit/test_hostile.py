@@ -19,7 +19,7 @@ import yaml
 
 from nightjar.inference.discovery import discover
 from nightjar.inference.errors import InputCorrupt, JobError, StorageError
-from nightjar.inference.jobfile import MAX_BYTES, load_job, parse_job
+from nightjar.inference.job.file import MAX_BYTES, load_job, parse_job
 from nightjar.inference.records import Piece
 from nightjar.inference.snapshots import take_model
 from nightjar.inference.sources import parquet

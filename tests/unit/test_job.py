@@ -14,8 +14,8 @@ import yaml
 from pydantic import BaseModel
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import Job, arrow_type
-from nightjar.inference.jobfile import load_job
+from nightjar.inference.job.file import load_job
+from nightjar.inference.job.model import Job, arrow_type
 
 JOB: dict[str, Any] = {
     "name": "lake",

@@ -21,8 +21,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.evaluation import _BINS, _bins
-from nightjar.inference.job import Job, arrow_type
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job, arrow_type
 from nightjar.inference.metrics import Metrics, nonfinite_notes
 
 

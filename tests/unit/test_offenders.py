@@ -29,7 +29,7 @@ from nightjar.inference.gates import (
     of_record,
 )
 from nightjar.inference.gates.column import column_gates
-from nightjar.inference.job import ColumnCheck
+from nightjar.inference.job.model import ColumnCheck
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.offenders import (
     MAX_OFFENDERS,

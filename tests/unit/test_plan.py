@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference.discovery import FILES, Discovery
-from nightjar.inference.job import Job
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
 from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.records import UNKNOWN
 

@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from nightjar.inference.errors import JobError, OutputInvalid
-from nightjar.inference.job import Job, arrow_type
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job, arrow_type
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
 from nightjar.inference.predictors.archive import inspect_program
 from nightjar.inference.predictors.batches import to_batch, to_numpy

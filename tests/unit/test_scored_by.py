@@ -21,8 +21,8 @@ from nightjar.inference.identity import (
     identify,
     read_identity,
 )
-from nightjar.inference.job import Job
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
 from nightjar.inference.snapshots import File, Snapshot
 from nightjar.inference.storage.lake import LakeStorage
 

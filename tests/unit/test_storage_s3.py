@@ -24,7 +24,7 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
 from nightjar.inference.storage.bucket import _by_status
 from nightjar.inference.storage.lake import (
     Entry,

@@ -14,8 +14,8 @@ import torch
 from torch.utils._pytree import tree_map
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import Job
-from nightjar.inference.jobfile import parse_job
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.batches import to_numpy
 from nightjar.inference.predictors.torch import load_program

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar.inference.job import Job
+from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.user import load_predictor
 from nightjar.inference.storage.local import LocalStorage
 from nightjar.inference.witness import (

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import (
+from nightjar.inference.job.model import (
     CHECKS,
     ActorRange,
     Audit,
