@@ -38,7 +38,6 @@ from nightjar.flows.runlogs import expect_failures
 from nightjar.flows.waiting import wait_for_input
 from nightjar.inference import reasons
 from nightjar.inference import run as steps
-from nightjar.inference.discovery import Discovery
 from nightjar.inference.endings import stopped_by
 from nightjar.inference.errors import (
     AuditFailed,
@@ -51,6 +50,7 @@ from nightjar.inference.errors import (
     RunFailed,
     StorageError,
 )
+from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.report import worded
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.run import Publication, Scored, Verdict

@@ -26,7 +26,7 @@ from nightjar.inference.standing import RunLine, Standing, stands
 
 if TYPE_CHECKING:
     from nightjar.flows.launch import Launched
-    from nightjar.inference.discovery import Discovery
+    from nightjar.inference.input.discovery import Discovery
     from nightjar.inference.local import Measured, Replayed, Values
     from nightjar.inference.run import Planned, Publication
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from nightjar.inference import sink
 from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.cuts import Cuts
+from nightjar.inference.input.sources.forms import PLAIN
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.records import (
     Part,
@@ -18,7 +19,6 @@ from nightjar.inference.records import (
     replay_command,
 )
 from nightjar.inference.scoring import RowFailure, Scored
-from nightjar.inference.sources.forms import PLAIN
 from nightjar.inference.storage.lake import Storage
 
 

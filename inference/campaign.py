@@ -29,8 +29,8 @@ from nightjar.inference.errors import (
     SchemaMismatch,
     ShardsFailed,
 )
+from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger import LedgerWriter, Record
-from nightjar.inference.plan import Plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.records import (
     UNKNOWN,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nightjar.inference import publish
-from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import Missing
 from nightjar.inference.gates import (
     Evidence,
@@ -13,6 +12,7 @@ from nightjar.inference.gates import (
     evaluate,
     input_gates,
 )
+from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.model import RowsCheck
 from nightjar.inference.request import RunRequest
 from nightjar.inference.storage.lake import Storage

@@ -19,15 +19,15 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
-from nightjar.inference.discovery import hidden, input_folder, takes_in
 from nightjar.inference.errors import JobError
-from nightjar.inference.everydate import EveryDate
 from nightjar.inference.ignores import (
     BUILT_IN,
     Rules,
     ignored_by,
     read_rules,
 )
+from nightjar.inference.input.discovery import hidden, input_folder, takes_in
+from nightjar.inference.input.everydate import EveryDate
 from nightjar.inference.job.model import Job, is_dated
 from nightjar.inference.neighbours import Neighbours, is_job
 from nightjar.inference.ownstate import FileId, OwnState, file_id

@@ -19,7 +19,6 @@ from nightjar.inference.assignment import (
     worker_spec,
 )
 from nightjar.inference.child import Child, WorkLost
-from nightjar.inference.discovery import Discovery, usual_schema
 from nightjar.inference.errors import (
     JobError,
     Missing,
@@ -27,14 +26,15 @@ from nightjar.inference.errors import (
     RunFailed,
 )
 from nightjar.inference.identity import ScoringSet, changed_package, fix
-from nightjar.inference.plan import Plan
+from nightjar.inference.input.discovery import Discovery, usual_schema
+from nightjar.inference.input.plan import Plan
+from nightjar.inference.input.sources import parquet
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.records import Piece, Shard
 from nightjar.inference.request import RunRequest, identity_of
 from nightjar.inference.resume import identity_of_plan
 from nightjar.inference.scoring import BatchSize, Scored, score_table
 from nightjar.inference.snapshots import Snapshot, read_kept, take_model
-from nightjar.inference.sources import parquet
 from nightjar.inference.unpacking import is_at_hand
 from nightjar.inference.values import row_values
 from nightjar.inference.watchdog import Watchdog

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.everydate import EveryDate
+from nightjar.inference.input.everydate import EveryDate
 from nightjar.inference.job.file import MAX_BYTES, absolute
 from nightjar.inference.job.model import is_dated
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from nightjar.inference.input.plan import SHARDS, Plan
 from nightjar.inference.ledger import Ledger, State
-from nightjar.inference.plan import SHARDS, Plan
 from nightjar.inference.records import Receipt, encode
 
 _PART = pa.struct([("name", pa.string()), ("rows", pa.int64()), ("size", pa.int64()), ("checksum", pa.string())])

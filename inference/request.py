@@ -15,12 +15,6 @@ import pyarrow as pa
 
 from nightjar.inference import publish
 from nightjar.inference.contradictions import check_label_and_gates
-from nightjar.inference.discovery import (
-    first_schema,
-    input_folder,
-    takes_in,
-    usual_schema,
-)
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity import (
     NO_CODE,
@@ -28,6 +22,12 @@ from nightjar.inference.identity import (
     ScoringSet,
     fix,
     identify,
+)
+from nightjar.inference.input.discovery import (
+    first_schema,
+    input_folder,
+    takes_in,
+    usual_schema,
 )
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job, fill, is_dated

@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
-from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import AlreadyExists, JobError
 from nightjar.inference.identity import (
     Identity,
@@ -16,8 +15,9 @@ from nightjar.inference.identity import (
     read_identity,
     summed,
 )
+from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.ledger import LedgerWriter, State
-from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.records import known
 from nightjar.inference.request import RunRequest, record_run

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.errors import Fenced, Missing, StorageError
+from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger import (
     Ledger,
     LedgerWriter,
@@ -20,7 +21,6 @@ from nightjar.inference.ledger import (
     replay,
 )
 from nightjar.inference.outcomes import outcomes, part_names
-from nightjar.inference.plan import Plan
 from nightjar.inference.records import Part, Receipt, encode
 from nightjar.inference.sink import part_name
 from nightjar.inference.storage.lake import Storage, join

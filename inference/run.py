@@ -27,8 +27,6 @@ from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import WorkerSpec, worker_spec
 from nightjar.inference.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.campaign import Campaign, Listener
-from nightjar.inference.discovery import Discovery
-from nightjar.inference.discovery import discover as discover_input
 from nightjar.inference.engine import tasks
 from nightjar.inference.engine.capacity import check_cluster
 from nightjar.inference.errors import (
@@ -42,12 +40,14 @@ from nightjar.inference.errors import (
 from nightjar.inference.evidence import found, judge_input
 from nightjar.inference.gates import GateResult
 from nightjar.inference.identity import verify_packages
+from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.discovery import discover as discover_input
+from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.model import type_name
 from nightjar.inference.ledger import LedgerWriter, Record, State
 from nightjar.inference.manifest import write_manifest
 from nightjar.inference.metrics import Metrics
 from nightjar.inference.offenders import with_replays
-from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.records import Failed, encode, known
 from nightjar.inference.request import (

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import value_bytes
-from nightjar.inference.discovery import Discovery
 from nightjar.inference.errors import JobError, RunFailed
+from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.model import Job
 from nightjar.inference.storage.lake import is_local
 

@@ -23,8 +23,9 @@ from nightjar.inference.errors import (
     ShardError,
     StorageError,
 )
+from nightjar.inference.input.plan import Plan, shard_of_line
+from nightjar.inference.input.sources import parquet
 from nightjar.inference.metrics import nonfinite_notes
-from nightjar.inference.plan import Plan, shard_of_line
 from nightjar.inference.records import Piece, clip
 from nightjar.inference.scoring import (
     Ahead,
@@ -33,7 +34,6 @@ from nightjar.inference.scoring import (
     Scorer,
     score_table,
 )
-from nightjar.inference.sources import parquet
 from nightjar.inference.witness.packages import as_json, loaded_packages
 from nightjar.inference.worker import ShardWorker
 

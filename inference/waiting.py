@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from nightjar.inference.discovery import input_folder, matching_files
 from nightjar.inference.errors import GateFailed, Missing, Transient
 from nightjar.inference.gates import GateResult
+from nightjar.inference.input.discovery import input_folder, matching_files
 from nightjar.inference.job.model import Job, Wait
 from nightjar.inference.storage.lake import Storage, join
 

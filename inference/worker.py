@@ -32,6 +32,7 @@ from nightjar.inference.errors import (
     ShardError,
     ShardTooSlow,
 )
+from nightjar.inference.input.sources import parquet
 from nightjar.inference.ledger import Ledger
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import (
@@ -51,7 +52,6 @@ from nightjar.inference.scoring import (
     Scored,
     score_table,
 )
-from nightjar.inference.sources import parquet
 from nightjar.inference.storage.lake import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
 from nightjar.inference.suspects import Attempt, Rows

@@ -23,8 +23,8 @@ import yaml
 
 from nightjar.inference import publish, run
 from nightjar.inference.assignment import WorkerSpec, read_schema
-from nightjar.inference.discovery import discover
-from nightjar.inference.plan import Plan
+from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.plan import Plan
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.storage.lake import LakeStorage, Storage
 

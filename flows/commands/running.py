@@ -114,7 +114,7 @@ def _look_first(request: RunRequest, ray: str | None) -> None:
     Raises:
         JobError: so it is.
     """
-    from nightjar.inference.discovery import first_pieces
+    from nightjar.inference.input.discovery import first_pieces
     from nightjar.inference.inspection import Inspection
     from nightjar.inference.request import check_request, check_without_input
     from nightjar.inference.samples import check_labels

@@ -27,7 +27,7 @@ from nightjar.inference.assignment import Assignment, WorkerSpec
 from nightjar.inference.engine import NO_EVENT, TICK_S
 from nightjar.inference.engine.gathering import capture, gather
 from nightjar.inference.errors import PassEnded, ProcessSpoilt
-from nightjar.inference.plan import shard_of_line
+from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.records import (
     Crumb,
     Event,

@@ -22,8 +22,8 @@ from nightjar.inference.errors import (
     QuarantineFull,
     ShardsFailed,
 )
+from nightjar.inference.input.sources import forms
 from nightjar.inference.report import RunReport
-from nightjar.inference.sources import forms
 from nightjar.inference.storage.lake import LakeStorage, StorageSettings
 from s3 import S3Server
 from support import Lake

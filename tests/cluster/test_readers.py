@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.sources import forms
+from nightjar.inference.input.sources import forms
 from support import Lake
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]

@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 
-from nightjar.inference.discovery import FILES, Discovery
+from nightjar.inference.input.discovery import FILES, Discovery
+from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.ledger import Ledger, open_epoch, replay
 from nightjar.inference.outcomes import outcomes, to_parquet
-from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.records import (
     Failed,
     Part,

@@ -18,14 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.discovery import (
-    Discovery,
-    _footers,
-    discover,
-    first_schema,
-    input_files,
-    takes_in,
-)
 from nightjar.inference.errors import (
     Denied,
     InputChanged,
@@ -35,11 +27,19 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
+from nightjar.inference.input.discovery import (
+    Discovery,
+    _footers,
+    discover,
+    first_schema,
+    input_files,
+    takes_in,
+)
+from nightjar.inference.input.plan import make_plan
+from nightjar.inference.input.sources.parquet import Footer, read_footer, read_piece
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.plan import make_plan
 from nightjar.inference.records import UNKNOWN
-from nightjar.inference.sources.parquet import Footer, read_footer, read_piece
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.discovery import FILES, Discovery
+from nightjar.inference.input.discovery import FILES, Discovery
+from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.plan import Plan, make_plan
 from nightjar.inference.records import UNKNOWN
 
 Lines = list[dict[str, Any]]
@@ -245,7 +245,7 @@ def test_a_plan_is_read_without_threads_of_arrow(tmp_path: Path) -> None:
     program = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from nightjar.inference.plan import Plan\n"
+        "from nightjar.inference.input.plan import Plan\n"
         "data = Path(sys.argv[1]).read_bytes()\n"
         "before = len(os.listdir('/proc/self/task'))\n"
         "Plan.from_bytes(data)\n"

@@ -19,8 +19,8 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
+from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger import LedgerWriter, open_epoch
-from nightjar.inference.plan import Plan
 from nightjar.inference.publish import Published, Snapshot
 from nightjar.inference.records import (
     Part,

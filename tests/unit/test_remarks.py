@@ -22,8 +22,8 @@ from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.campaign import Campaign
 from nightjar.inference.errors import JobError, ShardsFailed
+from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger import LedgerWriter
-from nightjar.inference.plan import Plan
 from nightjar.inference.progress import Progress
 from nightjar.inference.records import Noticed, Receipt, encode
 from nightjar.inference.remarks import Remarks, of_finished

@@ -16,8 +16,8 @@ from nightjar.flows.cli import app
 from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.errors import Denied, StorageError
+from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger import LedgerWriter, open_epoch
-from nightjar.inference.plan import Plan
 from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.report import RunReport, lost
 from nightjar.inference.standing import standing

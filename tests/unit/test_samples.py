@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.discovery import first_pieces
 from nightjar.inference.errors import JobError
+from nightjar.inference.input.discovery import first_pieces
 from nightjar.inference.records import Piece
 from nightjar.inference.samples import (
     Examined,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.discovery import discover
 from nightjar.inference.errors import JobError, RunFailed
+from nightjar.inference.input.discovery import discover
 from nightjar.inference.space import check_room, check_space
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake

@@ -39,10 +39,10 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
+from nightjar.inference.input.sources import parquet
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.records import Piece
 from nightjar.inference.snapshots import take_model
-from nightjar.inference.sources import parquet
 from nightjar.inference.storage.lake import (
     LakeStorage,
     RetryingStorage,

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.discovery import input_files, takes_in
 from nightjar.inference.errors import (
     AlreadyExists,
     Denied,
@@ -24,6 +23,7 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
+from nightjar.inference.input.discovery import input_files, takes_in
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.storage.bucket import _by_status
 from nightjar.inference.storage.lake import (

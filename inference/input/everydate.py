@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import string
 
-from nightjar.inference.discovery import takes_in
-from nightjar.inference.sources import parquet
+from nightjar.inference.input.discovery import takes_in
+from nightjar.inference.input.sources import parquet
 
 _DIGITS = {"Y": 4, "m": 2, "d": 2, "y": 2, "j": 3}
 """Of a date's format, what is always so many digits. Whatever else it may hold can be anything: a month has a name."""

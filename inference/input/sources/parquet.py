@@ -16,8 +16,8 @@ from nightjar.inference.errors import (
     Missing,
     SchemaMismatch,
 )
+from nightjar.inference.input.sources import forms
 from nightjar.inference.records import UNKNOWN, Piece
-from nightjar.inference.sources import forms
 from nightjar.inference.storage.lake import Storage, is_local, untouched
 from nightjar.inference.storage.local import storage_error
 

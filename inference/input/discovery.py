@@ -22,9 +22,9 @@ from nightjar.inference.errors import (
     JobError,
     Missing,
 )
+from nightjar.inference.input.sources import forms, parquet, unsupported
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece
-from nightjar.inference.sources import forms, parquet, unsupported
 from nightjar.inference.storage.lake import (
     Entry,
     Storage,

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nightjar.inference.discovery import Discovery
+from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import (
     UNKNOWN,

@@ -1,0 +1,1 @@
+"""Which files are the input, what is in them, and the shards they are cut into."""
