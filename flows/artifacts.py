@@ -40,7 +40,7 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.gates import GateResult, Offender
-from nightjar.inference.metrics import nonfinite_notes
+from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.progress import Progress
 from nightjar.inference.report import (
     MAX_LINES,

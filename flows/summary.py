@@ -14,7 +14,7 @@ from nightjar.flows.escaping import line
 from nightjar.inference import publish, reasons
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import StorageError
-from nightjar.inference.metrics import nonfinite_notes
+from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.report import (
     follow,
     lost,

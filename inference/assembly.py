@@ -11,7 +11,7 @@ from nightjar.inference import sink
 from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.cuts import Cuts
 from nightjar.inference.input.sources.forms import PLAIN
-from nightjar.inference.metrics import Metrics
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import (
     Part,
     Piece,

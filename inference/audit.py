@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job.model import LINEAGE, Job
-from nightjar.inference.metrics import Metrics
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.offenders import Finder, Offenders
 from nightjar.inference.offenders import join as join_offenders
 from nightjar.inference.records import clip

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from nightjar.inference.columns import ColumnState
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import ColumnCheck, Job
-from nightjar.inference.metrics import Metrics
+from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.states import Metrics
 
 _ASKS = {"min": "compares numbers", "max": "compares numbers", "finite": "asks for numbers"}
 _ANSWERED_BY = {

@@ -46,7 +46,7 @@ from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.model import type_name
 from nightjar.inference.ledger import LedgerWriter, Record, State
 from nightjar.inference.manifest import write_manifest
-from nightjar.inference.metrics import Metrics
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.offenders import with_replays
 from nightjar.inference.progress import Progress
 from nightjar.inference.records import Failed, encode, known

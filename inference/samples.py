@@ -24,7 +24,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.gates import column_gates_of
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.job.model import Job
-from nightjar.inference.metrics import Metrics, nonfinite_notes
+from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.records import Piece, clip
 from nightjar.inference.scoring import Scored, Scorer
 from nightjar.inference.storage.lake import Storage

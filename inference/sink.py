@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from nightjar.inference.job.model import LINEAGE, Job
-from nightjar.inference.metrics import Metrics
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import Part
 from nightjar.inference.scoring import RowFailure, utf8
 from nightjar.inference.storage.lake import Storage, join

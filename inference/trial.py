@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from nightjar.inference import witness
 from nightjar.inference.assignment import WorkerSpec
-from nightjar.inference.columns import FiniteState, holds_floats
 from nightjar.inference.cuts import Cuts
 from nightjar.inference.errors import (
     BatchesBroken,
@@ -25,7 +24,8 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.input.sources import parquet
-from nightjar.inference.metrics import nonfinite_notes
+from nightjar.inference.metrics.columns import FiniteState, holds_floats
+from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.records import Piece, clip
 from nightjar.inference.scoring import (
     Ahead,

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nightjar.inference.columns import ColumnState
 from nightjar.inference.gates.always import budget_rows
 from nightjar.inference.gates.verdict import (
     Evidence,
@@ -17,6 +16,7 @@ from nightjar.inference.gates.verdict import (
     number,
 )
 from nightjar.inference.job.model import ColumnCheck
+from nightjar.inference.metrics.columns import ColumnState
 
 _WORDS = {"min": "smallest", "max": "greatest"}
 _KINDS = {

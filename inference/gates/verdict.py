@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nightjar.inference.columns import ColumnState
 from nightjar.inference.errors import GateFailed
+from nightjar.inference.metrics.columns import ColumnState
 
 if TYPE_CHECKING:
     from nightjar.inference.rescore import Rescored

@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nightjar.inference.columns import ColumnState
 from nightjar.inference.contradictions import check_label_and_gates
 from nightjar.inference.errors import JobError
 from nightjar.inference.gates import (
@@ -17,6 +16,7 @@ from nightjar.inference.gates import (
     evaluate,
 )
 from nightjar.inference.job.model import Job
+from nightjar.inference.metrics.columns import ColumnState
 
 SCHEMA = pa.schema(
     [

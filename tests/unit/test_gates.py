@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.columns import ColumnState
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.gates import (
     Evidence,
@@ -28,7 +27,8 @@ from nightjar.inference.gates import (
 )
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.metrics import Metrics
+from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.states import Metrics
 
 JOB = Path("/jobs/job.yaml")
 CONTENT = {

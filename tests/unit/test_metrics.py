@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from nightjar.inference.errors import JobError, LabelInvalid
-from nightjar.inference.evaluation import _BINS, _bins
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job, arrow_type
-from nightjar.inference.metrics import Metrics, nonfinite_notes
+from nightjar.inference.metrics.evaluation import _BINS, _bins
+from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 
 
 def job_of(outputs: dict[str, str], label: str | None = "late", checks: tuple[str, ...] = ()) -> Job:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.audit import Audited, audit_block
-from nightjar.inference.columns import ColumnState
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.gates import (
     Evidence,
@@ -30,7 +29,8 @@ from nightjar.inference.gates import (
 )
 from nightjar.inference.gates.column import column_gates
 from nightjar.inference.job.model import ColumnCheck
-from nightjar.inference.metrics import Metrics
+from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.offenders import (
     MAX_OFFENDERS,
     _first,

@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.columns import ColumnState, FiniteState, holds_floats
 from nightjar.inference.errors import JobError
-from nightjar.inference.evaluation import BinaryState
 from nightjar.inference.job.model import Job
+from nightjar.inference.metrics.columns import ColumnState, FiniteState, holds_floats
+from nightjar.inference.metrics.evaluation import BinaryState
 
 _VERSION = 1
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.columns import plain
 from nightjar.inference.errors import LabelInvalid
+from nightjar.inference.metrics.columns import plain
 
 _INSIDE = 4096  # uniform bins of [0, 1]
 _FRACTION_BITS = 8  # outside, 256 bins for each power of two …

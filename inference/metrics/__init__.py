@@ -1,0 +1,1 @@
+"""States that merge exactly: what is measured where the rows are."""
