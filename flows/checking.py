@@ -13,7 +13,7 @@ from nightjar.flows.escaping import line
 from nightjar.flows.server import reporting_to, start_api
 from nightjar.flows.tables import sample_rows
 from nightjar.inference import run as steps
-from nightjar.inference.identity import described
+from nightjar.inference.identity.identity import described
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.inspection import inspect_code
 from nightjar.inference.request import RunRequest

@@ -13,23 +13,23 @@ import pyarrow as pa
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.gates import budget_rows
-from nightjar.inference.identity import ScoringSet, changed_package, package_files
-from nightjar.inference.job.model import Job
-from nightjar.inference.missing import explained
-from nightjar.inference.packages import in_environment, places_of
-from nightjar.inference.predictors import Scorer, input_columns, load_scorer
-from nightjar.inference.records import Shard, clip
-from nightjar.inference.request import RunRequest
-from nightjar.inference.scoring import auto_batch_rows
-from nightjar.inference.snapshots import Snapshot
-from nightjar.inference.storage.lake import Storage
-from nightjar.inference.suspects import Attempt
-from nightjar.inference.unpacking import (
+from nightjar.inference.identity.identity import ScoringSet, changed_package, package_files
+from nightjar.inference.identity.missing import explained
+from nightjar.inference.identity.packages import in_environment, places_of
+from nightjar.inference.identity.snapshots import Snapshot
+from nightjar.inference.identity.unpacking import (
     Linked,
     place_code,
     place_model,
     watched,
 )
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors import Scorer, input_columns, load_scorer
+from nightjar.inference.records import Shard, clip
+from nightjar.inference.request import RunRequest
+from nightjar.inference.scoring import auto_batch_rows
+from nightjar.inference.storage.lake import Storage
+from nightjar.inference.suspects import Attempt
 
 
 @dataclass(frozen=True)

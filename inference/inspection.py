@@ -13,7 +13,7 @@ from typing import Any
 from nightjar.inference.assignment import enter_copy
 from nightjar.inference.child import Child, WorkLost
 from nightjar.inference.errors import JobError, NightjarError
-from nightjar.inference.missing import explained
+from nightjar.inference.identity.missing import explained
 from nightjar.inference.predictors import user
 from nightjar.inference.request import RunRequest
 

@@ -25,7 +25,9 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
     RunFailed,
 )
-from nightjar.inference.identity import ScoringSet, changed_package, fix
+from nightjar.inference.identity.identity import ScoringSet, changed_package, fix
+from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_model
+from nightjar.inference.identity.unpacking import is_at_hand
 from nightjar.inference.input.discovery import Discovery, usual_schema
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.sources import parquet
@@ -34,8 +36,6 @@ from nightjar.inference.records import Piece, Shard
 from nightjar.inference.request import RunRequest, identity_of
 from nightjar.inference.resume import identity_of_plan
 from nightjar.inference.scoring import BatchSize, Scored, score_table
-from nightjar.inference.snapshots import Snapshot, read_kept, take_model
-from nightjar.inference.unpacking import is_at_hand
 from nightjar.inference.values import row_values
 from nightjar.inference.watchdog import Watchdog
 

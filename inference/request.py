@@ -16,13 +16,15 @@ import pyarrow as pa
 from nightjar.inference import publish
 from nightjar.inference.contradictions import check_label_and_gates
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
-from nightjar.inference.identity import (
+from nightjar.inference.identity.identity import (
     NO_CODE,
     Identity,
     ScoringSet,
     fix,
     identify,
 )
+from nightjar.inference.identity.ownstate import CACHE
+from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.discovery import (
     first_schema,
     input_folder,
@@ -33,7 +35,6 @@ from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job, fill, is_dated
 from nightjar.inference.ledger import LEASE_S
 from nightjar.inference.messages import nearest
-from nightjar.inference.ownstate import CACHE
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.archive import inspect_program
 from nightjar.inference.sink import output_schema
@@ -43,7 +44,6 @@ from nightjar.inference.storage.lake import (
     is_local,
     join,
 )
-from nightjar.inference.unpacking import place_model
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")

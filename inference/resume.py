@@ -9,7 +9,7 @@ from contextlib import suppress
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import AlreadyExists, JobError
-from nightjar.inference.identity import (
+from nightjar.inference.identity.identity import (
     Identity,
     differences,
     read_identity,

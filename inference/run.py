@@ -39,7 +39,8 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.evidence import found, judge_input
 from nightjar.inference.gates import GateResult
-from nightjar.inference.identity import verify_packages
+from nightjar.inference.identity.identity import verify_packages
+from nightjar.inference.identity.snapshots import keep, verify
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.discovery import discover as discover_input
 from nightjar.inference.input.plan import Plan, make_plan
@@ -78,7 +79,6 @@ from nightjar.inference.samples import (
     sample_notes,
 )
 from nightjar.inference.sink import output_schema, readers_schema
-from nightjar.inference.snapshots import keep, verify
 from nightjar.inference.space import check_space
 from nightjar.inference.tenure import tenure
 from nightjar.inference.trial import Loaded, samples

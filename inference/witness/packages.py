@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nightjar.inference.packages import editable_folder
+from nightjar.inference.identity.packages import editable_folder
 
 _HASHED_BYTES = 1 << 20
 """Larger files, and libraries, are compared by their size only: this is done before every night."""

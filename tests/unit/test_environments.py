@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.inference.folder import list_code
+from nightjar.inference.identity.folder import list_code
+from nightjar.inference.identity.packages import in_environment
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.packages import in_environment
 from support import Lake
 
 USED = """

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from nightjar.inference import folder
 from nightjar.inference.errors import JobError
-from nightjar.inference.folder import list_code
+from nightjar.inference.identity import folder
+from nightjar.inference.identity.folder import list_code
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 
@@ -186,7 +186,7 @@ def test_ignore_files_are_read_as_git_reads_them(tmp_path: Path) -> None:
 PRINTS = """
 import sys
 from pathlib import Path
-from nightjar.inference.folder import list_code
+from nightjar.inference.identity.folder import list_code
 from nightjar.inference.job.file import parse_job
 for code in ({}, {"code": ["*"]}, {"code": ["predict.py", "night.txt", "errors.txt"]}):
     model = {"uses": "predict:f", "outputs": {"s": "float32"}, **code}

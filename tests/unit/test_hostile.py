@@ -18,13 +18,13 @@ import pytest
 import yaml
 
 from nightjar.inference.errors import InputCorrupt, JobError, StorageError
+from nightjar.inference.identity.snapshots import take_model
+from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.job.file import MAX_BYTES, load_job, parse_job
 from nightjar.inference.records import Piece
-from nightjar.inference.snapshots import take_model
 from nightjar.inference.storage.lake import LakeStorage, StorageSettings
-from nightjar.inference.unpacking import place_model
 from support import Lake
 
 JOB: dict[str, Any] = {

@@ -13,13 +13,15 @@ import pytest
 
 from nightjar.flows import summary
 from nightjar.inference import revisions as revs
-from nightjar.inference import run, snapshots
+from nightjar.inference import run
 from nightjar.inference.errors import (
     JobError,
     NightjarError,
     RunFailed,
     Transient,
 )
+from nightjar.inference.identity import snapshots
+from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.ledger import State, open_epoch
 from nightjar.inference.local import (
     Measured,
@@ -28,7 +30,6 @@ from nightjar.inference.local import (
     replay_row,
 )
 from nightjar.inference.resume import plan_in
-from nightjar.inference.snapshots import keep
 from nightjar.inference.storage.faults import (
     Fault,
     FaultyStorage,

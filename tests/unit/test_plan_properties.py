@@ -19,7 +19,7 @@ from test_plan import check_cover, job, lake, line, unreadable
 
 from drivers import SCRATCH
 from nightjar.inference import revisions as revs
-from nightjar.inference.identity import Identity
+from nightjar.inference.identity.identity import Identity
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger import (
     Ledger,

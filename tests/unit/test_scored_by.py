@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.identity import (
+from nightjar.inference.identity.identity import (
     ScoringSet,
     described,
     differences,
@@ -21,9 +21,9 @@ from nightjar.inference.identity import (
     identify,
     read_identity,
 )
+from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.snapshots import File, Snapshot
 from nightjar.inference.storage.lake import LakeStorage
 
 COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float32()), ("late", pa.bool_())])

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from nightjar.inference import snapshots
 from nightjar.inference.errors import (
     JobError,
     Missing,
@@ -24,15 +23,16 @@ from nightjar.inference.errors import (
     RunFailed,
     StorageError,
 )
-from nightjar.inference.snapshots import (
+from nightjar.inference.identity import snapshots
+from nightjar.inference.identity.snapshots import (
     keep,
     read_kept,
     take,
     take_model,
     verify,
 )
+from nightjar.inference.identity.unpacking import place_code, place_model
 from nightjar.inference.storage.lake import Entry, LakeStorage
-from nightjar.inference.unpacking import place_code, place_model
 from support import wait_until
 
 STORAGE = LakeStorage()
@@ -295,9 +295,9 @@ def test_no_process_sees_what_another_wrote_beside_its_code(tmp_path: Path) -> N
 PLACE = """
 import sys
 from pathlib import Path
-from nightjar.inference.snapshots import Snapshot
+from nightjar.inference.identity.snapshots import Snapshot
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.unpacking import place_code
+from nightjar.inference.identity.unpacking import place_code
 print(place_code(LakeStorage(), Snapshot(), Path(sys.argv[1]))[0], flush=True)
 sys.stdin.read()
 """

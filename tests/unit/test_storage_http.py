@@ -39,10 +39,11 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
+from nightjar.inference.identity.snapshots import take_model
+from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.records import Piece
-from nightjar.inference.snapshots import take_model
 from nightjar.inference.storage.lake import (
     LakeStorage,
     RetryingStorage,
@@ -51,7 +52,6 @@ from nightjar.inference.storage.lake import (
     join,
     probe_conditional_writes,
 )
-from nightjar.inference.unpacking import place_model
 from nightjar.inference.writers import this_writer
 from s3 import S3Server, weed
 from support import wait_until

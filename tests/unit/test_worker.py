@@ -14,7 +14,7 @@ import pytest
 
 from nightjar.inference.assignment import Assignment, WorkerSpec, open_scorer
 from nightjar.inference.errors import JobError, RunFailed
-from nightjar.inference.identity import verify_packages
+from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.ledger import open_epoch
 from nightjar.inference.records import (
     Crumb,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nightjar.inference.errors import JobError, Missing, ModelChanged
-from nightjar.inference.snapshots import (
+from nightjar.inference.identity.snapshots import (
     CHUNK_BYTES,
     File,
     Snapshot,

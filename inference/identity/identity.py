@@ -19,10 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, RunFailed
-from nightjar.inference.folder import Listing, list_code
-from nightjar.inference.job.model import Job
-from nightjar.inference.messages import nearest
-from nightjar.inference.packages import (
+from nightjar.inference.identity.folder import Listing, list_code
+from nightjar.inference.identity.packages import (
     content_of,
     files_of,
     files_of_distribution,
@@ -31,15 +29,17 @@ from nightjar.inference.packages import (
     module_files,
     of_distribution,
 )
-from nightjar.inference.predictors import input_columns
-from nightjar.inference.records import known
-from nightjar.inference.snapshots import (
+from nightjar.inference.identity.snapshots import (
     NOTHING,
     Snapshot,
     names,
     take,
     take_model,
 )
+from nightjar.inference.job.model import Job
+from nightjar.inference.messages import nearest
+from nightjar.inference.predictors import input_columns
+from nightjar.inference.records import known
 from nightjar.inference.storage.lake import Storage
 from nightjar.inference.yamlvalues import mapping
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from nightjar.inference.errors import JobError, NightjarError
-from nightjar.inference.packages import importable_places, module_files
+from nightjar.inference.identity.packages import importable_places, module_files
 
 
 def explained(

@@ -20,18 +20,18 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.ignores import (
+from nightjar.inference.identity.ignores import (
     BUILT_IN,
     Rules,
     ignored_by,
     read_rules,
 )
+from nightjar.inference.identity.neighbours import Neighbours, is_job
+from nightjar.inference.identity.ownstate import FileId, OwnState, file_id
+from nightjar.inference.identity.packages import is_environment
 from nightjar.inference.input.discovery import hidden, input_folder, takes_in
 from nightjar.inference.input.everydate import EveryDate
 from nightjar.inference.job.model import Job, is_dated
-from nightjar.inference.neighbours import Neighbours, is_job
-from nightjar.inference.ownstate import FileId, OwnState, file_id
-from nightjar.inference.packages import is_environment
 
 _NEVER = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"}
 _NEVER |= {".venv", "venv", "node_modules", ".idea", ".vscode", ".DS_Store"}

@@ -1,0 +1,1 @@
+"""What really scores a shard, by content: the job folder, the model, the installed packages that count."""
