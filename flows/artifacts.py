@@ -32,7 +32,6 @@ from nightjar.flows.advice import aftermath, remedies
 from nightjar.flows.display import counted, describe
 from nightjar.flows.escaping import code, markdown
 from nightjar.flows.summary import notes as left_to_do
-from nightjar.inference import endings
 from nightjar.inference.errors import (
     GateFailed,
     NightjarError,
@@ -40,8 +39,9 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.gates import GateResult, Offender
+from nightjar.inference.ledger import endings
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.states import nonfinite_notes
-from nightjar.inference.progress import Progress
 from nightjar.inference.report import (
     MAX_LINES,
     RunReport,

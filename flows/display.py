@@ -17,7 +17,7 @@ from rich.text import Text
 
 from nightjar.inference.cuts import FEW
 from nightjar.inference.errors import StorageError
-from nightjar.inference.progress import Progress
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.report import follow
 from nightjar.inference.request import RunRequest
 

@@ -18,8 +18,8 @@ from nightjar.flows.server import reporting_to, start_api
 from nightjar.flows.summary import after_failure
 from nightjar.flows.waiting import showing
 from nightjar.inference import reasons
-from nightjar.inference.endings import stopped_by
 from nightjar.inference.errors import NightjarError, RunFailed
+from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.request import RunRequest
 from nightjar.inference.waiting import awaited
 

@@ -38,7 +38,6 @@ from nightjar.flows.runlogs import expect_failures
 from nightjar.flows.waiting import wait_for_input
 from nightjar.inference import reasons
 from nightjar.inference import run as steps
-from nightjar.inference.endings import stopped_by
 from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
@@ -51,11 +50,12 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.ledger.endings import stopped_by
+from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.report import worded
 from nightjar.inference.request import RunRequest, make_request
 from nightjar.inference.run import Publication, Scored, Verdict
 from nightjar.inference.tenure import Succession, taken_over
-from nightjar.inference.writers import has_ended
 
 _LOOK_S = 10.0
 """How often a step that is waited for looks whether its cluster is still there."""

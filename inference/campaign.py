@@ -30,8 +30,8 @@ from nightjar.inference.errors import (
     ShardsFailed,
 )
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger import LedgerWriter, Record
-from nightjar.inference.progress import Progress
+from nightjar.inference.ledger.ledger import LedgerWriter, Record
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import (
     UNKNOWN,
     Crumb,

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 
 from nightjar.inference.errors import NightjarError
+from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.records import clip
-from nightjar.inference.writers import has_ended
 
 _GRACE_S = 10.0
 """How long `wait` waits for what the user's code does when a process ends, and for the threads it left."""

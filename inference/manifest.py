@@ -15,7 +15,7 @@ from nightjar.inference import outcomes
 from nightjar.inference.audit import Audited
 from nightjar.inference.gates import GateResult
 from nightjar.inference.identity.identity import Identity
-from nightjar.inference.ledger import LedgerWriter
+from nightjar.inference.ledger.ledger import LedgerWriter
 from nightjar.inference.request import RunRequest
 from nightjar.inference.rescore import Rescored
 from nightjar.inference.sink import checksum

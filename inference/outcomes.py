@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nightjar.inference.input.plan import SHARDS, Plan
-from nightjar.inference.ledger import Ledger, State
+from nightjar.inference.ledger.ledger import Ledger, State
 from nightjar.inference.records import Receipt, encode
 
 _PART = pa.struct([("name", pa.string()), ("rows", pa.int64()), ("size", pa.int64()), ("checksum", pa.string())])

@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
 from nightjar.inference.errors import StorageError
-from nightjar.inference.ledger import (
+from nightjar.inference.ledger.holders import is_dead
+from nightjar.inference.ledger.ledger import (
     LEASE_S,
     Ledger,
     State,
@@ -25,7 +26,6 @@ from nightjar.inference.ledger import (
 )
 from nightjar.inference.records import Failed, known
 from nightjar.inference.storage.lake import Storage, join
-from nightjar.inference.writers import is_dead
 
 LAST = 5
 """So many of a failed shard's last lines stand beside it."""

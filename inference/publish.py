@@ -23,7 +23,7 @@ from nightjar.inference.errors import (
     JobError,
     Missing,
 )
-from nightjar.inference.ledger import LedgerWriter
+from nightjar.inference.ledger.ledger import LedgerWriter
 from nightjar.inference.records import known
 from nightjar.inference.sink import checksum
 from nightjar.inference.storage.lake import Storage, join

@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from nightjar.inference import publish
 from nightjar.inference import revisions as revs
-from nightjar.inference.endings import Ended, of_error, of_record
 from nightjar.inference.errors import (
     Held,
     Interrupted,
@@ -17,10 +16,11 @@ from nightjar.inference.errors import (
     StorageError,
     TakenBack,
 )
-from nightjar.inference.ledger import open_epoch
+from nightjar.inference.ledger.endings import Ended, of_error, of_record
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.request import RunRequest
 from nightjar.inference.storage.lake import Storage, join
-from nightjar.inference.writers import this_writer
 
 _NOTES = "not-begun"
 _MAX_TRIES = 10

@@ -33,7 +33,7 @@ from nightjar.inference.input.discovery import (
 )
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job, fill, is_dated
-from nightjar.inference.ledger import LEASE_S
+from nightjar.inference.ledger.ledger import LEASE_S
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.archive import inspect_program

@@ -17,8 +17,8 @@ from nightjar.inference.identity.identity import (
 )
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
-from nightjar.inference.ledger import LedgerWriter, State
-from nightjar.inference.progress import Progress
+from nightjar.inference.ledger.ledger import LedgerWriter, State
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import known
 from nightjar.inference.request import RunRequest, record_run
 from nightjar.inference.storage.lake import (

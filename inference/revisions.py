@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import Fenced, Missing, StorageError
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger import (
+from nightjar.inference.ledger.ledger import (
     Ledger,
     LedgerWriter,
     State,

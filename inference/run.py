@@ -20,7 +20,6 @@ from nightjar.inference import (
     outside,
     places,
     publish,
-    remarks,
     witness,
 )
 from nightjar.inference import revisions as revs
@@ -45,11 +44,12 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.discovery import discover as discover_input
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.model import type_name
-from nightjar.inference.ledger import LedgerWriter, Record, State
+from nightjar.inference.ledger import remarks
+from nightjar.inference.ledger.ledger import LedgerWriter, Record, State
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.manifest import write_manifest
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.offenders import with_replays
-from nightjar.inference.progress import Progress
 from nightjar.inference.records import Failed, encode, known
 from nightjar.inference.request import (
     RunRequest,

@@ -9,20 +9,20 @@ from typing import Any
 
 from nightjar.inference import publish, reasons
 from nightjar.inference import revisions as revs
-from nightjar.inference.endings import Ended
 from nightjar.inference.errors import JobError, StorageError
-from nightjar.inference.ledger import (
+from nightjar.inference.ledger.endings import Ended
+from nightjar.inference.ledger.holders import can_be_asked, is_dead
+from nightjar.inference.ledger.ledger import (
     LEASE_S,
     Ledger,
     State,
     shows_life,
 )
-from nightjar.inference.progress import Progress
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.publish import Published
 from nightjar.inference.records import known
 from nightjar.inference.report import follow
 from nightjar.inference.storage.lake import Storage, join
-from nightjar.inference.writers import can_be_asked, is_dead
 
 SILENT = "silent"
 """How a run stands whose writer, on another machine, gives no sign of life: gone, hanging, or between two steps."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from nightjar.inference import endings
 from nightjar.inference.errors import Held, StorageError
-from nightjar.inference.ledger import Ledger, LedgerWriter, open_epoch
+from nightjar.inference.ledger import endings
+from nightjar.inference.ledger.holders import Writer, this_writer
+from nightjar.inference.ledger.ledger import Ledger, LedgerWriter, open_epoch
 from nightjar.inference.records import known
 from nightjar.inference.request import RunRequest
 from nightjar.inference.revisions import newest_number, revision_uri
 from nightjar.inference.storage.lake import Storage
-from nightjar.inference.writers import Writer, this_writer
 
 
 @contextmanager

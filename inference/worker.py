@@ -33,7 +33,7 @@ from nightjar.inference.errors import (
     ShardTooSlow,
 )
 from nightjar.inference.input.sources import parquet
-from nightjar.inference.ledger import Ledger
+from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import (
     Crumb,

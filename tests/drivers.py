@@ -23,7 +23,8 @@ import pytest
 
 from nightjar.inference import publish
 from nightjar.inference.errors import AlreadyExists, Held, StorageError
-from nightjar.inference.ledger import (
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import (
     Ledger,
     LedgerWriter,
     Record,
@@ -45,7 +46,6 @@ from nightjar.inference.storage.lake import (
     Storage,
     join,
 )
-from nightjar.inference.writers import this_writer
 
 RUN = "2026-11-19"
 LEASE_S = 3600.0

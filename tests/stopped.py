@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from nightjar.inference import publish
 from nightjar.inference.errors import Held, StorageError
-from nightjar.inference.ledger import open_epoch
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.publish import Published
 from nightjar.inference.records import Receipt, encode
 from nightjar.inference.storage.lake import LakeStorage, join
-from nightjar.inference.writers import this_writer
 
 RUN = "2026-11-19"
 SHARDS = tuple("abcdef")

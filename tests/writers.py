@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from nightjar.inference import publish, run
 from nightjar.inference import revisions as revs
 from nightjar.inference.input.discovery import Discovery
-from nightjar.inference.ledger import Ledger, replay
+from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.outcomes import part_names
 from nightjar.inference.outcomes import read as read_outcomes
 from nightjar.inference.request import RunRequest

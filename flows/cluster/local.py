@@ -27,14 +27,14 @@ from ray._private import ray_constants
 from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.flows.cluster.token import keep_token_private
 from nightjar.inference.errors import ClusterError
-from nightjar.inference.records import known
-from nightjar.inference.writers import (
+from nightjar.inference.ledger.holders import (
     Writer,
     has_ended,
     is_dead,
     is_of_earlier_boot,
     this_writer,
 )
+from nightjar.inference.records import known
 
 KEEP = "NIGHTJAR_KEEP_RAY"
 """Environment variable: the folder of a run's own Ray stays whole, however the run ended."""

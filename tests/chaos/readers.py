@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from nightjar.inference import outcomes, publish
 from nightjar.inference.errors import StorageError, Transient
-from nightjar.inference.ledger import Ledger
+from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.storage.lake import Storage, join
 
 LOOK_S = 1.0

@@ -40,7 +40,7 @@ from nightjar.inference.errors import (
     NightjarError,
     ShardsFailed,
 )
-from nightjar.inference.ledger import Ledger
+from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.outcomes import part_names
 from nightjar.inference.outcomes import read as read_outcomes
 from nightjar.inference.storage.faults import FaultyStorage, pause, tear

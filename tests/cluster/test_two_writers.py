@@ -18,10 +18,10 @@ import pytest
 from nightjar.inference import publish, run
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import AlreadyExists, Held
-from nightjar.inference.ledger import open_epoch
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.writers import this_writer
 from support import Lake, nightjar, run_steps, wait_until
 from writers import (
     BEFORE_INTENT,

@@ -13,11 +13,11 @@ from rich.progress import Progress as Bar
 
 from commands import DATE, Partial, Watched
 from nightjar.flows.display import POLL_S, _Clock, _Watch, describe, duration
-from nightjar.inference.ledger import LedgerWriter, open_epoch
-from nightjar.inference.progress import Progress
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Receipt, encode
 from nightjar.inference.request import RunRequest
-from nightjar.inference.writers import this_writer
 from support import Lake
 
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 from nightjar.inference.input.discovery import FILES, Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.ledger import Ledger, open_epoch, replay
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import Ledger, open_epoch, replay
 from nightjar.inference.outcomes import outcomes, to_parquet
 from nightjar.inference.records import (
     Failed,
@@ -28,7 +29,6 @@ from nightjar.inference.records import (
 from nightjar.inference.report import RunReport
 from nightjar.inference.request import RunRequest
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.writers import this_writer
 
 BATCH = 2000
 FAILED_EVERY = 1000

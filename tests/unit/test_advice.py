@@ -12,11 +12,11 @@ import pytest
 from nightjar.flows.advice import aftermath, repeating, typed
 from nightjar.inference import publish, run
 from nightjar.inference.errors import StorageError
-from nightjar.inference.ledger import open_epoch
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.request import RunRequest
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.writers import this_writer
 from support import Lake
 
 NIGHT = "2026-11-18"

@@ -16,7 +16,7 @@ from nightjar.inference import outside
 from nightjar.inference.assignment import Assignment, WorkerSpec
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.ledger import State
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.records import (
     Event,
     Failed,

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from nightjar.inference.child import Child, WorkLost
-from nightjar.inference.writers import has_ended
+from nightjar.inference.ledger.holders import has_ended
 
 WAITS = """
 from test_child import forks_and_hangs

@@ -20,7 +20,7 @@ from nightjar.inference.cuts import (
     note,
 )
 from nightjar.inference.errors import BatchesBroken
-from nightjar.inference.progress import Progress
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.scoring import BatchSize, Scored, score_table
 from nightjar.inference.trial import Loaded, samples, try_model

@@ -11,11 +11,11 @@ from nightjar.inference import publish, run, visibility
 from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.evidence import last_night
 from nightjar.inference.gates import LastNight
-from nightjar.inference.ledger import open_epoch
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.publish import Published
 from nightjar.inference.sink import checksum
 from nightjar.inference.storage.lake import LakeStorage, join
-from nightjar.inference.writers import this_writer
 from support import Lake
 
 

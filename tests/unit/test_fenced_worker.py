@@ -5,12 +5,12 @@ from __future__ import annotations
 from nightjar.inference import run, sink
 from nightjar.inference.assignment import Assignment, WorkerSpec, read_schema
 from nightjar.inference.gates import budget_rows
-from nightjar.inference.ledger import open_epoch
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.records import Event, Failed, Receipt
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.worker import ShardWorker
-from nightjar.inference.writers import this_writer
 from support import Lake
 
 

@@ -24,7 +24,8 @@ from nightjar.inference.errors import (
     Held,
     Transient,
 )
-from nightjar.inference.ledger import (
+from nightjar.inference.ledger.holders import Writer, is_dead, this_writer
+from nightjar.inference.ledger.ledger import (
     Ledger,
     LedgerWriter,
     Record,
@@ -35,7 +36,6 @@ from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage, Storage
-from nightjar.inference.writers import Writer, is_dead, this_writer
 from support import wait_until
 
 LONG_S = 3600.0

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 import drivers
 from drivers import LEASE_S, RUN, SCRATCH, Driver, Fate, Kind, Night, Play, planned, set_wall_clock
 from nightjar.inference.errors import Fenced, Held
-from nightjar.inference.ledger import (
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import (
     Ledger,
     Segment,
     State,
@@ -32,7 +33,6 @@ from nightjar.inference.ledger import (
 )
 from nightjar.inference.records import Failed, encode
 from nightjar.inference.storage.lake import LakeStorage, join
-from nightjar.inference.writers import this_writer
 
 OTHER_RUN = 3
 """The place at which no driver stands, but another run of the job that publishes at once."""

@@ -20,14 +20,15 @@ import pytest
 from nightjar.inference import outcomes, publish
 from nightjar.inference import revisions as revs
 from nightjar.inference.errors import StorageError
-from nightjar.inference.ledger import (
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import (
     Ledger,
     LedgerWriter,
     State,
     open_epoch,
     replay,
 )
-from nightjar.inference.progress import Progress
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.publish import Published
 from nightjar.inference.records import (
     Failed,
@@ -36,7 +37,6 @@ from nightjar.inference.records import (
     encode,
 )
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.writers import this_writer
 
 GOLDEN = Path(__file__).parent.parent / "data" / "ledger-v1"
 RUN = "2026-11-19"

@@ -22,7 +22,8 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.snapshots import keep
-from nightjar.inference.ledger import State, open_epoch
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import State, open_epoch
 from nightjar.inference.local import (
     Measured,
     Replayed,
@@ -37,7 +38,6 @@ from nightjar.inference.storage.faults import (
     pause,
 )
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.writers import this_writer
 from support import Lake
 
 MODEL = """

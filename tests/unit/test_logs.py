@@ -21,7 +21,8 @@ from nightjar.flows.commands.logs import logs as logs_command
 from nightjar.inference import capture
 from nightjar.inference.capture import Capture, keep_rest
 from nightjar.inference.errors import JobError, Transient
-from nightjar.inference.ledger import open_epoch
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.logbook import (
     PART_CHARS,
     SPAN_BYTES,
@@ -42,7 +43,6 @@ from nightjar.inference.records import Failed, Started, encode
 from nightjar.inference.report import RunReport, printed_last
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage, Storage, StorageSettings
-from nightjar.inference.writers import this_writer
 from support import Lake, wait_until
 
 WORKER = """

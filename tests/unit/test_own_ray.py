@@ -22,7 +22,7 @@ from nightjar.flows.cluster.token import keep_token_private, readers_of_token
 from nightjar.flows.doctor import examine
 from nightjar.flows.listening import Listener, listeners, told
 from nightjar.inference.errors import ClusterError
-from nightjar.inference.writers import Writer, this_writer
+from nightjar.inference.ledger.holders import Writer, this_writer
 
 TIMED_OUT = "The current node timed out during startup. This could happen because the GCS has become overloaded."
 

@@ -21,7 +21,8 @@ from drivers import SCRATCH
 from nightjar.inference import revisions as revs
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger import (
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import (
     Ledger,
     Record,
     open_epoch,
@@ -36,7 +37,6 @@ from nightjar.inference.records import (
 from nightjar.inference.request import RunRequest
 from nightjar.inference.resume import plan_in
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.writers import this_writer
 
 IDENTITY = Identity({}, [], [], {}, {}, {}, model_digest="model", code_digest="")
 FINGERPRINT = IDENTITY.fingerprint

@@ -20,7 +20,8 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger import LedgerWriter, open_epoch
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
 from nightjar.inference.publish import Published, Snapshot
 from nightjar.inference.records import (
     Part,
@@ -32,7 +33,6 @@ from nightjar.inference.records import (
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage, Storage, join
-from nightjar.inference.writers import this_writer
 
 LONG_S = 3600.0
 

@@ -22,7 +22,6 @@ from test_visibility import finished
 from nightjar.flows.cli import app
 from nightjar.inference import publish, reasons, visibility
 from nightjar.inference import revisions as revs
-from nightjar.inference.endings import stopped_by
 from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
@@ -38,13 +37,14 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.gates import GateResult, Offender
-from nightjar.inference.ledger import open_epoch
+from nightjar.inference.ledger.endings import stopped_by
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.request import RunRequest
 from nightjar.inference.standing import stands
 from nightjar.inference.storage.faults import FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tenure import tenure
-from nightjar.inference.writers import this_writer
 from support import Lake
 
 NIGHT = "2026-11-19"
@@ -70,8 +70,8 @@ def begun(lake: Lake) -> RunRequest:
 def killed(lake: Lake) -> None:
     """A process of its own opens the ledger, and is killed."""
     code = (
-        "import os, signal; from nightjar.inference.ledger import open_epoch; "
-        "from nightjar.inference.storage.lake import LakeStorage; from nightjar.inference.writers import this_writer; "
+        "import os, signal; from nightjar.inference.ledger.ledger import open_epoch; "
+        "from nightjar.inference.storage.lake import LakeStorage; from nightjar.inference.ledger.holders import this_writer; "
         f"open_epoch(LakeStorage(), {str(lake.revision())!r}, this_writer('score')); "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -23,10 +23,10 @@ from nightjar.inference.assignment import Assignment
 from nightjar.inference.campaign import Campaign
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger import LedgerWriter
-from nightjar.inference.progress import Progress
+from nightjar.inference.ledger.ledger import LedgerWriter
+from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.ledger.remarks import Remarks, of_finished
 from nightjar.inference.records import Noticed, Receipt, encode
-from nightjar.inference.remarks import Remarks, of_finished
 from nightjar.inference.report import follow, remarks_of
 from nightjar.inference.request import identity_of
 from nightjar.inference.resume import number_for, plan_in, progress_of

@@ -17,14 +17,14 @@ from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.errors import Denied, StorageError
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger import LedgerWriter, open_epoch
+from nightjar.inference.ledger.holders import Writer, this_writer
+from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
 from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.report import RunReport, lost
 from nightjar.inference.standing import standing
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.worker import ShardWorker
-from nightjar.inference.writers import Writer, this_writer
 from support import Lake
 
 LEASE_S = 0.6

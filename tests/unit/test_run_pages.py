@@ -9,7 +9,7 @@ from test_report import BAD_ROW, plan_in, scored, writing
 
 from nightjar.flows.artifacts import _COMMANDS, _bounded, _failure, _summary
 from nightjar.inference.errors import JobError, QuarantineFull
-from nightjar.inference.progress import Progress
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Failed, encode
 from nightjar.inference.report import MAX_LINES, RunReport
 from nightjar.inference.run import Scored, Verdict

@@ -17,7 +17,7 @@ import pytest
 
 import stopped
 from nightjar.inference import publish
-from nightjar.inference.ledger import Ledger
+from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.storage.lake import LakeStorage, join
 
 ENDS_S = 60

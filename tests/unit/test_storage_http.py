@@ -42,7 +42,8 @@ from nightjar.inference.errors import (
 from nightjar.inference.identity.snapshots import take_model
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.sources import parquet
-from nightjar.inference.ledger import open_epoch
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import (
     LakeStorage,
@@ -52,7 +53,6 @@ from nightjar.inference.storage.lake import (
     join,
     probe_conditional_writes,
 )
-from nightjar.inference.writers import this_writer
 from s3 import S3Server, weed
 from support import wait_until
 

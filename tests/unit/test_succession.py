@@ -9,10 +9,10 @@ import pytest
 
 from nightjar.flows import nightly
 from nightjar.inference.errors import Held
-from nightjar.inference.ledger import open_epoch
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tenure import Succession
-from nightjar.inference.writers import this_writer
 
 
 class Never:

@@ -10,14 +10,14 @@ import pytest
 from nightjar.flows.cli import app
 from nightjar.inference import publish, visibility
 from nightjar.inference.errors import AlreadyExists, JobError
-from nightjar.inference.ledger import open_epoch
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.publish import Origin, Published
 from nightjar.inference.sink import checksum
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage, Storage, join
 from nightjar.inference.visibility import Change
-from nightjar.inference.writers import this_writer
 from support import Lake
 
 NIGHTS = ("2026-11-17", "2026-11-18", "2026-11-19")

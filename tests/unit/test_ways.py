@@ -526,7 +526,7 @@ def try_all(folder: str) -> None:
 def become(root: Path, way: Way) -> str:
     """What becomes of one way, with what was said."""
     from nightjar.inference import run
-    from nightjar.inference.remarks import Remarks
+    from nightjar.inference.ledger.remarks import Remarks
     from nightjar.inference.witness.packages import added, from_json
 
     lay(root, way)

@@ -15,7 +15,8 @@ import pytest
 from nightjar.inference.assignment import Assignment, WorkerSpec, open_scorer
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.identity import verify_packages
-from nightjar.inference.ledger import open_epoch
+from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.records import (
     Crumb,
     Event,
@@ -33,7 +34,6 @@ from nightjar.inference.storage.faults import (
 from nightjar.inference.storage.lake import LakeStorage, Storage
 from nightjar.inference.suspects import Attempt, Rows
 from nightjar.inference.worker import ShardWorker
-from nightjar.inference.writers import this_writer
 from support import Lake
 
 SUSPECT = Attempt(2, crumbs=True)

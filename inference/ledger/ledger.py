@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from nightjar.inference import endings
 from nightjar.inference.errors import (
     AlreadyExists,
     Fenced,
@@ -27,15 +26,16 @@ from nightjar.inference.errors import (
     NightjarError,
     StorageError,
 )
+from nightjar.inference.ledger import endings
+from nightjar.inference.ledger.holders import Writer, is_dead
+from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.records import (
     Failed,
     Receipt,
     decode,
     known,
 )
-from nightjar.inference.remarks import Remarks
 from nightjar.inference.storage.lake import RetryingStorage, Storage, join
-from nightjar.inference.writers import Writer, is_dead
 
 LEASE_S = 10.0
 """A writer from which no segment appears for this long, on the observer's own clock, may be replaced."""
