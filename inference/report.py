@@ -17,8 +17,8 @@ from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.logs.printed import last_lines, tail
 from nightjar.inference.outcomes import lines, outcomes, part_names
-from nightjar.inference.printed import last_lines, tail
 from nightjar.inference.records import Failed, clip
 from nightjar.inference.request import RunRequest
 from nightjar.inference.storage.lake import Storage, join

@@ -22,7 +22,7 @@ from nightjar.flows.commands import (
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
-    from nightjar.inference.printed import Line
+    from nightjar.inference.logs.printed import Line
     from nightjar.inference.request import RunRequest
 
 
@@ -41,7 +41,7 @@ def logs(
 
     A line each: time (UTC), worker, shard, stream, text. Of what is much, the first and the last lines are kept.
     """
-    from nightjar.inference import printed
+    from nightjar.inference.logs import printed
     from nightjar.inference.request import make_request
     from nightjar.inference.revisions import newest_revision
 

@@ -12,7 +12,7 @@ import ray
 
 from nightjar.inference.engine.passes import run_pass
 from nightjar.inference.errors import JobError, ShardsFailed
-from nightjar.inference.printed import Reading, last_lines
+from nightjar.inference.logs.printed import Reading, last_lines
 from nightjar.inference.records import Failed, Started, decode
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage

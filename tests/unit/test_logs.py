@@ -18,20 +18,20 @@ import pytest
 from nightjar.flows import tables
 from nightjar.flows.artifacts import _printed
 from nightjar.flows.commands.logs import logs as logs_command
-from nightjar.inference import capture
-from nightjar.inference.capture import Capture, keep_rest
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
-from nightjar.inference.logbook import (
+from nightjar.inference.logs import capture
+from nightjar.inference.logs.capture import Capture, keep_rest
+from nightjar.inference.logs.logbook import (
     PART_CHARS,
     SPAN_BYTES,
     Book,
     Mark,
     keep,
 )
-from nightjar.inference.masking import MASK, Masks
-from nightjar.inference.printed import (
+from nightjar.inference.logs.masking import MASK, Masks
+from nightjar.inference.logs.printed import (
     NOTE,
     Line,
     Reading,
@@ -47,7 +47,7 @@ from support import Lake, wait_until
 
 WORKER = """
 import os, sys, time
-from nightjar.inference.capture import Capture
+from nightjar.inference.logs.capture import Capture
 from nightjar.inference.records import Started
 from nightjar.inference.storage.lake import LakeStorage
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from nightjar.inference.masking import Masks
-from nightjar.inference.printed import (
+from nightjar.inference.logs.masking import Masks
+from nightjar.inference.logs.printed import (
     NOTE,
     STREAMS,
     Line,

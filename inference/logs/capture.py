@@ -22,9 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from nightjar.inference.errors import NightjarError
-from nightjar.inference.logbook import Book, Mark, keep
-from nightjar.inference.masking import Masks
-from nightjar.inference.printed import NOTE, Line, write
+from nightjar.inference.logs.logbook import Book, Mark, keep
+from nightjar.inference.logs.masking import Masks
+from nightjar.inference.logs.printed import NOTE, Line, write
 from nightjar.inference.records import Started
 from nightjar.inference.storage.lake import LakeStorage, Storage
 

@@ -1,0 +1,1 @@
+"""What workers print, kept with the run."""
