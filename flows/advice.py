@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nightjar.inference import publish
-from nightjar.inference import revisions as revs
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS, FAILED
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
 from nightjar.inference.request import RunRequest
 from nightjar.inference.standing import Standing
 

@@ -42,6 +42,7 @@ from nightjar.inference.gates import GateResult, Offender
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.states import nonfinite_notes
+from nightjar.inference.output.revisions import newest_revision
 from nightjar.inference.report import (
     MAX_LINES,
     RunReport,
@@ -51,7 +52,6 @@ from nightjar.inference.report import (
     worded,
 )
 from nightjar.inference.request import RunRequest
-from nightjar.inference.revisions import newest_revision
 from nightjar.inference.run import Publication, Scored, Verdict
 
 EVERY_S = 2.0

@@ -33,7 +33,6 @@ from nightjar.flows.escaping import code, markdown
 from nightjar.flows.nightly import nightly
 from nightjar.flows.runlogs import expect_failures
 from nightjar.flows.server import reporting_to, start_api
-from nightjar.inference import publish
 from nightjar.inference.engine.capacity import check_cluster
 from nightjar.inference.errors import (
     JobError,
@@ -42,6 +41,7 @@ from nightjar.inference.errors import (
     TakenBack,
 )
 from nightjar.inference.job.model import Job
+from nightjar.inference.output import publications as publish
 from nightjar.inference.request import RunRequest, make_request
 
 

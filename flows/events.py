@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from prefect.events import emit_event
 
 from nightjar.inference.errors import NightjarError, RunFailed, StorageError
+from nightjar.inference.output.revisions import newest_revision, revision_uri
 from nightjar.inference.report import lost
 from nightjar.inference.request import RunRequest
-from nightjar.inference.revisions import newest_revision, revision_uri
 
 if TYPE_CHECKING:
     from nightjar.flows.nightly import Outcome

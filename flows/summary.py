@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from nightjar.flows.advice import Aftermath, advised, aftermath, near, remedies, repeating, typed
 from nightjar.flows.display import counted, describe, duration
 from nightjar.flows.escaping import line
-from nightjar.inference import publish, reasons
-from nightjar.inference import revisions as revs
+from nightjar.inference import reasons
 from nightjar.inference.errors import StorageError
 from nightjar.inference.metrics.states import nonfinite_notes
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
 from nightjar.inference.report import (
     follow,
     lost,

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference import sink
 from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.cuts import Cuts
 from nightjar.inference.input.sources.forms import PLAIN
 from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output import parts as sink
 from nightjar.inference.records import (
     Part,
     Piece,

@@ -21,13 +21,13 @@ from nightjar.inference.job.model import LINEAGE, Job
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.offenders import Finder, Offenders
 from nightjar.inference.offenders import join as join_offenders
-from nightjar.inference.records import clip
-from nightjar.inference.sink import (
+from nightjar.inference.output.parts import (
     SHARD_KEY,
     checksum,
     read_metrics,
     read_part,
 )
+from nightjar.inference.records import clip
 from nightjar.inference.storage.lake import Storage, join
 
 MAX_FINDINGS = 20

@@ -32,6 +32,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.ledger import LedgerWriter, Record
 from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.output.space import LOOK_S, check_room
 from nightjar.inference.records import (
     UNKNOWN,
     Crumb,
@@ -43,7 +44,6 @@ from nightjar.inference.records import (
     as_line,
     encode,
 )
-from nightjar.inference.space import LOOK_S, check_room
 from nightjar.inference.suspects import Attempt, GivenUp, next_attempt
 from nightjar.inference.witness import Collection, Seen
 from nightjar.inference.witness.records import UNSURE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nightjar.inference import publish
 from nightjar.inference.errors import Missing
 from nightjar.inference.gates import (
     Evidence,
@@ -14,6 +13,7 @@ from nightjar.inference.gates import (
 )
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.model import RowsCheck
+from nightjar.inference.output import publications as publish
 from nightjar.inference.request import RunRequest
 from nightjar.inference.storage.lake import Storage
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import (
     WorkerSpec,
     batch_rows,
@@ -31,6 +30,7 @@ from nightjar.inference.identity.unpacking import is_at_hand
 from nightjar.inference.input.discovery import Discovery, usual_schema
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.sources import parquet
+from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.records import Piece, Shard
 from nightjar.inference.request import RunRequest, identity_of

@@ -6,8 +6,6 @@ import json
 import time
 from contextlib import suppress
 
-from nightjar.inference import publish
-from nightjar.inference import revisions as revs
 from nightjar.inference.errors import (
     Held,
     Interrupted,
@@ -19,6 +17,8 @@ from nightjar.inference.errors import (
 from nightjar.inference.ledger.endings import Ended, of_error, of_record
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
 from nightjar.inference.request import RunRequest
 from nightjar.inference.storage.lake import Storage, join
 

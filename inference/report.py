@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nightjar.inference import revisions as revs
 from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.logs.printed import last_lines, tail
-from nightjar.inference.outcomes import lines, outcomes, part_names
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.outcomes import lines, outcomes, part_names
 from nightjar.inference.records import Failed, clip
 from nightjar.inference.request import RunRequest
 from nightjar.inference.storage.lake import Storage, join

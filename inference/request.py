@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference import publish
 from nightjar.inference.contradictions import check_label_and_gates
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity.identity import (
@@ -35,9 +34,10 @@ from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job, fill, is_dated
 from nightjar.inference.ledger.ledger import LEASE_S
 from nightjar.inference.messages import nearest
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output.parts import output_schema
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.archive import inspect_program
-from nightjar.inference.sink import output_schema
 from nightjar.inference.storage.lake import (
     LakeStorage,
     Storage,

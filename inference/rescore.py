@@ -30,10 +30,10 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.job.model import LINEAGE
+from nightjar.inference.output.parts import read_part
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import Shard, clip
 from nightjar.inference.scoring import BatchSize, RowFailure, score_table
-from nightjar.inference.sink import read_part
 from nightjar.inference.storage.lake import RetryingStorage, Storage, join
 from nightjar.inference.watchdog import Watchdog
 

@@ -6,8 +6,6 @@ import json
 from collections.abc import Set
 from contextlib import suppress
 
-from nightjar.inference import publish
-from nightjar.inference import revisions as revs
 from nightjar.inference.errors import AlreadyExists, JobError
 from nightjar.inference.identity.identity import (
     Identity,
@@ -19,6 +17,8 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.ledger.ledger import LedgerWriter, State
 from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import known
 from nightjar.inference.request import RunRequest, record_run
 from nightjar.inference.storage.lake import (

@@ -14,15 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import (
-    gates,
-    outcomes,
-    outside,
-    places,
-    publish,
-    witness,
-)
-from nightjar.inference import revisions as revs
+from nightjar.inference import gates, outside, witness
 from nightjar.inference.assignment import WorkerSpec, worker_spec
 from nightjar.inference.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.campaign import Campaign, Listener
@@ -50,6 +42,11 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.manifest import write_manifest
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.offenders import with_replays
+from nightjar.inference.output import outcomes, places
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.parts import output_schema, readers_schema
+from nightjar.inference.output.space import check_space
 from nightjar.inference.records import Failed, encode, known
 from nightjar.inference.request import (
     RunRequest,
@@ -78,8 +75,6 @@ from nightjar.inference.samples import (
     refuse_broken,
     sample_notes,
 )
-from nightjar.inference.sink import output_schema, readers_schema
-from nightjar.inference.space import check_space
 from nightjar.inference.tenure import tenure
 from nightjar.inference.trial import Loaded, samples
 from nightjar.inference.waiting import awaited

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from nightjar.inference import publish, reasons
-from nightjar.inference import revisions as revs
+from nightjar.inference import reasons
 from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.holders import can_be_asked, is_dead
@@ -19,7 +18,9 @@ from nightjar.inference.ledger.ledger import (
     shows_life,
 )
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.publish import Published
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.publications import Published
 from nightjar.inference.records import known
 from nightjar.inference.report import follow
 from nightjar.inference.storage.lake import Storage, join

@@ -9,9 +9,9 @@ from nightjar.inference.errors import Held, StorageError
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.holders import Writer, this_writer
 from nightjar.inference.ledger.ledger import Ledger, LedgerWriter, open_epoch
+from nightjar.inference.output.revisions import newest_number, revision_uri
 from nightjar.inference.records import known
 from nightjar.inference.request import RunRequest
-from nightjar.inference.revisions import newest_number, revision_uri
 from nightjar.inference.storage.lake import Storage
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from nightjar.inference import memory, sink, witness
+from nightjar.inference import memory, witness
 from nightjar.inference.assembly import Assembly
 from nightjar.inference.assignment import (
     Assignment,
@@ -34,6 +34,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.ledger.ledger import Ledger
+from nightjar.inference.output import parts as sink
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import (
     Crumb,

@@ -21,7 +21,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nightjar.inference import publish
 from nightjar.inference.errors import AlreadyExists, Held, StorageError
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import (
@@ -32,7 +31,8 @@ from nightjar.inference.ledger.ledger import (
     State,
     open_epoch,
 )
-from nightjar.inference.publish import Published, Snapshot
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output.publications import Published, Snapshot
 from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.storage.faults import (
     Fault,

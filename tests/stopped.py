@@ -6,11 +6,11 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from nightjar.inference import publish
 from nightjar.inference.errors import Held, StorageError
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
-from nightjar.inference.publish import Published
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output.publications import Published
 from nightjar.inference.records import Receipt, encode
 from nightjar.inference.storage.lake import LakeStorage, join
 

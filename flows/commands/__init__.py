@@ -107,7 +107,7 @@ def say(message: str) -> None:
 
 def lead_readers(request: RunRequest, date: str | None = None) -> None:
     """Let `latest/` and `dates/` show what readers see now, that date in any case; if they cannot, that is said."""
-    from nightjar.inference import places
+    from nightjar.inference.output import places
 
     if note := places.refresh(request.storage, request.output, request.job.name, date):
         err.print(f"Note: {note}", highlight=False, markup=False, soft_wrap=True)

@@ -42,8 +42,8 @@ def logs(
     A line each: time (UTC), worker, shard, stream, text. Of what is much, the first and the last lines are kept.
     """
     from nightjar.inference.logs import printed
+    from nightjar.inference.output.revisions import newest_revision
     from nightjar.inference.request import make_request
-    from nightjar.inference.revisions import newest_revision
 
     with as_json_too(as_json, {}):
         request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)

@@ -126,7 +126,7 @@ def files(
 
     One per line; by default of the latest night. As JSON with rows and bytes: what `files.json` in the output holds.
     """
-    from nightjar.inference import places
+    from nightjar.inference.output import places
     from nightjar.inference.request import make_request
 
     with as_json_too(as_json, {}):

@@ -22,8 +22,8 @@ from nightjar.flows.commands import (
 )
 
 if TYPE_CHECKING:
-    from nightjar.inference.publish import Snapshot
-    from nightjar.inference.visibility import Change
+    from nightjar.inference.output.publications import Snapshot
+    from nightjar.inference.output.visibility import Change
 
 PlaceOption = Annotated[
     str | None, typer.Option("--date", help="Where output.uri has {date}: whose place is meant. Default: today's.")
@@ -42,8 +42,8 @@ def publications(
     The newest first: that is what readers see.
     """
     from nightjar.flows import tables
+    from nightjar.inference.output.visibility import publications as listed
     from nightjar.inference.request import make_request
-    from nightjar.inference.visibility import publications as listed
 
     with as_json_too(as_json, {}):
         request = make_request(job, date=date, scores=False)
@@ -65,7 +65,7 @@ def rollback(
 
     All nights as they stood then. One of them alone: unpublish, or run it again with --fresh.
     """
-    from nightjar.inference import visibility
+    from nightjar.inference.output import visibility
     from nightjar.inference.request import make_request
 
     with as_json_too(as_json, {}):
@@ -113,7 +113,8 @@ def republish(
 
 
 def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: bool) -> None:
-    from nightjar.inference import publish, visibility
+    from nightjar.inference.output import publications as publish
+    from nightjar.inference.output import visibility
     from nightjar.inference.request import make_request
 
     with as_json_too(as_json, {}):

@@ -72,8 +72,8 @@ def retry(
 ) -> None:
     """Try again what a run has no result for; publish it."""
     from nightjar.flows.advice import near
+    from nightjar.inference.output.revisions import newest_revision
     from nightjar.inference.request import make_request
-    from nightjar.inference.revisions import newest_revision
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):

@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nightjar.inference import outcomes, publish
 from nightjar.inference.errors import StorageError, Transient
 from nightjar.inference.ledger.ledger import Ledger
+from nightjar.inference.output import outcomes
+from nightjar.inference.output import publications as publish
 from nightjar.inference.storage.lake import Storage, join
 
 LOOK_S = 1.0

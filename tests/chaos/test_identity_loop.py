@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 
-from nightjar.inference import publish
+from nightjar.inference.output import publications as publish
 from support import Lake
 
 ROUNDS = 200

@@ -18,7 +18,7 @@ from world import Node, World, world
 
 from driver import Victim, running
 from nightjar.flows.cluster import LOST
-from nightjar.inference import publish
+from nightjar.inference.output import publications as publish
 from support import GATE, Lake, permit, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]

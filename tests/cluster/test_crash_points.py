@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 import ray
 
-from nightjar.inference import visibility
 from nightjar.inference.errors import (
     GateFailed,
     JobError,
     StorageError,
     TakenBack,
 )
+from nightjar.inference.output import visibility
 from nightjar.inference.storage.faults import fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake

@@ -24,7 +24,7 @@ import yaml
 
 import hosts as network
 from hosts import Host
-from nightjar.inference import publish
+from nightjar.inference.output import publications as publish
 from nightjar.inference.storage.lake import LakeStorage, StorageSettings
 from s3 import weed
 from support import GATE, Lake, permit, wait_until

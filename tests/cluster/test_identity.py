@@ -18,13 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference import publish, run, visibility
+from nightjar.inference import run
 from nightjar.inference.errors import (
     GateFailed,
     JobError,
     RunFailed,
     ShardsFailed,
 )
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import visibility
 from nightjar.inference.run import Scored
 from support import Lake, Ran
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference import publish
 from nightjar.inference.errors import (
     JobError,
     NightjarError,
@@ -23,6 +22,7 @@ from nightjar.inference.errors import (
     ShardsFailed,
 )
 from nightjar.inference.input.sources import forms
+from nightjar.inference.output import publications as publish
 from nightjar.inference.report import RunReport
 from nightjar.inference.storage.lake import LakeStorage, StorageSettings
 from s3 import S3Server

@@ -32,7 +32,6 @@ from proxy import (
     status,
 )
 
-from nightjar.inference import publish
 from nightjar.inference.errors import (
     AuditFailed,
     Denied,
@@ -41,8 +40,9 @@ from nightjar.inference.errors import (
     ShardsFailed,
 )
 from nightjar.inference.ledger.ledger import Ledger
-from nightjar.inference.outcomes import part_names
-from nightjar.inference.outcomes import read as read_outcomes
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output.outcomes import part_names
+from nightjar.inference.output.outcomes import read as read_outcomes
 from nightjar.inference.storage.faults import FaultyStorage, pause, tear
 from nightjar.inference.storage.lake import LakeStorage, StorageSettings, join
 from s3 import S3Server, weed

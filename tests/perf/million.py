@@ -19,7 +19,7 @@ from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import Ledger, open_epoch, replay
-from nightjar.inference.outcomes import outcomes, to_parquet
+from nightjar.inference.output.outcomes import outcomes, to_parquet
 from nightjar.inference.records import (
     Failed,
     Part,

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.inference import publish, run, visibility
+from nightjar.inference import run
 from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.evidence import last_night
 from nightjar.inference.gates import LastNight
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
-from nightjar.inference.publish import Published
-from nightjar.inference.sink import checksum
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import visibility
+from nightjar.inference.output.parts import checksum
+from nightjar.inference.output.publications import Published
 from nightjar.inference.storage.lake import LakeStorage, join
 from support import Lake
 

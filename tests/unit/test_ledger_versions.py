@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-from nightjar.inference import outcomes, publish
-from nightjar.inference import revisions as revs
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import (
@@ -29,7 +27,10 @@ from nightjar.inference.ledger.ledger import (
     replay,
 )
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.publish import Published
+from nightjar.inference.output import outcomes
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.publications import Published
 from nightjar.inference.records import (
     Failed,
     Part,

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from nightjar.flows import summary
-from nightjar.inference import revisions as revs
 from nightjar.inference import run
 from nightjar.inference.errors import (
     JobError,
@@ -30,6 +29,7 @@ from nightjar.inference.local import (
     measure_shard,
     replay_row,
 )
+from nightjar.inference.output import revisions as revs
 from nightjar.inference.resume import plan_in
 from nightjar.inference.storage.faults import (
     Fault,

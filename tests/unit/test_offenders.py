@@ -37,7 +37,7 @@ from nightjar.inference.offenders import (
     join,
     with_replays,
 )
-from nightjar.inference.outcomes import OUTCOMES
+from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.records import Receipt
 from nightjar.inference.worker import ShardWorker
 from support import Lake

@@ -22,11 +22,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.flows.commands import looking, publishing
-from nightjar.inference import places, publish, visibility
 from nightjar.inference.errors import Denied, JobError, StorageError
-from nightjar.inference.outcomes import OUTCOMES
-from nightjar.inference.publish import Origin, Published, Snapshot
-from nightjar.inference.sink import checksum
+from nightjar.inference.output import places, visibility
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output.outcomes import OUTCOMES
+from nightjar.inference.output.parts import checksum
+from nightjar.inference.output.publications import Origin, Published, Snapshot
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import (

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from test_plan import check_cover, job, lake, line, unreadable
 
 from drivers import SCRATCH
-from nightjar.inference import revisions as revs
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.holders import this_writer
@@ -28,6 +27,7 @@ from nightjar.inference.ledger.ledger import (
     open_epoch,
     replay,
 )
+from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import (
     UNKNOWN,
     Receipt,

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.inference import publish, visibility
-from nightjar.inference import revisions as revs
 from nightjar.inference.errors import (
     AlreadyExists,
     Fenced,
@@ -22,7 +20,10 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
-from nightjar.inference.publish import Published, Snapshot
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.output import visibility
+from nightjar.inference.output.publications import Published, Snapshot
 from nightjar.inference.records import (
     Part,
     Piece,

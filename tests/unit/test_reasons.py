@@ -20,8 +20,7 @@ from test_report import keys
 from test_visibility import finished
 
 from nightjar.flows.cli import app
-from nightjar.inference import publish, reasons, visibility
-from nightjar.inference import revisions as revs
+from nightjar.inference import reasons
 from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
@@ -40,6 +39,9 @@ from nightjar.inference.gates import GateResult, Offender
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.output import visibility
 from nightjar.inference.request import RunRequest
 from nightjar.inference.standing import stands
 from nightjar.inference.storage.faults import FaultyStorage, fail, pause

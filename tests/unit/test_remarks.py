@@ -18,7 +18,6 @@ from nightjar.flows import summary
 from nightjar.flows.artifacts import _failure, _summary
 from nightjar.flows.escaping import markdown
 from nightjar.inference import outside
-from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.campaign import Campaign
 from nightjar.inference.errors import JobError, ShardsFailed
@@ -26,6 +25,7 @@ from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.ledger import LedgerWriter
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import Remarks, of_finished
+from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Noticed, Receipt, encode
 from nightjar.inference.report import follow, remarks_of
 from nightjar.inference.request import identity_of

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from nightjar.flows.cli import app
-from nightjar.inference import revisions as revs
 from nightjar.inference.assignment import Assignment
 from nightjar.inference.errors import Denied, StorageError
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.holders import Writer, this_writer
 from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
+from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.report import RunReport, lost
 from nightjar.inference.standing import standing

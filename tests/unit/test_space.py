@@ -13,7 +13,7 @@ import pytest
 
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.input.discovery import discover
-from nightjar.inference.space import check_room, check_space
+from nightjar.inference.output.space import check_room, check_space
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

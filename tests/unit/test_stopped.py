@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import stopped
-from nightjar.inference import publish
 from nightjar.inference.ledger.ledger import Ledger
+from nightjar.inference.output import publications as publish
 from nightjar.inference.storage.lake import LakeStorage, join
 
 ENDS_S = 60

@@ -30,7 +30,6 @@ from proxy import (
     status,
 )
 
-from nightjar.inference import publish, visibility
 from nightjar.inference.errors import (
     AlreadyExists,
     Denied,
@@ -44,6 +43,8 @@ from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import visibility
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import (
     LakeStorage,

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from nightjar.flows.cli import app
-from nightjar.inference import publish, visibility
 from nightjar.inference.errors import AlreadyExists, JobError
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
-from nightjar.inference.publish import Origin, Published
-from nightjar.inference.sink import checksum
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import visibility
+from nightjar.inference.output.parts import checksum
+from nightjar.inference.output.publications import Origin, Published
+from nightjar.inference.output.visibility import Change
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage, Storage, join
-from nightjar.inference.visibility import Change
 from support import Lake
 
 NIGHTS = ("2026-11-17", "2026-11-18", "2026-11-19")

@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference import outcomes
 from nightjar.inference.errors import (
     AlreadyExists,
     Held,
@@ -24,8 +23,9 @@ from nightjar.inference.errors import (
     Missing,
 )
 from nightjar.inference.ledger.ledger import LedgerWriter
+from nightjar.inference.output import outcomes
+from nightjar.inference.output.parts import checksum
 from nightjar.inference.records import known
-from nightjar.inference.sink import checksum
 from nightjar.inference.storage.lake import Storage, join
 
 _MAX_TRIES = 100

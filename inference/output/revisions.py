@@ -20,9 +20,9 @@ from nightjar.inference.ledger.ledger import (
     State,
     replay,
 )
-from nightjar.inference.outcomes import outcomes, part_names
+from nightjar.inference.output.outcomes import outcomes, part_names
+from nightjar.inference.output.parts import part_name
 from nightjar.inference.records import Part, Receipt, encode
-from nightjar.inference.sink import part_name
 from nightjar.inference.storage.lake import Storage, join
 
 _COPIES = 16

@@ -18,12 +18,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference import outcomes, publish
 from nightjar.inference.errors import JobError, Missing, StorageError
-from nightjar.inference.publish import Published, Snapshot
+from nightjar.inference.output import outcomes
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output.publications import Published, Snapshot
+from nightjar.inference.output.writing import Notes
 from nightjar.inference.storage import local as localstore
 from nightjar.inference.storage.lake import Storage, is_local, join
-from nightjar.inference.writing import Notes
 
 FILES = "files.json"
 VIEW = "view.sql"

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nightjar.inference import publish
-from nightjar.inference import revisions as revs
 from nightjar.inference.errors import JobError
-from nightjar.inference.publish import Origin, Published, Snapshot
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.publications import Origin, Published, Snapshot
 from nightjar.inference.records import known
 from nightjar.inference.storage.lake import Storage, join
 
