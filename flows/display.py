@@ -15,11 +15,11 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TaskID
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from nightjar.inference.cuts import FEW
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.report import follow
 from nightjar.inference.request import RunRequest
+from nightjar.inference.scoring.cuts import FEW
 
 POLL_S = 0.5
 PLAIN_EVERY_S = 10.0

@@ -15,7 +15,6 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.engine.passes import run_pass
 from nightjar.inference.errors import (
     Fenced,
@@ -44,7 +43,8 @@ from nightjar.inference.records import (
     as_line,
     encode,
 )
-from nightjar.inference.suspects import Attempt, GivenUp, next_attempt
+from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.suspects import Attempt, GivenUp, next_attempt
 from nightjar.inference.witness import Collection, Seen
 from nightjar.inference.witness.records import UNSURE
 

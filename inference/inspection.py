@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nightjar.inference.assignment import enter_copy
 from nightjar.inference.child import Child, WorkLost
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.identity.missing import explained
 from nightjar.inference.predictors import user
 from nightjar.inference.request import RunRequest
+from nightjar.inference.scoring.assignment import enter_copy
 
 PATIENCE_S = 60.0
 """Longest time for the imports. Slower ones are left to preflight, which waits as long as the job allows."""

@@ -11,12 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.assignment import (
-    WorkerSpec,
-    batch_rows,
-    open_scorer,
-    worker_spec,
-)
 from nightjar.inference.child import Child, WorkLost
 from nightjar.inference.errors import (
     JobError,
@@ -35,9 +29,15 @@ from nightjar.inference.predictors import input_columns
 from nightjar.inference.records import Piece, Shard
 from nightjar.inference.request import RunRequest, identity_of
 from nightjar.inference.resume import identity_of_plan
-from nightjar.inference.scoring import BatchSize, Scored, score_table
+from nightjar.inference.scoring.assignment import (
+    WorkerSpec,
+    batch_rows,
+    open_scorer,
+    worker_spec,
+)
+from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
+from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.values import row_values
-from nightjar.inference.watchdog import Watchdog
 
 _FINDING, _READING, _LOADING, _SCORING = "finding the row", "reading the rows", "loading the model", "scoring"
 """The steps of a replay. Only of what happens in the last one a row may be to blame."""

@@ -8,7 +8,7 @@ from typing import Any
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.ledger import LedgerWriter
-from nightjar.inference.trial import Loaded
+from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.witness import Seen, sentences
 from nightjar.inference.witness.records import UNSURE
 

@@ -19,8 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nightjar.inference.assembly import Assembly
-from nightjar.inference.assignment import WorkerSpec, batch_rows, open_scorer
 from nightjar.inference.errors import (
     InputChanged,
     Missing,
@@ -33,9 +31,11 @@ from nightjar.inference.job.model import LINEAGE
 from nightjar.inference.output.parts import read_part
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import Shard, clip
-from nightjar.inference.scoring import BatchSize, RowFailure, score_table
+from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assignment import WorkerSpec, batch_rows, open_scorer
+from nightjar.inference.scoring.microbatches import BatchSize, RowFailure, score_table
+from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.lake import RetryingStorage, Storage, join
-from nightjar.inference.watchdog import Watchdog
 
 
 @dataclass

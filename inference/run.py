@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference import gates, outside, witness
-from nightjar.inference.assignment import WorkerSpec, worker_spec
 from nightjar.inference.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.campaign import Campaign, Listener
 from nightjar.inference.engine import tasks
@@ -75,8 +74,9 @@ from nightjar.inference.samples import (
     refuse_broken,
     sample_notes,
 )
+from nightjar.inference.scoring.assignment import WorkerSpec, worker_spec
+from nightjar.inference.scoring.preflight import Loaded, samples
 from nightjar.inference.tenure import tenure
-from nightjar.inference.trial import Loaded, samples
 from nightjar.inference.waiting import awaited
 
 

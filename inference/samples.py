@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.errors import (
     BatchesBroken,
     JobError,
@@ -26,9 +25,9 @@ from nightjar.inference.input.sources import parquet
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.records import Piece, clip
-from nightjar.inference.scoring import Scored, Scorer
-from nightjar.inference.storage.lake import Storage
-from nightjar.inference.trial import (
+from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.microbatches import Scored, Scorer
+from nightjar.inference.scoring.preflight import (
     SAMPLE_ROWS,
     WRITES,
     Loaded,
@@ -37,8 +36,9 @@ from nightjar.inference.trial import (
     score_sample,
     try_places,
 )
+from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.storage.lake import Storage
 from nightjar.inference.values import shown
-from nightjar.inference.worker import ShardWorker
 
 LABEL_ROWS = 4096
 """Labels looked at in each place: they cost no model."""

@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 import yaml
 
 from nightjar.inference import run
-from nightjar.inference.assignment import WorkerSpec, read_schema
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.output import publications as publish
 from nightjar.inference.request import RunRequest, make_request
+from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage, Storage
 
 FLIGHTS = Path(__file__).parent.parent / "examples" / "flights"

@@ -118,7 +118,7 @@ def _look_first(request: RunRequest, ray: str | None) -> None:
     from nightjar.inference.inspection import Inspection
     from nightjar.inference.request import check_request, check_without_input
     from nightjar.inference.samples import check_labels
-    from nightjar.inference.trial import PLACES
+    from nightjar.inference.scoring.preflight import PLACES
     from nightjar.inference.waiting import awaited
 
     waits = awaited(request.storage, request.job) is not None

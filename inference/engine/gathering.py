@@ -9,9 +9,9 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.engine.capacity import alive
 from nightjar.inference.logs.capture import Capture, keep_rest
+from nightjar.inference.scoring.assignment import WorkerSpec
 
 _PATIENCE_S = 10.0
 """So long a pass waits at its end for other nodes: what they have and could not say by then is kept after the next."""

@@ -23,7 +23,6 @@ import pyarrow as pa
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext
 
-from nightjar.inference.assignment import Assignment, WorkerSpec
 from nightjar.inference.engine import NO_EVENT, TICK_S
 from nightjar.inference.engine.gathering import capture, gather
 from nightjar.inference.errors import PassEnded, ProcessSpoilt
@@ -36,8 +35,9 @@ from nightjar.inference.records import (
     decode,
     encode,
 )
-from nightjar.inference.suspects import Attempt, Rows
-from nightjar.inference.worker import ShardWorker
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
+from nightjar.inference.scoring.suspects import Attempt, Rows
+from nightjar.inference.scoring.worker import ShardWorker
 
 BLOCKS_PER_ACTOR = 64
 MAX_BLOCKS = 1024

@@ -13,7 +13,6 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nightjar.inference.assignment import WorkerSpec
 from nightjar.inference.audit import Audited, audit_block
 from nightjar.inference.engine import NO_EVENT, TICK_S
 from nightjar.inference.engine.capacity import alive, fits, total
@@ -23,13 +22,14 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece, clip
 from nightjar.inference.rescore import Rescored
 from nightjar.inference.rescore import rescore as rescore_shards
-from nightjar.inference.storage.lake import Storage
-from nightjar.inference.trial import (
+from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.preflight import (
     Loaded,
     Trial,
     observed,
     try_model,
 )
+from nightjar.inference.storage.lake import Storage
 
 AUDIT_BLOCKS = 256
 AUDIT_SHARDS = 32

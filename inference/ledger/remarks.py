@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import count, takewhile
 from typing import Any
 
-from nightjar.inference import cuts
 from nightjar.inference.records import known
+from nightjar.inference.scoring import cuts
 from nightjar.inference.witness import Collection, Seen, sentences
 from nightjar.inference.witness.packages import (
     States,

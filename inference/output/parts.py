@@ -14,7 +14,7 @@ import xxhash
 from nightjar.inference.job.model import LINEAGE, Job
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import Part
-from nightjar.inference.scoring import RowFailure, utf8
+from nightjar.inference.scoring.microbatches import RowFailure, utf8
 from nightjar.inference.storage.lake import Storage, join
 from nightjar.inference.storage.objectfile import PART
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from driver import Victim, committed
-from nightjar.inference.trial import SAMPLE_ROWS
+from nightjar.inference.scoring.preflight import SAMPLE_ROWS
 from support import Lake
 from writers import assert_published_once, metrics_of
 

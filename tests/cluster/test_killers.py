@@ -14,9 +14,9 @@ from nightjar.inference.engine.passes import run_pass
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.logs.printed import Reading, last_lines
 from nightjar.inference.records import Failed, Started, decode
+from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.suspects import Attempt
 from support import Lake, command, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]

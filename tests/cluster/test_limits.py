@@ -17,7 +17,7 @@ from nightjar.inference.errors import (
     RunFailed,
     ShardsFailed,
 )
-from nightjar.inference.suspects import Attempt
+from nightjar.inference.scoring.suspects import Attempt
 from support import Lake, command, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]

@@ -10,8 +10,8 @@ import json
 import psutil
 import pytest
 
-from nightjar.inference import memory
 from nightjar.inference.job.file import load_job
+from nightjar.inference.scoring import memory
 from support import Lake, command
 
 pytestmark = [pytest.mark.cluster]

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from nightjar.inference import outside
-from nightjar.inference.assignment import Assignment, WorkerSpec
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.ledger import State
@@ -27,14 +26,15 @@ from nightjar.inference.records import (
     decode,
     encode,
 )
-from nightjar.inference.trial import (
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
+from nightjar.inference.scoring.preflight import (
     Loaded,
     observed,
     samples,
     try_model,
 )
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.witness import Seen
-from nightjar.inference.worker import ShardWorker
 from support import Lake
 
 MODEL = """

@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.flows.display import describe
-from nightjar.inference.assignment import Assignment
-from nightjar.inference.cuts import (
+from nightjar.inference.errors import BatchesBroken
+from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.records import Failed, Receipt, encode
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.cuts import (
     ALLOWED,
     FEW,
     Cuts,
     note,
 )
-from nightjar.inference.errors import BatchesBroken
-from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.records import Failed, Receipt, encode
-from nightjar.inference.scoring import BatchSize, Scored, score_table
-from nightjar.inference.trial import Loaded, samples, try_model
-from nightjar.inference.worker import ShardWorker
+from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
+from nightjar.inference.scoring.preflight import Loaded, samples, try_model
+from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
 
 Raises = Callable[[list[int]], bool]

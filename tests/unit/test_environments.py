@@ -19,7 +19,7 @@ import sys
 from dataclasses import replace
 import pyarrow as pa
 from nightjar.inference import run
-from nightjar.inference.assignment import open_scorer, worker_spec
+from nightjar.inference.scoring.assignment import open_scorer, worker_spec
 from nightjar.inference.request import make_request
 
 for place in ("job.yaml", "theirs.yaml"):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from nightjar.inference import run
-from nightjar.inference.assignment import Assignment, WorkerSpec, read_schema
 from nightjar.inference.gates import budget_rows
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import Event, Failed, Receipt
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, read_schema
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.worker import ShardWorker
 from support import Lake
 
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.assignment import Assignment
 from nightjar.inference.audit import Audited, audit_block
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.gates import (
@@ -39,7 +38,8 @@ from nightjar.inference.offenders import (
 )
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.records import Receipt
-from nightjar.inference.worker import ShardWorker
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
 
 BAD = {150: math.inf, 1700: 7.5, 1705: math.nan, 2050: None, 2150: 9.5, 3999: math.inf}

@@ -14,17 +14,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.assignment import Assignment
 from nightjar.inference.predictors.batches import FORMATS, to_batch
 from nightjar.inference.predictors.private import Copier
 from nightjar.inference.records import Receipt
-from nightjar.inference.trial import (
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.preflight import (
     WRITES,
     Loaded,
     samples,
     try_model,
 )
-from nightjar.inference.worker import ShardWorker
+from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
 
 ROWS = 120

@@ -18,7 +18,6 @@ from nightjar.flows import summary
 from nightjar.flows.artifacts import _failure, _summary
 from nightjar.flows.escaping import markdown
 from nightjar.inference import outside
-from nightjar.inference.assignment import Assignment
 from nightjar.inference.campaign import Campaign
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.input.plan import Plan
@@ -31,9 +30,11 @@ from nightjar.inference.report import follow, remarks_of
 from nightjar.inference.request import identity_of
 from nightjar.inference.resume import number_for, plan_in, progress_of
 from nightjar.inference.run import Scored, _revocation, discover
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.preflight import Loaded
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tenure import tenure
-from nightjar.inference.trial import Loaded
 from nightjar.inference.witness import Collection, Seen
 from nightjar.inference.witness.packages import (
     Package,
@@ -42,7 +43,6 @@ from nightjar.inference.witness.packages import (
     states_as_json,
     states_from_json,
 )
-from nightjar.inference.worker import ShardWorker
 from support import Lake
 
 BAD = """

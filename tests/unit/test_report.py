@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from nightjar.flows.cli import app
-from nightjar.inference.assignment import Assignment
 from nightjar.inference.errors import Denied, StorageError
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.holders import Writer, this_writer
@@ -21,10 +20,11 @@ from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.report import RunReport, lost
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.standing import standing
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.worker import ShardWorker
 from support import Lake
 
 LEASE_S = 0.6

@@ -21,8 +21,8 @@ from nightjar.inference.samples import (
     refuse_broken,
     sample_notes,
 )
+from nightjar.inference.scoring.preflight import Loaded, samples
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.trial import Loaded, samples
 from support import Lake
 
 

@@ -21,7 +21,7 @@ from nightjar.inference.errors import (
     OverBudget,
     ProcessSpoilt,
 )
-from nightjar.inference.scoring import (
+from nightjar.inference.scoring.microbatches import (
     TRACEBACK_CHARS,
     Ahead,
     BatchSize,

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 import torch
 
-from nightjar.inference.assignment import Assignment
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.records import (
     Crumb,
@@ -18,9 +17,10 @@ from nightjar.inference.records import (
     Receipt,
     Started,
 )
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage, Storage
-from nightjar.inference.worker import ShardWorker
 from support import Lake
 
 OVER = threading.Event()

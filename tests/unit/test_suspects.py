@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference.records import Failed
-from nightjar.inference.suspects import (
+from nightjar.inference.scoring.suspects import (
     MAX_CULPRITS,
     Attempt,
     GivenUp,

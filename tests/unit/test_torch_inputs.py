@@ -19,7 +19,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.batches import to_numpy
 from nightjar.inference.predictors.torch import load_program
-from nightjar.inference.scoring import BatchSize, Scored, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,11 @@ import time
 import pytest
 
 from nightjar.inference.errors import ProcessSpoilt
-from nightjar.inference.watchdog import Watchdog
+from nightjar.inference.scoring.watchdog import Watchdog
 
 NEVER_RETURNS = """
 import ctypes
-from nightjar.inference.watchdog import Watchdog
+from nightjar.inference.scoring.watchdog import Watchdog
 
 libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)  # keeps the interpreter's lock
 libc.pthread_mutex_lock(mutex)

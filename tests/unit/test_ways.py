@@ -583,7 +583,7 @@ def request_of(root: Path) -> Any:
 
 def spec_of(root: Path) -> Any:
     from nightjar.inference import run
-    from nightjar.inference.assignment import worker_spec
+    from nightjar.inference.scoring.assignment import worker_spec
 
     request = request_of(root)
     found = run.discover(request)
@@ -596,7 +596,7 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
     """What preflight answers, and what it says of what identity does not cover."""
     from nightjar.inference import outside, witness
     from nightjar.inference.errors import JobError
-    from nightjar.inference.trial import (
+    from nightjar.inference.scoring.preflight import (
         Loaded,
         observed,
         samples,
@@ -620,9 +620,9 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
 
 def score(root: Path) -> list[str]:
     """What a worker notices while it scores."""
-    from nightjar.inference.assignment import Assignment
     from nightjar.inference.records import Noticed
-    from nightjar.inference.worker import ShardWorker
+    from nightjar.inference.scoring.assignment import Assignment
+    from nightjar.inference.scoring.worker import ShardWorker
 
     spec, plan = spec_of(root)
     events = ShardWorker(spec).process([Assignment(shard) for shard in plan.shards()])

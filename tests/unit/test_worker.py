@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.assignment import Assignment, WorkerSpec, open_scorer
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.ledger.holders import this_writer
@@ -25,6 +24,9 @@ from nightjar.inference.records import (
     Shard,
     Started,
 )
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_scorer
+from nightjar.inference.scoring.suspects import Attempt, Rows
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import (
     Fault,
     FaultyStorage,
@@ -32,8 +34,6 @@ from nightjar.inference.storage.faults import (
     pause,
 )
 from nightjar.inference.storage.lake import LakeStorage, Storage
-from nightjar.inference.suspects import Attempt, Rows
-from nightjar.inference.worker import ShardWorker
 from support import Lake
 
 SUSPECT = Attempt(2, crumbs=True)

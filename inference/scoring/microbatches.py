@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import value_bytes
-from nightjar.inference.cuts import Cuts
 from nightjar.inference.errors import (
     NightjarError,
     OutputInvalid,
@@ -27,6 +26,7 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
 )
 from nightjar.inference.records import clip
+from nightjar.inference.scoring.cuts import Cuts
 
 Scorer = Callable[[pa.Table], dict[str, pa.Array]]
 """n rows → exactly n values of each declared output, or it raises."""

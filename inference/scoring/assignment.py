@@ -27,9 +27,9 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
 from nightjar.inference.records import Shard, clip
 from nightjar.inference.request import RunRequest
-from nightjar.inference.scoring import auto_batch_rows
+from nightjar.inference.scoring.microbatches import auto_batch_rows
+from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.lake import Storage
-from nightjar.inference.suspects import Attempt
 
 
 @dataclass(frozen=True)

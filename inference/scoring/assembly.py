@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.assignment import WorkerSpec
-from nightjar.inference.cuts import Cuts
 from nightjar.inference.input.sources.forms import PLAIN
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import parts as sink
@@ -18,7 +16,9 @@ from nightjar.inference.records import (
     Shard,
     replay_command,
 )
-from nightjar.inference.scoring import RowFailure, Scored
+from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.cuts import Cuts
+from nightjar.inference.scoring.microbatches import RowFailure, Scored
 from nightjar.inference.storage.lake import Storage
 
 

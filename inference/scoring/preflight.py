@@ -13,8 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference import witness
-from nightjar.inference.assignment import WorkerSpec
-from nightjar.inference.cuts import Cuts
 from nightjar.inference.errors import (
     BatchesBroken,
     NightjarError,
@@ -27,15 +25,17 @@ from nightjar.inference.input.sources import parquet
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.records import Piece, clip
-from nightjar.inference.scoring import (
+from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.cuts import Cuts
+from nightjar.inference.scoring.microbatches import (
     Ahead,
     BatchSize,
     Scored,
     Scorer,
     score_table,
 )
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.witness.packages import as_json, loaded_packages
-from nightjar.inference.worker import ShardWorker
 
 SAMPLE_ROWS = 32
 PLACES = 8

@@ -16,15 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from nightjar.inference import memory, witness
-from nightjar.inference.assembly import Assembly
-from nightjar.inference.assignment import (
-    Assignment,
-    Opened,
-    WorkerSpec,
-    batch_rows,
-    open_scorer,
-)
+from nightjar.inference import witness
 from nightjar.inference.errors import (
     Fenced,
     OverBudget,
@@ -47,16 +39,25 @@ from nightjar.inference.records import (
     Started,
     clip,
 )
-from nightjar.inference.scoring import (
+from nightjar.inference.scoring import memory
+from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assignment import (
+    Assignment,
+    Opened,
+    WorkerSpec,
+    batch_rows,
+    open_scorer,
+)
+from nightjar.inference.scoring.microbatches import (
     BatchSize,
     RowFailure,
     Scored,
     score_table,
 )
+from nightjar.inference.scoring.suspects import Attempt, Rows
+from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.lake import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
-from nightjar.inference.suspects import Attempt, Rows
-from nightjar.inference.watchdog import Watchdog
 
 
 class ShardWorker:
