@@ -38,7 +38,6 @@ from nightjar.inference.errors import (
     RunFailed,
     StorageError,
 )
-from nightjar.inference.gates import GateResult, Offender
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.states import nonfinite_notes
@@ -53,6 +52,7 @@ from nightjar.inference.report import (
 )
 from nightjar.inference.request import RunRequest
 from nightjar.inference.run import Publication, Scored, Verdict
+from nightjar.inference.validation.gates import GateResult, Offender
 
 EVERY_S = 2.0
 PATIENCE_S = 5.0

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.contradictions import check_label_and_gates
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity.identity import (
     NO_CODE,
@@ -44,6 +43,7 @@ from nightjar.inference.storage.lake import (
     is_local,
     join,
 )
+from nightjar.inference.validation.contradictions import check_label_and_gates
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")

@@ -14,8 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import gates, outside, witness
-from nightjar.inference.audit import MAX_FINDINGS, Audited, check_plan_covers
+from nightjar.inference import outside, witness
 from nightjar.inference.campaign import Campaign, Listener
 from nightjar.inference.engine import tasks
 from nightjar.inference.engine.capacity import check_cluster
@@ -27,8 +26,6 @@ from nightjar.inference.errors import (
     StorageError,
     TakenBack,
 )
-from nightjar.inference.evidence import found, judge_input
-from nightjar.inference.gates import GateResult
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.identity.snapshots import keep, verify
 from nightjar.inference.input.discovery import Discovery
@@ -38,9 +35,7 @@ from nightjar.inference.job.model import type_name
 from nightjar.inference.ledger import remarks
 from nightjar.inference.ledger.ledger import LedgerWriter, Record, State
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.manifest import write_manifest
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.offenders import with_replays
 from nightjar.inference.output import outcomes, places
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -53,7 +48,6 @@ from nightjar.inference.request import (
     check_request,
     identity_of,
 )
-from nightjar.inference.rescore import Rescored, sample
 from nightjar.inference.resume import (
     claim,
     limited,
@@ -77,6 +71,13 @@ from nightjar.inference.samples import (
 from nightjar.inference.scoring.assignment import WorkerSpec, worker_spec
 from nightjar.inference.scoring.preflight import Loaded, samples
 from nightjar.inference.tenure import tenure
+from nightjar.inference.validation import gates
+from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
+from nightjar.inference.validation.evidence import found, judge_input
+from nightjar.inference.validation.gates import GateResult
+from nightjar.inference.validation.manifest import write_manifest
+from nightjar.inference.validation.offenders import with_replays
+from nightjar.inference.validation.rescore import Rescored, sample
 from nightjar.inference.waiting import awaited
 
 

@@ -20,7 +20,6 @@ from nightjar.inference.errors import (
     ShardError,
     StorageError,
 )
-from nightjar.inference.gates import column_gates_of
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
@@ -38,6 +37,7 @@ from nightjar.inference.scoring.preflight import (
 )
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import Storage
+from nightjar.inference.validation.gates import column_gates_of
 from nightjar.inference.values import shown
 
 LABEL_ROWS = 4096

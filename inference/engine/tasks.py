@@ -13,15 +13,12 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nightjar.inference.audit import Audited, audit_block
 from nightjar.inference.engine import NO_EVENT, TICK_S
 from nightjar.inference.engine.capacity import alive, fits, total
 from nightjar.inference.engine.gathering import capture, gather
 from nightjar.inference.errors import JobError, NightjarError, RunFailed
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece, clip
-from nightjar.inference.rescore import Rescored
-from nightjar.inference.rescore import rescore as rescore_shards
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import (
     Loaded,
@@ -30,6 +27,9 @@ from nightjar.inference.scoring.preflight import (
     try_model,
 )
 from nightjar.inference.storage.lake import Storage
+from nightjar.inference.validation.audit import Audited, audit_block
+from nightjar.inference.validation.rescore import Rescored
+from nightjar.inference.validation.rescore import rescore as rescore_shards
 
 AUDIT_BLOCKS = 256
 AUDIT_SHARDS = 32

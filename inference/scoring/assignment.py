@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError
-from nightjar.inference.gates import budget_rows
 from nightjar.inference.identity.identity import ScoringSet, changed_package, package_files
 from nightjar.inference.identity.missing import explained
 from nightjar.inference.identity.packages import in_environment, places_of
@@ -30,6 +29,7 @@ from nightjar.inference.request import RunRequest
 from nightjar.inference.scoring.microbatches import auto_batch_rows
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.lake import Storage
+from nightjar.inference.validation.gates import budget_rows
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference.audit import Audited, audit_block, check_plan_covers
 from nightjar.inference.engine import tasks
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import Piece, Receipt, Shard
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.validation.audit import Audited, audit_block, check_plan_covers
 from support import Lake
 
 BAD_ROW = 1400

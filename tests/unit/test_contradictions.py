@@ -7,16 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nightjar.inference.contradictions import check_label_and_gates
 from nightjar.inference.errors import JobError
-from nightjar.inference.gates import (
+from nightjar.inference.job.model import Job
+from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.validation.contradictions import check_label_and_gates
+from nightjar.inference.validation.gates import (
     Evidence,
     Found,
     column_gates_of,
     evaluate,
 )
-from nightjar.inference.job.model import Job
-from nightjar.inference.metrics.columns import ColumnState
 
 SCHEMA = pa.schema(
     [

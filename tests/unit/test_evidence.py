@@ -9,8 +9,6 @@ import pytest
 
 from nightjar.inference import run
 from nightjar.inference.errors import GateFailed, JobError
-from nightjar.inference.evidence import last_night
-from nightjar.inference.gates import LastNight
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
@@ -18,6 +16,8 @@ from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.publications import Published
 from nightjar.inference.storage.lake import LakeStorage, join
+from nightjar.inference.validation.evidence import last_night
+from nightjar.inference.validation.gates import LastNight
 from support import Lake
 
 

@@ -13,7 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference.errors import GateFailed
-from nightjar.inference.gates import (
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
+from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.validation.gates import (
     Evidence,
     Found,
     GateResult,
@@ -25,10 +29,6 @@ from nightjar.inference.gates import (
     input_gates,
     of_record,
 )
-from nightjar.inference.job.file import parse_job
-from nightjar.inference.job.model import Job
-from nightjar.inference.metrics.columns import ColumnState
-from nightjar.inference.metrics.states import Metrics
 
 JOB = Path("/jobs/job.yaml")
 CONTENT = {

@@ -14,9 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.audit import Audited, audit_block
 from nightjar.inference.errors import GateFailed
-from nightjar.inference.gates import (
+from nightjar.inference.job.model import ColumnCheck
+from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output.outcomes import OUTCOMES
+from nightjar.inference.records import Receipt
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.validation.audit import Audited, audit_block
+from nightjar.inference.validation.gates import (
     Evidence,
     Found,
     GateResult,
@@ -26,20 +33,13 @@ from nightjar.inference.gates import (
     evaluate,
     of_record,
 )
-from nightjar.inference.gates.column import column_gates
-from nightjar.inference.job.model import ColumnCheck
-from nightjar.inference.metrics.columns import ColumnState
-from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.offenders import (
+from nightjar.inference.validation.gates.column import column_gates
+from nightjar.inference.validation.offenders import (
     MAX_OFFENDERS,
     _first,
     join,
     with_replays,
 )
-from nightjar.inference.output.outcomes import OUTCOMES
-from nightjar.inference.records import Receipt
-from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
 
 BAD = {150: math.inf, 1700: 7.5, 1705: math.nan, 2050: None, 2150: 9.5, 3999: math.inf}

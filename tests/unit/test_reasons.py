@@ -35,7 +35,6 @@ from nightjar.inference.errors import (
     Terminated,
     Transient,
 )
-from nightjar.inference.gates import GateResult, Offender
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
@@ -47,6 +46,7 @@ from nightjar.inference.standing import stands
 from nightjar.inference.storage.faults import FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tenure import tenure
+from nightjar.inference.validation.gates import GateResult, Offender
 from support import Lake
 
 NIGHT = "2026-11-19"

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nightjar.inference.rescore import differences, sample
+from nightjar.inference.validation.rescore import differences, sample
 
 NAN, INF = math.nan, math.inf
 

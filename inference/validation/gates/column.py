@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nightjar.inference.gates.always import budget_rows
-from nightjar.inference.gates.verdict import (
+from nightjar.inference.job.model import ColumnCheck
+from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.validation.gates.always import budget_rows
+from nightjar.inference.validation.gates.verdict import (
     Evidence,
     GateResult,
     counted,
     number,
 )
-from nightjar.inference.job.model import ColumnCheck
-from nightjar.inference.metrics.columns import ColumnState
 
 _WORDS = {"min": "smallest", "max": "greatest"}
 _KINDS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from nightjar.inference.gates.verdict import Evidence, GateResult, counted
+from nightjar.inference.validation.gates.verdict import Evidence, GateResult, counted
 
 
 def budget_rows(share: float, rows: int) -> int:

@@ -19,8 +19,6 @@ import pyarrow.parquet as pq
 from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job.model import LINEAGE, Job
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.offenders import Finder, Offenders
-from nightjar.inference.offenders import join as join_offenders
 from nightjar.inference.output.parts import (
     SHARD_KEY,
     checksum,
@@ -29,6 +27,8 @@ from nightjar.inference.output.parts import (
 )
 from nightjar.inference.records import clip
 from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.validation.offenders import Finder, Offenders
+from nightjar.inference.validation.offenders import join as join_offenders
 
 MAX_FINDINGS = 20
 """Findings kept for the message: enough to act on, bounded whatever went wrong."""

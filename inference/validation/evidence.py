@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from nightjar.inference.errors import Missing
-from nightjar.inference.gates import (
+from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.job.model import RowsCheck
+from nightjar.inference.output import publications as publish
+from nightjar.inference.request import RunRequest
+from nightjar.inference.storage.lake import Storage
+from nightjar.inference.validation.gates import (
     Evidence,
     Found,
     GateResult,
@@ -11,11 +16,6 @@ from nightjar.inference.gates import (
     evaluate,
     input_gates,
 )
-from nightjar.inference.input.discovery import Discovery
-from nightjar.inference.job.model import RowsCheck
-from nightjar.inference.output import publications as publish
-from nightjar.inference.request import RunRequest
-from nightjar.inference.storage.lake import Storage
 
 
 def found(request: RunRequest, discovery: Discovery) -> Found:

@@ -11,15 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.audit import Audited
-from nightjar.inference.gates import GateResult
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.ledger.ledger import LedgerWriter
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.request import RunRequest
-from nightjar.inference.rescore import Rescored
 from nightjar.inference.storage.lake import join
+from nightjar.inference.validation.audit import Audited
+from nightjar.inference.validation.gates import GateResult
+from nightjar.inference.validation.rescore import Rescored
 
 LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "torch", "numpy", "pandas", "prefect")
 

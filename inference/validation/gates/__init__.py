@@ -9,15 +9,21 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nightjar.inference.gates.always import (
+from nightjar.inference.job.model import (
+    ColumnCheck,
+    FilesCheck,
+    Job,
+    RowsCheck,
+)
+from nightjar.inference.validation.gates.always import (
     Complete,
     Quarantine,
     Rescore,
     budget_rows,
 )
-from nightjar.inference.gates.amount import InputGate, files_gates, rows_gates
-from nightjar.inference.gates.column import ColumnGate, column_gates
-from nightjar.inference.gates.verdict import (
+from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
+from nightjar.inference.validation.gates.column import ColumnGate, column_gates
+from nightjar.inference.validation.gates.verdict import (
     Evidence,
     Found,
     Gate,
@@ -27,12 +33,6 @@ from nightjar.inference.gates.verdict import (
     enforce,
     evaluate,
     of_record,
-)
-from nightjar.inference.job.model import (
-    ColumnCheck,
-    FilesCheck,
-    Job,
-    RowsCheck,
 )
 
 __all__ = [

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from nightjar.inference.gates.verdict import (
+from nightjar.inference.job.model import FilesCheck, Limits, RowsCheck
+from nightjar.inference.validation.gates.verdict import (
     Evidence,
     Found,
     GateResult,
     counted,
 )
-from nightjar.inference.job.model import FilesCheck, Limits, RowsCheck
 
 
 class InputGate(ABC):

@@ -13,8 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nightjar.inference.gates import ColumnGate, Offender, column_gates_of
-from nightjar.inference.gates.verdict import number
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.job.model import LINEAGE, Job
 from nightjar.inference.metrics.columns import ColumnState
@@ -22,6 +20,8 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.records import clip, replay_command
 from nightjar.inference.request import RunRequest
+from nightjar.inference.validation.gates import ColumnGate, Offender, column_gates_of
+from nightjar.inference.validation.gates.verdict import number
 
 Offenders = dict[str, tuple[Offender, ...]]
 """Key of a gate → the first rows that speak against its column, one a shard, in order."""

@@ -10,7 +10,7 @@ from nightjar.inference.errors import GateFailed
 from nightjar.inference.metrics.columns import ColumnState
 
 if TYPE_CHECKING:
-    from nightjar.inference.rescore import Rescored
+    from nightjar.inference.validation.rescore import Rescored
 
 
 @dataclass(frozen=True, slots=True)

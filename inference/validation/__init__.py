@@ -1,0 +1,1 @@
+"""May it be published: the audit, the rescore, the gates, the manifest."""
