@@ -33,7 +33,7 @@ from nightjar.flows.escaping import code, markdown
 from nightjar.flows.nightly import nightly
 from nightjar.flows.runlogs import expect_failures
 from nightjar.flows.server import reporting_to, start_api
-from nightjar.inference.engine.capacity import check_cluster
+from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.errors import (
     JobError,
     NightjarError,

@@ -15,7 +15,7 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.engine.passes import run_pass
+from nightjar.inference.engine.ray.passes import run_pass
 from nightjar.inference.errors import (
     Fenced,
     InputChanged,

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from nightjar.inference import outside, witness
 from nightjar.inference.campaign import Campaign, Listener
-from nightjar.inference.engine import tasks
-from nightjar.inference.engine.capacity import check_cluster
+from nightjar.inference.engine.ray import tasks
+from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.errors import (
     AuditFailed,
     Held,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import ray
 
-from nightjar.inference.engine.passes import run_pass
+from nightjar.inference.engine.ray.passes import run_pass
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.logs.printed import Reading, last_lines
 from nightjar.inference.records import Failed, Started, decode

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import ray
 
-from nightjar.inference.engine.capacity import check_cluster
-from nightjar.inference.engine.passes import run_pass
+from nightjar.inference.engine.ray.capacity import check_cluster
+from nightjar.inference.engine.ray.passes import run_pass
 from nightjar.inference.errors import (
     ClusterError,
     JobError,

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference.engine import tasks
+from nightjar.inference.engine.ray import tasks
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import Piece, Receipt, Shard
 from nightjar.inference.scoring.assignment import Assignment

@@ -46,7 +46,7 @@ def importers(room: str, module: str) -> set[str]:
         ("inference", "prefect_ray", set()),
         ("inference", "nightjar.flows", set()),
         ("inference", "ray", {f"inference/engine/{name}.py" for name in ("capacity", "gathering", "passes", "tasks")}),
-        ("inference", "ray.data", {"inference/engine/passes.py"}),
+        ("inference", "ray.data", {"inference/engine/ray/passes.py"}),
         ("inference", "torch", {"inference/predictors/torch.py"}),
         ("inference", "boto3", {"inference/storage/lake.py"}),
         ("inference", "botocore", {"inference/storage/lake.py"}),

@@ -24,7 +24,7 @@ import ray.data
 from ray.data import ActorPoolStrategy, DataContext
 
 from nightjar.inference.engine import NO_EVENT, TICK_S
-from nightjar.inference.engine.gathering import capture, gather
+from nightjar.inference.engine.ray.gathering import capture, gather
 from nightjar.inference.errors import PassEnded, ProcessSpoilt
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.records import (

@@ -9,7 +9,7 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nightjar.inference.engine.capacity import alive
+from nightjar.inference.engine.ray.capacity import alive
 from nightjar.inference.logs.capture import Capture, keep_rest
 from nightjar.inference.scoring.assignment import WorkerSpec
 

@@ -14,8 +14,8 @@ import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.inference.engine import NO_EVENT, TICK_S
-from nightjar.inference.engine.capacity import alive, fits, total
-from nightjar.inference.engine.gathering import capture, gather
+from nightjar.inference.engine.ray.capacity import alive, fits, total
+from nightjar.inference.engine.ray.gathering import capture, gather
 from nightjar.inference.errors import JobError, NightjarError, RunFailed
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece, clip

@@ -1,0 +1,1 @@
+"""The one owner of Ray in this package."""
