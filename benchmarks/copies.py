@@ -21,10 +21,11 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from nightjar.inference import predictors, run
+from nightjar.inference import predictors
 from nightjar.inference.predictors.private import Copier, OwnCopy
 from nightjar.inference.records import Receipt
-from nightjar.inference.request import RunRequest, make_request
+from nightjar.inference.run import steps as run
+from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.scoring import memory
 from nightjar.inference.scoring.assignment import Assignment, worker_spec
 from nightjar.inference.scoring.worker import ShardWorker

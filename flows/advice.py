@@ -12,8 +12,8 @@ from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS, FAILED
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.request import RunRequest
-from nightjar.inference.standing import Standing
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.standing import Standing
 
 
 def typed(name: str) -> str:

@@ -42,7 +42,7 @@ from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output.revisions import newest_revision
-from nightjar.inference.report import (
+from nightjar.inference.run.report import (
     MAX_LINES,
     RunReport,
     follow,
@@ -50,8 +50,8 @@ from nightjar.inference.report import (
     remarks_of,
     worded,
 )
-from nightjar.inference.request import RunRequest
-from nightjar.inference.run import Publication, Scored, Verdict
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.steps import Publication, Scored, Verdict
 from nightjar.inference.validation.gates import GateResult, Offender
 
 EVERY_S = 2.0

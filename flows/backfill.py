@@ -42,7 +42,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish
-from nightjar.inference.request import RunRequest, make_request
+from nightjar.inference.run.request import RunRequest, make_request
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from nightjar.flows.cluster import call, cluster, named
 from nightjar.flows.escaping import line
 from nightjar.flows.server import reporting_to, start_api
 from nightjar.flows.tables import sample_rows
-from nightjar.inference import run as steps
 from nightjar.inference.identity.identity import described
 from nightjar.inference.input.discovery import Discovery
-from nightjar.inference.inspection import inspect_code
-from nightjar.inference.request import RunRequest
-from nightjar.inference.run import Checked
+from nightjar.inference.run import steps
+from nightjar.inference.run.inspection import inspect_code
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.steps import Checked
 
 
 def examine(request: RunRequest, ray: str | None, verbose: bool) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.report import follow
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.report import follow
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring.cuts import FEW
 
 POLL_S = 0.5

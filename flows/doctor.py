@@ -24,8 +24,8 @@ from nightjar.flows.display import counted
 from nightjar.flows.listening import listeners, told
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.predictors.torch import describe_devices
-from nightjar.inference.request import RunRequest, check_request, make_request
-from nightjar.inference.resume import probe
+from nightjar.inference.run.request import RunRequest, check_request, make_request
+from nightjar.inference.run.resume import probe
 
 _SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "torch", "boto3")
 _SKEW_S = 30.0

@@ -12,8 +12,8 @@ from prefect.events import emit_event
 
 from nightjar.inference.errors import NightjarError, RunFailed, StorageError
 from nightjar.inference.output.revisions import newest_revision, revision_uri
-from nightjar.inference.report import lost
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.report import lost
+from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
     from nightjar.flows.nightly import Outcome

@@ -17,11 +17,11 @@ from nightjar.flows.nightly import Outcome, nightly
 from nightjar.flows.server import reporting_to, start_api
 from nightjar.flows.summary import after_failure
 from nightjar.flows.waiting import showing
-from nightjar.inference import reasons
 from nightjar.inference.errors import NightjarError, RunFailed
 from nightjar.inference.ledger.endings import stopped_by
-from nightjar.inference.request import RunRequest
-from nightjar.inference.waiting import awaited
+from nightjar.inference.run import reasons
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.waiting import awaited
 
 
 @dataclass(frozen=True)

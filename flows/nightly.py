@@ -36,8 +36,6 @@ from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
 from nightjar.flows.runlogs import expect_failures
 from nightjar.flows.waiting import wait_for_input
-from nightjar.inference import reasons
-from nightjar.inference import run as steps
 from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
@@ -52,10 +50,11 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.ledger.holders import has_ended
-from nightjar.inference.report import worded
-from nightjar.inference.request import RunRequest, make_request
-from nightjar.inference.run import Publication, Scored, Verdict
-from nightjar.inference.tenure import Succession, taken_over
+from nightjar.inference.run import reasons, steps
+from nightjar.inference.run.lease import Succession, taken_over
+from nightjar.inference.run.report import worded
+from nightjar.inference.run.request import RunRequest, make_request
+from nightjar.inference.run.steps import Publication, Scored, Verdict
 
 _LOOK_S = 10.0
 """How often a step that is waited for looks whether its cluster is still there."""

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 from nightjar.flows.advice import Aftermath, advised, aftermath, near, remedies, repeating, typed
 from nightjar.flows.display import counted, describe, duration
 from nightjar.flows.escaping import line
-from nightjar.inference import reasons
 from nightjar.inference.errors import StorageError
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.report import (
+from nightjar.inference.run import reasons
+from nightjar.inference.run.report import (
     follow,
     lost,
     remarks_of,
     worded,
 )
-from nightjar.inference.request import RunRequest
-from nightjar.inference.standing import RunLine, Standing, stands
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.standing import RunLine, Standing, stands
 
 if TYPE_CHECKING:
     from nightjar.flows.launch import Launched
     from nightjar.inference.input.discovery import Discovery
-    from nightjar.inference.local import Measured, Replayed, Values
-    from nightjar.inference.run import Planned, Publication
+    from nightjar.inference.run.replay import Measured, Replayed, Values
+    from nightjar.inference.run.steps import Planned, Publication
 
 _FAILURES = 20
 """Failed shards that `status` names; it says how many there are."""

@@ -12,8 +12,8 @@ from rich.text import Text
 from nightjar.flows.display import counted, duration
 from nightjar.flows.escaping import line, visible
 from nightjar.inference.output.visibility import Change, Listed
-from nightjar.inference.request import RunRequest
-from nightjar.inference.standing import Metric, RunLine
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.standing import Metric, RunLine
 
 if TYPE_CHECKING:
     from nightjar.flows.backfill import Night

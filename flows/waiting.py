@@ -12,8 +12,8 @@ from prefect.logging import get_run_logger
 from nightjar.flows import artifacts
 from nightjar.flows.escaping import markdown
 from nightjar.inference.errors import GateFailed
-from nightjar.inference.request import RunRequest
-from nightjar.inference.waiting import Awaited, await_input
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.waiting import Awaited, await_input
 
 
 def _silent(_: str) -> None:

@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from nightjar.inference import run
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.output import publications as publish
-from nightjar.inference.request import RunRequest, make_request
+from nightjar.inference.run import steps as run
+from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage, Storage
 

@@ -17,15 +17,15 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
-from nightjar.inference import run
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
-from nightjar.inference.request import RunRequest
-from nightjar.inference.run import Scored, Verdict
+from nightjar.inference.run import steps as run
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.steps import Scored, Verdict
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage, Storage
 from support import Lake, Ran, wait_until

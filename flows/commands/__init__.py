@@ -20,7 +20,7 @@ from nightjar.flows.escaping import visible
 from nightjar.inference.errors import JobError, NightjarError
 
 if TYPE_CHECKING:
-    from nightjar.inference.request import RunRequest
+    from nightjar.inference.run.request import RunRequest
 
 EXIT_USAGE = 2
 EXIT_HELD = 3

@@ -23,7 +23,7 @@ from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
     from nightjar.inference.logs.printed import Line
-    from nightjar.inference.request import RunRequest
+    from nightjar.inference.run.request import RunRequest
 
 
 def logs(
@@ -43,7 +43,7 @@ def logs(
     """
     from nightjar.inference.logs import printed
     from nightjar.inference.output.revisions import newest_revision
-    from nightjar.inference.request import make_request
+    from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)

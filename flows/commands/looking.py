@@ -37,7 +37,7 @@ def status(
     By default today's. Read from the ledger, so it needs neither Ray nor Prefect.
     """
     from nightjar.flows import summary
-    from nightjar.inference.request import make_request
+    from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         run = named_run(run_name, run_id)
@@ -59,8 +59,8 @@ def runs(
     By name, the highest first. Below: why one is not published, and the command for it.
     """
     from nightjar.flows import summary, tables
-    from nightjar.inference.request import make_request
-    from nightjar.inference.standing import list_runs
+    from nightjar.inference.run.request import make_request
+    from nightjar.inference.run.standing import list_runs
 
     with as_json_too(as_json, {}):
         request = make_request(job, date=date, scores=False)
@@ -93,8 +93,8 @@ def show(
     By default today's. Shards without a result first, then those that were retried, then the slowest.
     """
     from nightjar.flows import summary, tables
-    from nightjar.inference.report import RunReport
-    from nightjar.inference.request import make_request
+    from nightjar.inference.run.report import RunReport
+    from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         lines = limit or lines
@@ -127,7 +127,7 @@ def files(
     One per line; by default of the latest night. As JSON with rows and bytes: what `files.json` in the output holds.
     """
     from nightjar.inference.output import places
-    from nightjar.inference.request import make_request
+    from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         run = named_run(run_name, run_id)

@@ -43,7 +43,7 @@ def publications(
     """
     from nightjar.flows import tables
     from nightjar.inference.output.visibility import publications as listed
-    from nightjar.inference.request import make_request
+    from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         request = make_request(job, date=date, scores=False)
@@ -66,7 +66,7 @@ def rollback(
     All nights as they stood then. One of them alone: unpublish, or run it again with --fresh.
     """
     from nightjar.inference.output import visibility
-    from nightjar.inference.request import make_request
+    from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         request = make_request(job, date=date, scores=False)
@@ -115,7 +115,7 @@ def republish(
 def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: bool) -> None:
     from nightjar.inference.output import publications as publish
     from nightjar.inference.output import visibility
-    from nightjar.inference.request import make_request
+    from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         request = make_request(job, date=date, run_id=run_id, scores=False)

@@ -29,7 +29,7 @@ from nightjar.flows.commands import (
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
-    from nightjar.inference.request import RunRequest
+    from nightjar.inference.run.request import RunRequest
 
 _PATIENCE_S = 10.0
 """So long a run waits for the user's imports, once its own are done, before it starts all the same."""
@@ -51,7 +51,7 @@ def run(
     Exit codes: 0 published (or done as asked), 1 the run failed, 2 job, command or cluster must be changed,
     3 held by another writer, 130 interrupted.
     """
-    from nightjar.inference.request import make_request
+    from nightjar.inference.run.request import make_request
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):
@@ -73,7 +73,7 @@ def retry(
     """Try again what a run has no result for; publish it."""
     from nightjar.flows.advice import near
     from nightjar.inference.output.revisions import newest_revision
-    from nightjar.inference.request import make_request
+    from nightjar.inference.run.request import make_request
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):
@@ -91,7 +91,7 @@ def _launch(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) 
     try:
         _look_first(request, ray)
     except JobError as error:
-        from nightjar.inference import reasons
+        from nightjar.inference.run import reasons
 
         reasons.keep(request, error, "discover")
         raise
@@ -115,11 +115,11 @@ def _look_first(request: RunRequest, ray: str | None) -> None:
         JobError: so it is.
     """
     from nightjar.inference.input.discovery import first_pieces
-    from nightjar.inference.inspection import Inspection
-    from nightjar.inference.request import check_request, check_without_input
-    from nightjar.inference.samples import check_labels
+    from nightjar.inference.run.inspection import Inspection
+    from nightjar.inference.run.request import check_request, check_without_input
+    from nightjar.inference.run.samples import check_labels
+    from nightjar.inference.run.waiting import awaited
     from nightjar.inference.scoring.preflight import PLACES
-    from nightjar.inference.waiting import awaited
 
     waits = awaited(request.storage, request.job) is not None
     if waits:
@@ -148,7 +148,7 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Show what would be scored, without scoring."""
-    from nightjar.inference.request import check_request, make_request
+    from nightjar.inference.run.request import check_request, make_request
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):
@@ -156,8 +156,8 @@ def plan(
         about.update(job=request.job.name, run_id=request.run_id)
         check_request(request)
         from nightjar.flows import summary
-        from nightjar.inference import run as steps
-        from nightjar.inference.local import measure_shard
+        from nightjar.inference.run import steps
+        from nightjar.inference.run.replay import measure_shard
 
         found = steps.discover(request)
         made = steps.plan(request, found)
@@ -177,7 +177,7 @@ def check(
 
     Writes nothing but a probe of the storage.
     """
-    from nightjar.inference.request import check_request, make_request
+    from nightjar.inference.run.request import check_request, make_request
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):
@@ -213,8 +213,8 @@ def replay(
     Prints its input values, then its outputs, or why it has none.
     """
     from nightjar.flows import summary
-    from nightjar.inference.local import replay_row
-    from nightjar.inference.request import make_request
+    from nightjar.inference.run.replay import replay_row
+    from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)
     result = replay_row(request, shard, row, file, pdb=pdb, live=live)

@@ -25,7 +25,7 @@ from nightjar.inference.identity.unpacking import (
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
 from nightjar.inference.records import Shard, clip
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring.microbatches import auto_batch_rows
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.lake import Storage

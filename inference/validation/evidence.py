@@ -6,7 +6,7 @@ from nightjar.inference.errors import Missing
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.model import RowsCheck
 from nightjar.inference.output import publications as publish
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import Storage
 from nightjar.inference.validation.gates import (
     Evidence,

@@ -15,7 +15,7 @@ from nightjar.inference.identity.identity import Identity
 from nightjar.inference.ledger.ledger import LedgerWriter
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import join
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult

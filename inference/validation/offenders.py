@@ -19,7 +19,7 @@ from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.records import clip, replay_command
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.validation.gates import ColumnGate, Offender, column_gates_of
 from nightjar.inference.validation.gates.verdict import number
 

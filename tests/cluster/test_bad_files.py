@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference import run
 from nightjar.inference.errors import ShardsFailed
+from nightjar.inference.run import steps as run
 from support import Lake, Ran, command
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference import run
 from nightjar.inference.errors import (
     GateFailed,
     JobError,
@@ -27,7 +26,8 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
-from nightjar.inference.run import Scored
+from nightjar.inference.run import steps as run
+from nightjar.inference.run.steps import Scored
 from support import Lake, Ran
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]

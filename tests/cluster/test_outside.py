@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nightjar.inference import run
 from nightjar.inference.errors import JobError, RunFailed, ShardsFailed
+from nightjar.inference.run import steps as run
 from support import Lake
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]

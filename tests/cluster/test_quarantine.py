@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import JobError, QuarantineFull, ShardsFailed
-from nightjar.inference.report import RunReport
+from nightjar.inference.run.report import RunReport
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, command

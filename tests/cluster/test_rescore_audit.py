@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from nightjar.inference import run
 from nightjar.inference.errors import GateFailed, RunFailed
+from nightjar.inference.run import steps as run
 from support import Lake
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]

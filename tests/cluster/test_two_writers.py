@@ -15,12 +15,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from nightjar.inference import run
 from nightjar.inference.errors import AlreadyExists, Held
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.run import steps as run
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, nightjar, run_steps, wait_until

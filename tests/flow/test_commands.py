@@ -17,7 +17,7 @@ from rich.console import Console
 from commands import DATE, Flights, Partial
 from nightjar.flows import summary, tables
 from nightjar.flows.server import go_past_proxies
-from nightjar.inference.local import Replayed
+from nightjar.inference.run.replay import Replayed
 from service import client, own_server
 from support import Lake, command, nightjar
 

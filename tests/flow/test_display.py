@@ -17,7 +17,7 @@ from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Receipt, encode
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.request import RunRequest
 from support import Lake
 
 

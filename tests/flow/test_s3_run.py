@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from commands import DATE, Flights
-from nightjar.inference import run
 from nightjar.inference.errors import AlreadyExists, JobError
+from nightjar.inference.run import steps as run
 from nightjar.inference.storage.lake import LakeStorage, StorageSettings
 from s3 import S3Server
 from support import FLIGHTS, Lake, command

@@ -26,8 +26,8 @@ from nightjar.inference.records import (
     Receipt,
     encode,
 )
-from nightjar.inference.report import RunReport
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.report import RunReport
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import LakeStorage
 
 BATCH = 2000

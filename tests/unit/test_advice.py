@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from nightjar.flows.advice import aftermath, repeating, typed
-from nightjar.inference import run
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run import steps as run
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake

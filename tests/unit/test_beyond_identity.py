@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from nightjar.inference import outside
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.ledger import State
@@ -26,6 +25,7 @@ from nightjar.inference.records import (
     decode,
     encode,
 )
+from nightjar.inference.run import outside
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.preflight import (
     Loaded,

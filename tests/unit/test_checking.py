@@ -9,10 +9,10 @@ import pytest
 from rich.text import Text
 
 from nightjar.flows import checking
-from nightjar.inference import run
 from nightjar.inference.errors import JobError
-from nightjar.inference.run import Checked
-from nightjar.inference.samples import Sampled, Shown
+from nightjar.inference.run import steps as run
+from nightjar.inference.run.samples import Sampled, Shown
+from nightjar.inference.run.steps import Checked
 from support import Lake
 
 HOSTILE = "\x1b[31mred\n  columns    none"

@@ -16,12 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nightjar.inference.child import Child, WorkLost
 from nightjar.inference.ledger.holders import has_ended
+from nightjar.inference.run.child import Child, WorkLost
 
 WAITS = """
 from test_child import forks_and_hangs
-from nightjar.inference.child import Child
+from nightjar.inference.run.child import Child
 
 with Child(forks_and_hangs) as child:
     for pids in child.answers():

@@ -20,7 +20,7 @@ from dataclasses import replace
 import pyarrow as pa
 from nightjar.inference import run
 from nightjar.inference.scoring.assignment import open_scorer, worker_spec
-from nightjar.inference.request import make_request
+from nightjar.inference.run.request import make_request
 
 for place in ("job.yaml", "theirs.yaml"):
     request = replace(make_request(sys.argv[1] + "/" + place, date="2026-11-19"), cache=sys.argv[1] + "/../cache")

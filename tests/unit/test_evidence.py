@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.inference import run
 from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
@@ -15,6 +14,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.publications import Published
+from nightjar.inference.run import steps as run
 from nightjar.inference.storage.lake import LakeStorage, join
 from nightjar.inference.validation.evidence import last_night
 from nightjar.inference.validation.gates import LastNight

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nightjar.inference import run
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import Event, Failed, Receipt
+from nightjar.inference.run import steps as run
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, read_schema
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import FaultyStorage, pause

@@ -12,8 +12,8 @@ import pytest
 
 from nightjar.flows.commands import running
 from nightjar.inference.errors import JobError
-from nightjar.inference.inspection import inspect_code
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.inspection import inspect_code
+from nightjar.inference.run.request import RunRequest
 from support import Lake, leaves_nothing
 
 CLASS = """

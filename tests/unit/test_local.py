@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from nightjar.flows import summary
-from nightjar.inference import run
 from nightjar.inference.errors import (
     JobError,
     NightjarError,
@@ -23,14 +22,15 @@ from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import State, open_epoch
-from nightjar.inference.local import (
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.run import steps as run
+from nightjar.inference.run.replay import (
     Measured,
     Replayed,
     measure_shard,
     replay_row,
 )
-from nightjar.inference.output import revisions as revs
-from nightjar.inference.resume import plan_in
+from nightjar.inference.run.resume import plan_in
 from nightjar.inference.storage.faults import (
     Fault,
     FaultyStorage,

@@ -40,7 +40,7 @@ from nightjar.inference.logs.printed import (
     write,
 )
 from nightjar.inference.records import Failed, Started, encode
-from nightjar.inference.report import RunReport, printed_last
+from nightjar.inference.run.report import RunReport, printed_last
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage, Storage, StorageSettings
 from support import Lake, wait_until

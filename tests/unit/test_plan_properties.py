@@ -34,8 +34,8 @@ from nightjar.inference.records import (
     Shard,
     encode,
 )
-from nightjar.inference.request import RunRequest
-from nightjar.inference.resume import plan_in
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.resume import plan_in
 from nightjar.inference.storage.lake import LakeStorage
 
 IDENTITY = Identity({}, [], [], {}, {}, {}, model_digest="model", code_digest="")

@@ -20,7 +20,6 @@ from test_report import keys
 from test_visibility import finished
 
 from nightjar.flows.cli import app
-from nightjar.inference import reasons
 from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
@@ -41,11 +40,12 @@ from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
-from nightjar.inference.request import RunRequest
-from nightjar.inference.standing import stands
+from nightjar.inference.run import reasons
+from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.standing import stands
 from nightjar.inference.storage.faults import FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.tenure import tenure
 from nightjar.inference.validation.gates import GateResult, Offender
 from support import Lake
 

@@ -17,8 +17,6 @@ from test_run_pages import PUBLISHED
 from nightjar.flows import summary
 from nightjar.flows.artifacts import _failure, _summary
 from nightjar.flows.escaping import markdown
-from nightjar.inference import outside
-from nightjar.inference.campaign import Campaign
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.ledger import LedgerWriter
@@ -26,15 +24,17 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import Remarks, of_finished
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Noticed, Receipt, encode
-from nightjar.inference.report import follow, remarks_of
-from nightjar.inference.request import identity_of
-from nightjar.inference.resume import number_for, plan_in, progress_of
-from nightjar.inference.run import Scored, _revocation, discover
+from nightjar.inference.run import outside
+from nightjar.inference.run.campaign import Campaign
+from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.report import follow, remarks_of
+from nightjar.inference.run.request import identity_of
+from nightjar.inference.run.resume import number_for, plan_in, progress_of
+from nightjar.inference.run.steps import Scored, _revocation, discover
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.tenure import tenure
 from nightjar.inference.witness import Collection, Seen
 from nightjar.inference.witness.packages import (
     Package,

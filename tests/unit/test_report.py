@@ -19,10 +19,10 @@ from nightjar.inference.ledger.holders import Writer, this_writer
 from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Failed, Receipt, encode
-from nightjar.inference.report import RunReport, lost
+from nightjar.inference.run.report import RunReport, lost
+from nightjar.inference.run.standing import standing
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.standing import standing
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake

@@ -11,8 +11,8 @@ from nightjar.flows.artifacts import _COMMANDS, _bounded, _failure, _summary
 from nightjar.inference.errors import JobError, QuarantineFull
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Failed, encode
-from nightjar.inference.report import MAX_LINES, RunReport
-from nightjar.inference.run import Scored, Verdict
+from nightjar.inference.run.report import MAX_LINES, RunReport
+from nightjar.inference.run.steps import Scored, Verdict
 from support import Lake
 
 PUBLISHED = Verdict(1, 1, (), {}, "manifest.json", "", "shards.parquet")

@@ -12,7 +12,7 @@ import pytest
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.discovery import first_pieces
 from nightjar.inference.records import Piece
-from nightjar.inference.samples import (
+from nightjar.inference.run.samples import (
     Examined,
     Sampled,
     Shown,

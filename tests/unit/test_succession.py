@@ -11,8 +11,8 @@ from nightjar.flows import nightly
 from nightjar.inference.errors import Held
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
+from nightjar.inference.run.lease import Succession
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.tenure import Succession
 
 
 class Never:

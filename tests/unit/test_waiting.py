@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from nightjar.inference.errors import GateFailed
+from nightjar.inference.run.waiting import Awaited, await_input, awaited
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage, Storage
-from nightjar.inference.waiting import Awaited, await_input, awaited
 from support import Lake
 
 

@@ -504,8 +504,8 @@ def test_a_row_of_the_table_that_changes_nothing_is_silent(outcomes: dict[str, s
 
 def try_all(folder: str) -> None:
     """Each way in a fork of this process."""
-    import nightjar.inference.outside
-    import nightjar.inference.run  # noqa: F401 (imported once, for all)
+    import nightjar.inference.run.outside
+    import nightjar.inference.run.steps  # noqa: F401 (imported once, for all)
 
     found = {}
     for index, (name, way) in enumerate({**WAYS, **SILENT}.items()):
@@ -525,8 +525,8 @@ def try_all(folder: str) -> None:
 
 def become(root: Path, way: Way) -> str:
     """What becomes of one way, with what was said."""
-    from nightjar.inference import run
     from nightjar.inference.ledger.remarks import Remarks
+    from nightjar.inference.run import steps as run
     from nightjar.inference.witness.packages import added, from_json
 
     lay(root, way)
@@ -576,13 +576,13 @@ def write_job(root: Path, keys: Mapping[str, Any]) -> None:
 
 
 def request_of(root: Path) -> Any:
-    from nightjar.inference.request import make_request
+    from nightjar.inference.run.request import make_request
 
     return replace(make_request(root / "job" / "job.yaml", date="2026-11-19"), cache=str(root / "cache"))
 
 
 def spec_of(root: Path) -> Any:
-    from nightjar.inference import run
+    from nightjar.inference.run import steps as run
     from nightjar.inference.scoring.assignment import worker_spec
 
     request = request_of(root)
@@ -594,8 +594,9 @@ def spec_of(root: Path) -> Any:
 
 def preflight(root: Path) -> tuple[Any, list[str]]:
     """What preflight answers, and what it says of what identity does not cover."""
-    from nightjar.inference import outside, witness
+    from nightjar.inference import witness
     from nightjar.inference.errors import JobError
+    from nightjar.inference.run import outside
     from nightjar.inference.scoring.preflight import (
         Loaded,
         observed,

@@ -14,8 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import outside, witness
-from nightjar.inference.campaign import Campaign, Listener
+from nightjar.inference import witness
 from nightjar.inference.engine.ray import tasks
 from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.errors import (
@@ -42,13 +41,16 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.parts import output_schema, readers_schema
 from nightjar.inference.output.space import check_space
 from nightjar.inference.records import Failed, encode, known
-from nightjar.inference.request import (
+from nightjar.inference.run import outside
+from nightjar.inference.run.campaign import Campaign, Listener
+from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.request import (
     RunRequest,
     check_columns,
     check_request,
     identity_of,
 )
-from nightjar.inference.resume import (
+from nightjar.inference.run.resume import (
     claim,
     limited,
     number_for,
@@ -60,7 +62,7 @@ from nightjar.inference.resume import (
     succeed,
     why_again,
 )
-from nightjar.inference.samples import (
+from nightjar.inference.run.samples import (
     Examined,
     Sampled,
     check_labels,
@@ -68,9 +70,9 @@ from nightjar.inference.samples import (
     refuse_broken,
     sample_notes,
 )
+from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.assignment import WorkerSpec, worker_spec
 from nightjar.inference.scoring.preflight import Loaded, samples
-from nightjar.inference.tenure import tenure
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.validation.evidence import found, judge_input
@@ -78,7 +80,6 @@ from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.manifest import write_manifest
 from nightjar.inference.validation.offenders import with_replays
 from nightjar.inference.validation.rescore import Rescored, sample
-from nightjar.inference.waiting import awaited
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.child import Child, WorkLost
 from nightjar.inference.errors import (
     JobError,
     Missing,
@@ -27,8 +26,9 @@ from nightjar.inference.input.sources import parquet
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.records import Piece, Shard
-from nightjar.inference.request import RunRequest, identity_of
-from nightjar.inference.resume import identity_of_plan
+from nightjar.inference.run.child import Child, WorkLost
+from nightjar.inference.run.request import RunRequest, identity_of
+from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.scoring.assignment import (
     WorkerSpec,
     batch_rows,

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from nightjar.inference import reasons
 from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.holders import can_be_asked, is_dead
@@ -22,7 +21,8 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.publications import Published
 from nightjar.inference.records import known
-from nightjar.inference.report import follow
+from nightjar.inference.run import reasons
+from nightjar.inference.run.report import follow
 from nightjar.inference.storage.lake import Storage, join
 
 SILENT = "silent"

@@ -20,14 +20,14 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import known
-from nightjar.inference.request import RunRequest, record_run
+from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.request import RunRequest, record_run
 from nightjar.inference.storage.lake import (
     Storage,
     join,
     probe_conditional_writes,
     same_version,
 )
-from nightjar.inference.tenure import tenure
 
 
 def claim(request: RunRequest) -> None:

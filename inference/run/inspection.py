@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nightjar.inference.child import Child, WorkLost
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.identity.missing import explained
 from nightjar.inference.predictors import user
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.child import Child, WorkLost
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring.assignment import enter_copy
 
 PATIENCE_S = 60.0

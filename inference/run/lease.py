@@ -11,7 +11,7 @@ from nightjar.inference.ledger.holders import Writer, this_writer
 from nightjar.inference.ledger.ledger import Ledger, LedgerWriter, open_epoch
 from nightjar.inference.output.revisions import newest_number, revision_uri
 from nightjar.inference.records import known
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import Storage
 
 

@@ -19,7 +19,7 @@ from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import Storage, join
 
 _NOTES = "not-begun"

@@ -20,7 +20,7 @@ from nightjar.inference.logs.printed import last_lines, tail
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.outcomes import lines, outcomes, part_names
 from nightjar.inference.records import Failed, clip
-from nightjar.inference.request import RunRequest
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import Storage, join
 
 MAX_LINES = 300
