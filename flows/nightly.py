@@ -30,8 +30,21 @@ from prefect_ray.context import remote_options
 from pydantic import Field
 
 from nightjar.flows import artifacts, events
-from nightjar.flows.api import is_away, no_such_limit, was_cancelled, worker_env
-from nightjar.flows.cluster import LOST, ClusterRunner, cluster, driving, ended, is_connected, lifelines
+from nightjar.flows.api import (
+    is_away,
+    no_such_limit,
+    was_cancelled,
+    worker_env,
+)
+from nightjar.flows.cluster import (
+    LOST,
+    ClusterRunner,
+    cluster,
+    driving,
+    ended,
+    is_connected,
+    lifelines,
+)
 from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
 from nightjar.flows.runlogs import expect_failures

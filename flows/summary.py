@@ -8,7 +8,15 @@ from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.advice import Aftermath, advised, aftermath, near, remedies, repeating, typed
+from nightjar.flows.advice import (
+    Aftermath,
+    advised,
+    aftermath,
+    near,
+    remedies,
+    repeating,
+    typed,
+)
 from nightjar.flows.display import counted, describe, duration
 from nightjar.flows.escaping import line
 from nightjar.inference.errors import StorageError

@@ -12,7 +12,13 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from commands import DATE, Partial, Watched
-from nightjar.flows.display import POLL_S, _Clock, _Watch, describe, duration
+from nightjar.flows.display import (
+    POLL_S,
+    _Clock,
+    _Watch,
+    describe,
+    duration,
+)
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
 from nightjar.inference.ledger.progress import Progress

@@ -20,10 +20,15 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import Artifact
 
 from commands import DATE, at_terminal
-from nightjar.flows import tables
-from nightjar.flows.commands import Terminal
+from nightjar.flows.cli import tables
+from nightjar.flows.cli.options import Terminal
 from nightjar.flows.deploy import as_deployment
-from nightjar.flows.escaping import code, line, markdown, visible
+from nightjar.flows.escaping import (
+    code,
+    line,
+    markdown,
+    visible,
+)
 from nightjar.inference.job.file import parse_job
 from service import client
 from support import Lake, command

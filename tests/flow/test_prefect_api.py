@@ -44,7 +44,12 @@ from prefect.states import Cancelling, Running
 
 from commands import DATE
 from nightjar.flows import nightly
-from nightjar.flows.api import ask_api, is_away, require_api, was_cancelled
+from nightjar.flows.api import (
+    ask_api,
+    is_away,
+    require_api,
+    was_cancelled,
+)
 from nightjar.flows.ending import Ending, keeping_ending
 from nightjar.flows.server import server_env, start_api
 from nightjar.inference.errors import (

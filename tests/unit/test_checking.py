@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.text import Text
 
-from nightjar.flows import checking
+from nightjar.flows.cli import checking
 from nightjar.inference.errors import JobError
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.samples import Sampled, Shown

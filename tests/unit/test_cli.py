@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from nightjar.flows.cli import app
+from nightjar.flows.cli.main import app
 
 
 def test_the_version_is_the_packages() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nightjar.flows.commands import running
+from nightjar.flows.cli import running
 from nightjar.inference.errors import JobError
 from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.run.request import RunRequest

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import ray
 
+from nightjar.flows.cli.doctor import examine
+from nightjar.flows.cli.listening import Listener, listeners, told
 from nightjar.flows.cluster import local
 from nightjar.flows.cluster.token import keep_token_private, readers_of_token
-from nightjar.flows.doctor import examine
-from nightjar.flows.listening import Listener, listeners, told
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.ledger.holders import Writer, this_writer
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.flows.commands import looking, publishing
+from nightjar.flows.cli import looking, publishing
 from nightjar.inference.errors import Denied, JobError, StorageError
 from nightjar.inference.output import places, visibility
 from nightjar.inference.output import publications as publish

@@ -19,7 +19,7 @@ from prefect.exceptions import TerminationSignal
 from test_report import keys
 from test_visibility import finished
 
-from nightjar.flows.cli import app
+from nightjar.flows.cli.main import app
 from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from nightjar.flows.cli import app
+from nightjar.flows.cli.main import app
 from nightjar.inference.errors import Denied, StorageError
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.holders import Writer, this_writer

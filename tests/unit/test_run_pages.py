@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 from test_report import BAD_ROW, plan_in, scored, writing
 
-from nightjar.flows.artifacts import _COMMANDS, _bounded, _failure, _summary
+from nightjar.flows.artifacts import (
+    _COMMANDS,
+    _bounded,
+    _failure,
+    _summary,
+)
 from nightjar.inference.errors import JobError, QuarantineFull
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Failed, encode

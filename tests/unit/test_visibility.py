@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.flows.cli import app
+from nightjar.flows.cli.main import app
 from nightjar.inference.errors import AlreadyExists, JobError
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch

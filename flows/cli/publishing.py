@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nightjar.flows.commands import (
+from nightjar.flows.cli.options import (
     JobArgument,
     JsonOption,
     LinesOption,
@@ -41,7 +41,7 @@ def publications(
 
     The newest first: that is what readers see.
     """
-    from nightjar.flows import tables
+    from nightjar.flows.cli import tables
     from nightjar.inference.output.visibility import publications as listed
     from nightjar.inference.run.request import make_request
 
@@ -149,7 +149,7 @@ def said(changed: Iterable[Change]) -> list[dict[str, Any]]:
 
 def told(changed: tuple[Change, ...], after: Snapshot, *, would: bool = False) -> str:
     """Changes for people: what readers lose, gain, and see in another revision."""
-    from nightjar.flows.tables import changed_runs
+    from nightjar.flows.cli.tables import changed_runs
 
     verb = "would see" if would else "now see"
     latest = after.latest()

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from nightjar.flows.commands import (
+from nightjar.flows.cli.options import (
     FolderArgument,
     JobArgument,
     JsonOption,
@@ -74,14 +74,14 @@ def backfill(
 
     Published ones are left alone, partial ones continued.
     """
-    from nightjar.flows.commands import say
+    from nightjar.flows.cli.options import say
     from nightjar.inference.run.request import check_model, make_request
 
     with as_json_too(as_json, {}):
         start, end = (make_request(job, date=date) for date in (first, last))
         check_model(start)  # the rest depends on the night
-        from nightjar.flows import tables
         from nightjar.flows.backfill import launch_backfill
+        from nightjar.flows.cli import tables
 
         nights = launch_backfill(start, end, parallel, ray, out, verbose=verbose, quiet=as_json)
     if as_json:

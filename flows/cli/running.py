@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nightjar.flows.commands import (
+from nightjar.flows.cli.options import (
     DateOfRunOption,
     DateOption,
     JobArgument,
@@ -184,7 +184,7 @@ def check(
         request = make_request(job, date=date)
         about.update(job=request.job.name, run_id=request.run_id)
         check_request(request)
-        from nightjar.flows import checking
+        from nightjar.flows.cli import checking
 
         said = checking.examine(request, ray, verbose)
     if as_json:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nightjar.flows.commands import (
+from nightjar.flows.cli.options import (
     DateOption,
     JobArgument,
     JsonOption,
@@ -58,7 +58,8 @@ def runs(
 
     By name, the highest first. Below: why one is not published, and the command for it.
     """
-    from nightjar.flows import summary, tables
+    from nightjar.flows import summary
+    from nightjar.flows.cli import tables
     from nightjar.inference.run.request import make_request
     from nightjar.inference.run.standing import list_runs
 
@@ -92,7 +93,8 @@ def show(
 
     By default today's. Shards without a result first, then those that were retried, then the slowest.
     """
-    from nightjar.flows import summary, tables
+    from nightjar.flows import summary
+    from nightjar.flows.cli import tables
     from nightjar.inference.run.report import RunReport
     from nightjar.inference.run.request import make_request
 
@@ -150,7 +152,7 @@ def doctor(
 
     A line each, with a remedy where one is needed. With a job also at its storage.
     """
-    from nightjar.flows.doctor import examine
+    from nightjar.flows.cli.doctor import examine
 
     found = list(examine(job, ray))
     if as_json:

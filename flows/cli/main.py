@@ -14,16 +14,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from nightjar.flows.commands import (
+from nightjar.flows.cli import logs, looking, publishing, running, scheduling
+from nightjar.flows.cli.options import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
     err,
-    logs,
-    looking,
-    publishing,
-    running,
     say,
-    scheduling,
 )
 from nightjar.inference.errors import Interrupted, NightjarError, Terminated
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nightjar.flows.commands import (
+from nightjar.flows.cli.options import (
     DateOfRunOption,
     JobArgument,
     JsonOption,
