@@ -14,7 +14,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from nightjar.flows.cli import logs, looking, publishing, running, scheduling
+from nightjar.flows.cli import (
+    logs,
+    looking,
+    publishing,
+    running,
+    scheduling,
+)
 from nightjar.flows.cli.options import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,

@@ -34,7 +34,7 @@ def deploy(
     """
     with as_json_too(as_json, {}):
         from nightjar.flows.api import require_api
-        from nightjar.flows.deploy import deploy as make
+        from nightjar.flows.serving.deploy import deploy as make
 
         url = require_api()
         done = make(folder, pool, ray)
@@ -56,7 +56,7 @@ def serve(
 
     One process for one machine, with a Prefect server of its own if none is configured. Ctrl-C ends it.
     """
-    from nightjar.flows.serving import serve_until_ended
+    from nightjar.flows.serving.serve import serve_until_ended
 
     serve_until_ended(folder, out, ray=ray, limit=limit or parallel)
 

@@ -22,13 +22,13 @@ from prefect.client.schemas.objects import Artifact
 from commands import DATE, at_terminal
 from nightjar.flows.cli import tables
 from nightjar.flows.cli.options import Terminal
-from nightjar.flows.deploy import as_deployment
 from nightjar.flows.escaping import (
     code,
     line,
     markdown,
     visible,
 )
+from nightjar.flows.serving.deploy import as_deployment
 from nightjar.inference.job.file import parse_job
 from service import client
 from support import Lake, command

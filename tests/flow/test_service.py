@@ -21,7 +21,7 @@ from prefect.states import Cancelling
 
 from nightjar.flows import summary
 from nightjar.flows.nightly import CANCELLED
-from nightjar.flows.serving import unless_cancelled
+from nightjar.flows.serving.serve import unless_cancelled
 from service import (
     FREED_S,
     Service,

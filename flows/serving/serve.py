@@ -9,13 +9,13 @@ from typing import Any
 from prefect.runner import Runner
 from rich.console import Console
 
-from nightjar.flows.deploy import (
+from nightjar.flows.server import nights_ahead, reporting_to, start_api
+from nightjar.flows.serving.deploy import (
     find_jobs,
     none_found,
     schedule_of,
     serve,
 )
-from nightjar.flows.server import nights_ahead, reporting_to, start_api
 from nightjar.inference.errors import ClusterError
 
 

@@ -1,0 +1,1 @@
+"""Nights that come by themselves: deployments, `serve`, and its runner."""
