@@ -29,7 +29,7 @@ from prefect.states import Completed, Failed
 from prefect_ray.context import remote_options
 from pydantic import Field
 
-from nightjar.flows import artifacts, events
+from nightjar.flows import events
 from nightjar.flows.api import (
     is_away,
     no_such_limit,
@@ -45,8 +45,9 @@ from nightjar.flows.cluster import (
     is_connected,
     lifelines,
 )
-from nightjar.flows.display import counted, describe
 from nightjar.flows.ending import note_ending
+from nightjar.flows.pages import artifacts
+from nightjar.flows.pages.display import counted, describe
 from nightjar.flows.runlogs import expect_failures
 from nightjar.flows.waiting import wait_for_input
 from nightjar.inference.errors import (

@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from prefect.artifacts import create_progress_artifact
 from prefect.logging import get_run_logger
 
-from nightjar.flows import artifacts
-from nightjar.flows.escaping import markdown
+from nightjar.flows.pages import artifacts
+from nightjar.flows.pages.escaping import markdown
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import Awaited, await_input

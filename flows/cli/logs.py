@@ -66,7 +66,7 @@ def logs(
 
 
 def _no_run(request: RunRequest) -> str:
-    from nightjar.flows.advice import near
+    from nightjar.flows.pages.advice import near
 
     listed = shlex.join(["nightjar", "runs", near(request.job_path), *request.place])
     return f"there is no run {request.run_id!r} of {request.job.name} yet; `{listed}` lists them"

@@ -36,7 +36,7 @@ def status(
 
     By default today's. Read from the ledger, so it needs neither Ray nor Prefect.
     """
-    from nightjar.flows import summary
+    from nightjar.flows.pages import summary
     from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
@@ -58,8 +58,8 @@ def runs(
 
     By name, the highest first. Below: why one is not published, and the command for it.
     """
-    from nightjar.flows import summary
     from nightjar.flows.cli import tables
+    from nightjar.flows.pages import summary
     from nightjar.inference.run.request import make_request
     from nightjar.inference.run.standing import list_runs
 
@@ -93,8 +93,8 @@ def show(
 
     By default today's. Shards without a result first, then those that were retried, then the slowest.
     """
-    from nightjar.flows import summary
     from nightjar.flows.cli import tables
+    from nightjar.flows.pages import summary
     from nightjar.inference.run.report import RunReport
     from nightjar.inference.run.request import make_request
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from nightjar.flows.escaping import visible
+from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import JobError, NightjarError
 
 if TYPE_CHECKING:

@@ -71,7 +71,7 @@ def retry(
     verbose: VerboseOption = False,
 ) -> None:
     """Try again what a run has no result for; publish it."""
-    from nightjar.flows.advice import near
+    from nightjar.flows.pages.advice import near
     from nightjar.inference.output.revisions import newest_revision
     from nightjar.inference.run.request import make_request
 
@@ -95,8 +95,8 @@ def _launch(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) 
 
         reasons.keep(request, error, "discover")
         raise
-    from nightjar.flows import summary
     from nightjar.flows.launch import launch
+    from nightjar.flows.pages import summary
 
     launched = launch(request, ray, out, verbose=verbose, quiet=as_json)
     total_s = time.monotonic() - began
@@ -155,7 +155,7 @@ def plan(
         request = make_request(job, date=date, run_id=run_id, limit=limit)
         about.update(job=request.job.name, run_id=request.run_id)
         check_request(request)
-        from nightjar.flows import summary
+        from nightjar.flows.pages import summary
         from nightjar.inference.run import steps
         from nightjar.inference.run.replay import measure_shard
 
@@ -212,7 +212,7 @@ def replay(
 
     Prints its input values, then its outputs, or why it has none.
     """
-    from nightjar.flows import summary
+    from nightjar.flows.pages import summary
     from nightjar.inference.run.replay import replay_row
     from nightjar.inference.run.request import make_request
 

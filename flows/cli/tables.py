@@ -9,8 +9,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from nightjar.flows.display import counted, duration
-from nightjar.flows.escaping import line, visible
+from nightjar.flows.pages.display import counted, duration
+from nightjar.flows.pages.escaping import line, visible
 from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import Metric, RunLine

@@ -21,8 +21,8 @@ from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.types.entrypoint import EntrypointType
 
 from nightjar.flows.api import api_url
-from nightjar.flows.escaping import code
 from nightjar.flows.nightly import nightly
+from nightjar.flows.pages.escaping import code
 from nightjar.flows.serving.runner import PatientRunner
 from nightjar.inference.errors import ClusterError, JobError
 from nightjar.inference.job.file import load_job

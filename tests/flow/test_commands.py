@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from commands import DATE, Flights, Partial
-from nightjar.flows import summary
 from nightjar.flows.cli import tables
+from nightjar.flows.pages import summary
 from nightjar.flows.server import go_past_proxies
 from nightjar.inference.run.replay import Replayed
 from service import client, own_server

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from commands import DATE, Partial, Watched
-from nightjar.flows.display import (
+from nightjar.flows.pages.display import (
     POLL_S,
     _Clock,
     _Watch,

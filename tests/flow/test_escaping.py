@@ -22,7 +22,7 @@ from prefect.client.schemas.objects import Artifact
 from commands import DATE, at_terminal
 from nightjar.flows.cli import tables
 from nightjar.flows.cli.options import Terminal
-from nightjar.flows.escaping import (
+from nightjar.flows.pages.escaping import (
     code,
     line,
     markdown,

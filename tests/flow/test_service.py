@@ -19,8 +19,8 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
 
-from nightjar.flows import summary
 from nightjar.flows.nightly import CANCELLED
+from nightjar.flows.pages import summary
 from nightjar.flows.serving.serve import unless_cancelled
 from service import (
     FREED_S,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.flows.advice import aftermath, repeating, typed
+from nightjar.flows.pages.advice import aftermath, repeating, typed
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch

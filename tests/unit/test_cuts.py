@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.flows.display import describe
+from nightjar.flows.pages.display import describe
 from nightjar.inference.errors import BatchesBroken
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Failed, Receipt, encode

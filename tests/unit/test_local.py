@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nightjar.flows import summary
+from nightjar.flows.pages import summary
 from nightjar.inference.errors import (
     JobError,
     NightjarError,

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.flows.artifacts import _printed
 from nightjar.flows.cli import tables
 from nightjar.flows.cli.logs import logs as logs_command
+from nightjar.flows.pages.artifacts import _printed
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch

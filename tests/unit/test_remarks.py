@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from test_run_pages import PUBLISHED
 
-from nightjar.flows import summary
-from nightjar.flows.artifacts import _failure, _summary
-from nightjar.flows.escaping import markdown
+from nightjar.flows.pages import summary
+from nightjar.flows.pages.artifacts import _failure, _summary
+from nightjar.flows.pages.escaping import markdown
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.ledger import LedgerWriter

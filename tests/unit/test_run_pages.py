@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_report import BAD_ROW, plan_in, scored, writing
 
-from nightjar.flows.artifacts import (
+from nightjar.flows.pages.artifacts import (
     _COMMANDS,
     _bounded,
     _failure,

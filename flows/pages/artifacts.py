@@ -28,10 +28,10 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from nightjar.flows.advice import aftermath, remedies
-from nightjar.flows.display import counted, describe
-from nightjar.flows.escaping import code, markdown
-from nightjar.flows.summary import notes as left_to_do
+from nightjar.flows.pages.advice import aftermath, remedies
+from nightjar.flows.pages.display import counted, describe
+from nightjar.flows.pages.escaping import code, markdown
+from nightjar.flows.pages.summary import notes as left_to_do
 from nightjar.inference.errors import (
     GateFailed,
     NightjarError,

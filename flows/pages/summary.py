@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.advice import (
+from nightjar.flows.pages.advice import (
     Aftermath,
     advised,
     aftermath,
@@ -17,8 +17,8 @@ from nightjar.flows.advice import (
     repeating,
     typed,
 )
-from nightjar.flows.display import counted, describe, duration
-from nightjar.flows.escaping import line
+from nightjar.flows.pages.display import counted, describe, duration
+from nightjar.flows.pages.escaping import line
 from nightjar.inference.errors import StorageError
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import publications as publish
@@ -100,7 +100,7 @@ def _state(launched: Launched) -> str:
 
 def as_text(launched: Launched, total_s: float) -> str:
     """The closing summary: figures, paths, next steps."""
-    from nightjar.flows.artifacts import evaluation_lines
+    from nightjar.flows.pages.artifacts import evaluation_lines
 
     outcome = launched.outcome
     request, scored, progress = outcome.request, outcome.scored, outcome.scored.progress
