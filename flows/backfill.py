@@ -25,14 +25,14 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
-from nightjar.flows.api import api_url, worker_env
 from nightjar.flows.cluster import ClusterRunner, check_reports, cluster
 from nightjar.flows.nightly import nightly
 from nightjar.flows.pages.advice import reaching
 from nightjar.flows.pages.artifacts import deliver
 from nightjar.flows.pages.escaping import code, markdown
-from nightjar.flows.runlogs import expect_failures
-from nightjar.flows.server import reporting_to, start_api
+from nightjar.flows.prefect_api.api import api_url, worker_env
+from nightjar.flows.prefect_api.runlogs import expect_failures
+from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.errors import (
     JobError,

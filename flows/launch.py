@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from rich.console import Console
 
-from nightjar.flows.api import api_url, worker_env
 from nightjar.flows.cluster import check_reports, cluster
-from nightjar.flows.ending import Ending, keeping_ending
 from nightjar.flows.nightly import Outcome, nightly
 from nightjar.flows.pages.display import following
 from nightjar.flows.pages.summary import after_failure
-from nightjar.flows.server import reporting_to, start_api
+from nightjar.flows.prefect_api.api import api_url, worker_env
+from nightjar.flows.prefect_api.ending import Ending, keeping_ending
+from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.waiting import showing
 from nightjar.inference.errors import NightjarError, RunFailed
 from nightjar.inference.ledger.endings import stopped_by

@@ -29,13 +29,6 @@ from prefect.states import Completed, Failed
 from prefect_ray.context import remote_options
 from pydantic import Field
 
-from nightjar.flows import events
-from nightjar.flows.api import (
-    is_away,
-    no_such_limit,
-    was_cancelled,
-    worker_env,
-)
 from nightjar.flows.cluster import (
     LOST,
     ClusterRunner,
@@ -45,10 +38,17 @@ from nightjar.flows.cluster import (
     is_connected,
     lifelines,
 )
-from nightjar.flows.ending import note_ending
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.display import counted, describe
-from nightjar.flows.runlogs import expect_failures
+from nightjar.flows.prefect_api import events
+from nightjar.flows.prefect_api.api import (
+    is_away,
+    no_such_limit,
+    was_cancelled,
+    worker_env,
+)
+from nightjar.flows.prefect_api.ending import note_ending
+from nightjar.flows.prefect_api.runlogs import expect_failures
 from nightjar.flows.waiting import wait_for_input
 from nightjar.inference.errors import (
     AuditFailed,

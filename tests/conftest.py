@@ -48,7 +48,7 @@ def prefect_api(prefect_home: Path) -> Iterator[str]:
     """The URL of a Prefect server shared by all command line tests."""
     import httpx
 
-    from nightjar.flows.server import start_api
+    from nightjar.flows.prefect_api.server import start_api
 
     before = os.environ.copy()
     os.environ["PREFECT_HOME"] = str(prefect_home)

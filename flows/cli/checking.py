@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.table import Table
 
-from nightjar.flows.api import check_limit
 from nightjar.flows.cli.tables import sample_rows
 from nightjar.flows.cluster import call, cluster, named
 from nightjar.flows.pages.escaping import line
-from nightjar.flows.server import reporting_to, start_api
+from nightjar.flows.prefect_api.api import check_limit
+from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.inference.identity.identity import described
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.run import steps

@@ -17,11 +17,11 @@ import psutil
 from packaging.requirements import Requirement
 from prefect.settings import PREFECT_API_URL
 
-from nightjar.flows.api import ask_api, check_limit
 from nightjar.flows.cli.listening import listeners, told
 from nightjar.flows.cluster import describe_cluster, named
 from nightjar.flows.cluster.token import readers_of_token, token_file
 from nightjar.flows.pages.display import counted
+from nightjar.flows.prefect_api.api import ask_api, check_limit
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.predictors.torch import describe_devices
 from nightjar.inference.run.request import RunRequest, check_request, make_request

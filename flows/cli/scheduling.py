@@ -33,7 +33,7 @@ def deploy(
     Created or updated; paused when its file is gone. Workers of the pool run them.
     """
     with as_json_too(as_json, {}):
-        from nightjar.flows.api import require_api
+        from nightjar.flows.prefect_api.api import require_api
         from nightjar.flows.serving.deploy import deploy as make
 
         url = require_api()

@@ -20,9 +20,9 @@ from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.types.entrypoint import EntrypointType
 
-from nightjar.flows.api import api_url
 from nightjar.flows.nightly import nightly
 from nightjar.flows.pages.escaping import code
+from nightjar.flows.prefect_api.api import api_url
 from nightjar.flows.serving.runner import PatientRunner
 from nightjar.inference.errors import ClusterError, JobError
 from nightjar.inference.job.file import load_job

@@ -10,7 +10,7 @@ import httpx
 from prefect.logging import get_logger
 from prefect.runner import Runner
 
-from nightjar.flows.api import is_away
+from nightjar.flows.prefect_api.api import is_away
 
 _ASK_S = 10.0
 """How often an API that is away is asked again about a run that is to be cancelled."""

@@ -9,7 +9,7 @@ from typing import Any
 from prefect.runner import Runner
 from rich.console import Console
 
-from nightjar.flows.server import nights_ahead, reporting_to, start_api
+from nightjar.flows.prefect_api.server import nights_ahead, reporting_to, start_api
 from nightjar.flows.serving.deploy import (
     find_jobs,
     none_found,

@@ -219,7 +219,7 @@ def prefect_api(home: Path) -> Iterator[str]:
     """The URL of a Prefect API in a process of its own, for the length of the block."""
     os.environ.pop("PREFECT_API_URL", None)
     os.environ["PREFECT_HOME"] = str(home)
-    from nightjar.flows.server import start_api
+    from nightjar.flows.prefect_api.server import start_api
 
     api = start_api()
     assert api.process is not None

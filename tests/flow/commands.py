@@ -20,7 +20,7 @@ import psutil
 from support import Lake, marked, nightjar
 
 DATE = "2026-11-19"
-SERVERS = ("nightjar.flows.server", "prefect.server.api.server", "prefect server start")
+SERVERS = ("nightjar.flows.prefect_api.server", "prefect.server.api.server", "prefect server start")
 
 
 @dataclass

@@ -26,7 +26,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from nightjar.flows.server import start_api
+from nightjar.flows.prefect_api.server import start_api
 from support import wait_until
 
 FREED_S = 10.0
@@ -99,7 +99,7 @@ class Server:
 def prefect_server(home: Path, port: int = 0) -> Iterator[Server]:
     """A server on the database in `home`, at a free port if none is given; killed in the end."""
     port = port or free_port()
-    words = [sys.executable, "-m", "nightjar.flows.server", str(port), str(os.getpid())]
+    words = [sys.executable, "-m", "nightjar.flows.prefect_api.server", str(port), str(os.getpid())]
     process = subprocess.Popen(words, env={**os.environ, "PREFECT_HOME": str(home)})
     started = Server(f"http://127.0.0.1:{port}/api", process)
     try:

@@ -34,7 +34,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from commands import DATE, Flights, Partial, Watched
 from nightjar.flows import nightly
-from nightjar.flows.ending import Ending, keeping_ending
+from nightjar.flows.prefect_api.ending import Ending, keeping_ending
 from nightjar.flows.waiting import showing
 from nightjar.inference.errors import GateFailed
 from service import Server, prefect_server

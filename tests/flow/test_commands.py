@@ -17,7 +17,7 @@ from rich.console import Console
 from commands import DATE, Flights, Partial
 from nightjar.flows.cli import tables
 from nightjar.flows.pages import summary
-from nightjar.flows.server import go_past_proxies
+from nightjar.flows.prefect_api.server import go_past_proxies
 from nightjar.inference.run.replay import Replayed
 from service import client, own_server
 from support import Lake, command, nightjar

@@ -126,7 +126,7 @@ def test_without_a_terminal_progress_is_plain_lines(flights: Flights) -> None:
 def test_one_prefect_server_and_only_if_none_is_configured(flights: Flights) -> None:
     """The command starts a server of its own; its workers report to that one."""
     assert len(flights.seen.servers) == 1, flights.seen.servers
-    assert "nightjar.flows.server" in flights.seen.servers.pop()
+    assert "nightjar.flows.prefect_api.server" in flights.seen.servers.pop()
 
 
 def test_a_local_run_listens_on_loopback_only(flights: Flights) -> None:

@@ -44,14 +44,14 @@ from prefect.states import Cancelling, Running
 
 from commands import DATE
 from nightjar.flows import nightly
-from nightjar.flows.api import (
+from nightjar.flows.prefect_api.api import (
     ask_api,
     is_away,
     require_api,
     was_cancelled,
 )
-from nightjar.flows.ending import Ending, keeping_ending
-from nightjar.flows.server import server_env, start_api
+from nightjar.flows.prefect_api.ending import Ending, keeping_ending
+from nightjar.flows.prefect_api.server import server_env, start_api
 from nightjar.inference.errors import (
     ClusterError,
     JobError,
@@ -293,7 +293,7 @@ def test_the_own_server_ends_with_a_command_killed_while_it_starts(tmp_path: Pat
     """Before it has imported anything, and so before it could ask whose child it is."""
     code = (
         "import os\n"
-        "from nightjar.flows.server import start_api\n"
+        "from nightjar.flows.prefect_api.server import start_api\n"
         "print(start_api().process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )

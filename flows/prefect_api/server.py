@@ -31,7 +31,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from nightjar.flows.api import require
+from nightjar.flows.prefect_api.api import require
 from nightjar.inference.errors import ClusterError
 
 _AHEAD = "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS"
@@ -122,7 +122,7 @@ def start_api(*, complete: bool = False) -> PrefectApi:
     go_past_proxies()
     words = [str(port), str(os.getpid()), *(["complete"] if complete else [])]
     process = subprocess.Popen(
-        [sys.executable, "-m", "nightjar.flows.server", *words],
+        [sys.executable, "-m", "nightjar.flows.prefect_api.server", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -1,0 +1,1 @@
+"""The Prefect API: reached, started, and told."""
