@@ -29,8 +29,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.flows.cluster import local
 from nightjar.flows.cluster.reaching import raylets, reach, unusable
+from nightjar.flows.cluster.shipping import shipped
 from nightjar.flows.cluster.starting import essence, is_rays, start
-from nightjar.flows.shipping import shipped
 from nightjar.inference.engine.ray.capacity import alive
 from nightjar.inference.errors import ClusterError, NightjarError, RunFailed
 from nightjar.inference.job.model import Job
