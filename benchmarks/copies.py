@@ -25,9 +25,9 @@ from nightjar.inference import predictors
 from nightjar.inference.predictors.private import Copier, OwnCopy
 from nightjar.inference.records import Receipt
 from nightjar.inference.run import steps as run
-from nightjar.inference.run.request import RunRequest, make_request
+from nightjar.inference.run.request import RunRequest, make_request, worker_spec
 from nightjar.inference.scoring import memory
-from nightjar.inference.scoring.assignment import Assignment, worker_spec
+from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 
 MLP = '''

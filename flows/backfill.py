@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -27,6 +26,7 @@ from rich.console import Console
 
 from nightjar.flows.cluster import ClusterRunner, check_reports, cluster
 from nightjar.flows.nightly import nightly
+from nightjar.flows.outcome import Night
 from nightjar.flows.pages.advice import reaching
 from nightjar.flows.pages.artifacts import deliver
 from nightjar.flows.pages.escaping import code, markdown
@@ -43,21 +43,6 @@ from nightjar.inference.errors import (
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish
 from nightjar.inference.run.request import RunRequest, make_request
-
-
-@dataclass(frozen=True, slots=True)
-class Night:
-    """What became of one night. state: published, skipped (it was published before), rolled back or failed."""
-
-    date: str
-    state: str
-    rows: int = 0
-    said: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether readers see the night."""
-        return self.state in {"published", "skipped"}
 
 
 def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rich.console import Console
 
 from nightjar.flows.cluster import check_reports, cluster
-from nightjar.flows.nightly import Outcome, nightly
+from nightjar.flows.nightly import nightly
+from nightjar.flows.outcome import Launched
 from nightjar.flows.pages.display import following
 from nightjar.flows.pages.summary import after_failure
 from nightjar.flows.prefect_api.api import api_url, worker_env
@@ -22,23 +23,6 @@ from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.run import reasons
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import awaited
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A finished run, and how long it took to start Prefect and Ray (side by side), in seconds.
-
-    ray: the cluster that was named.
-    unreported: why Prefect's API does not know how the run ended, if it was away by then.
-    """
-
-    outcome: Outcome
-    prefect_s: float
-    ray_s: float
-    api_url: str
-    own_api: bool
-    unreported: str = ""
-    ray: str | None = None
 
 
 def launch(request: RunRequest, address: str | None, console: Console, *, verbose: bool, quiet: bool) -> Launched:

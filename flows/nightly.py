@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -38,8 +37,9 @@ from nightjar.flows.cluster import (
     is_connected,
     lifelines,
 )
+from nightjar.flows.outcome import Outcome
 from nightjar.flows.pages import artifacts
-from nightjar.flows.pages.display import counted, describe
+from nightjar.flows.pages.wording import describe
 from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import (
     is_away,
@@ -87,27 +87,6 @@ CANCELLED = "cancelled in Prefect, on its page or by its command"
 
 _NOTICED_S = 600.0
 """A question that lasted longer was asked of an API that was there: it is noticed sooner that nobody answers."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A finished run."""
-
-    request: RunRequest
-    scored: Scored
-    verdict: Verdict
-    publication: Publication
-    discover_s: float = 0.0
-
-    @property
-    def sentence(self) -> str:
-        """How the run ended, for one line."""
-        progress, number = self.scored.progress, self.publication.number
-        done = f"published as #{number}" if number else "validated, not published"
-        if self.scored.finished:
-            done = f"nothing to score: published before, as #{number}"
-        lost = f", {progress.rows_quarantined:,} quarantined" if progress.rows_quarantined else ""
-        return f"{done}: {progress.rows_out:,} of {progress.rows:,} rows{lost}, {counted(progress.shards, 'shard')}"
 
 
 def _worth_repeating(_: Task[Any, Any], __: TaskRun, state: State[Any]) -> bool:

@@ -1,65 +1,17 @@
-"""What is wrong with a job file, in sentences a tired person can act on: the key, what it is, what to write."""
+"""Small things that messages to people are made of."""
 
 from __future__ import annotations
 
-import datetime as dt
 import difflib
-import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from pydantic import BaseModel, ValidationError
-
-_PLAIN: dict[str, str] = {
-    "missing": "is required",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "finite_number": "must be a finite number",
-    "string_type": "must be text",
-    "string_too_short": "must not be empty",
-    "bool_type": "must be true or false",
-    "dict_type": "must be a mapping of name: type",
-    "tuple_type": "must be a list",
-    "too_short": "must not be empty",
-    "literal_error": "must be {expected}",
-    "greater_than": "must be more than {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than_equal": "must be at most {le:g}",
-}
-_OTHER_NAMES: dict[str, str] = {
-    "batch_format": "model.options.batch_format",
-    "compute": "resources.actors",
-    "concurrency": "resources.actors",
-    "fn_constructor_kwargs": "model.options",
-    "input.path": "input.uri",
-    "kwargs": "model.options",
-    "num_actors": "resources.actors",
-    "num_cpus": "resources.cpus",
-    "num_gpus": "resources.gpus",
-    "num_workers": "resources.actors",
-    "output.path": "output.uri",
-    "parallelism": "resources.actors",
-    "retries": "retry.attempts",
-    "workers": "resources.actors",
-}
-"""What Ray Data and others call a key of ours; spelling alone would lead from `concurrency` to `concurrency_limit`."""
-
-_WITHOUT_VALUE = {"missing", "string_too_short", "too_short"}
-_SHOWN_CHARS = 60
+MESSAGE_CHARS = 600
+"""Longest error text an event carries, so that no event outgrows 2 KB."""
 
 
-Sections = Mapping[str, tuple[type[BaseModel], ...]]
-
-
-def sentences(error: ValidationError, sections: Sections, choices: Mapping[str, str]) -> list[str]:
-    """One sentence per fault.
-
-    sections: the model, or models, behind each key that has keys of its own, '' for the file itself. choices: what
-    may be written where a key takes more than one form; `[]` stands for the place in a list.
-    """
-    found = _faults(error, choices)
-    return [_sentence(where, fault, sections, choices) for where, fault in found.items()]
+def counted(number: int, thing: str) -> str:
+    """A number of things: 1 shard, 2 shards."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
@@ -68,91 +20,15 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix + close[0]!r}?" if close else ""
 
 
-def _faults(error: ValidationError, choices: Mapping[str, str]) -> dict[str, Any]:
-    """The first fault of each of the user's keys.
-
-    Where a key takes several forms pydantic reports each: `{min: 3, max: 1}` is also "no whole number". What
-    is said of the form that was meant lies deeper, or comes from that form's own validator.
-    """
-    named = [(_where(fault["loc"], choices), fault) for fault in error.errors()]
-    meant = {
-        key for where, fault in named for key in choices if where.startswith(f"{key}.") or _is_meant(where, key, fault)
-    }
-    found: dict[str, Any] = {}
-    for where, fault in named:
-        if where not in meant or _is_meant(where, where, fault):
-            found.setdefault(where, fault)
-    return found
+def utf8(text: str) -> str:
+    r"""The same with lone surrogates as `\ud83d`: Arrow takes none, and a row's error must not cost its shard."""
+    return text.encode(errors="backslashreplace").decode()
 
 
-def _is_meant(where: str, key: str, fault: Any) -> bool:
-    return where == key and fault["type"] == "value_error"
-
-
-def _where(location: tuple[int | str, ...], choices: Mapping[str, str]) -> str:
-    """The key as a user would write it. Under a choice pydantic names the form, which nobody wrote."""
-    where, previous = "", ""
-    for part in location:
-        if _any_index(previous) not in choices:
-            where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part
-            previous = where
-        else:
-            previous = ""
-    return where
-
-
-def _sentence(where: str, fault: Any, sections: Sections, choices: Mapping[str, str]) -> str:
-    kind = fault["type"]
-    if kind == "value_error":
-        return f"{where}: {fault['ctx']['error']}" if where else str(fault["ctx"]["error"])
-    if kind == "extra_forbidden":
-        return f"unknown key {where!r}{_meant(where, sections)}"
-    if fault["input"] is None:
-        return f"{where}: is empty; give it a value or remove it"
-    return f"{where}: {_must(where, kind, fault, sections, choices)}{_given(kind, fault['input'])}"
-
-
-def _meant(where: str, sections: Sections) -> str:
-    """Which key is meant: what others call so, one spelt like it, or the same of another section; else all known."""
-    section, _, key = where.rpartition(".")
-    known = _keys(section, sections)
-    if other := _OTHER_NAMES.get(where) or _OTHER_NAMES.get(key):
-        return f"; write {other}"
-    if close := nearest(key, known, prefix=f"{section}." if section else ""):
-        return close
-    elsewhere = [f"{other}.{key}" for other in sections if other and key in _keys(other, sections)]
-    return f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else f"; known: {', '.join(known)}"
-
-
-def _must(where: str, kind: str, fault: Any, sections: Sections, choices: Mapping[str, str]) -> str:
-    if choice := choices.get(_any_index(where)):
-        return f"must be {choice}"
-    if kind == "model_type":
-        return f"must be a mapping with the keys {', '.join(_keys(where, sections))}"
-    if kind in _PLAIN:
-        return _PLAIN[kind].format(**fault.get("ctx", {}))
-    return f"{fault['msg'][0].lower()}{fault['msg'][1:]}"
-
-
-def _given(kind: str, value: Any) -> str:
-    if kind in _WITHOUT_VALUE:
-        return ""
-    if isinstance(value, bool):
-        shown = str(value).lower()
-    else:
-        shown = value.isoformat() if isinstance(value, dt.date) else repr(value)
-    if len(shown) > _SHOWN_CHARS:
-        shown = f"{shown[:_SHOWN_CHARS]} …"
-    quotes = kind == "string_type" and not isinstance(value, dict | list)
-    return f", not {shown}" + ("; put it in quotes" if quotes else "")
-
-
-def _keys(section: str, sections: Sections) -> list[str]:
-    models = sections.get(re.sub(r"\[\d+\]", "", section), ())
-    fields = [each for model in models for each in model.model_fields.items()]
-    return list(dict.fromkeys(field.alias or name for name, field in fields if not field.exclude))
-
-
-def _any_index(where: str) -> str:
-    """`checks[3]` as it stands among the choices: `checks[]`."""
-    return re.sub(r"\[\d+\]", "[]", where)
+def clip(text: str) -> str:
+    """Error text short enough for an event, its middle left out."""
+    text = text.strip()
+    if len(text) <= MESSAGE_CHARS:
+        return text
+    half = MESSAGE_CHARS // 2 - 3
+    return f"{text[:half]} … {text[-half:]}"

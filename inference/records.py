@@ -19,9 +19,6 @@ T = TypeVar("T")
 UNKNOWN = -1
 """Row count of a piece whose footer could not be read."""
 
-MESSAGE_CHARS = 600
-"""Longest error text an event carries, so that no event outgrows 2 KB."""
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -88,6 +85,20 @@ class Part:
     rows: int
     size: int
     checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """A row that no attempt could score.
+
+    row: index in the table. error: name of the exception's class. message: clipped to an event's length.
+    traceback: its last lines, for the quarantine file only.
+    """
+
+    row: int
+    error: str
+    message: str
+    traceback: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,15 +204,6 @@ def known(cls: type[T], fields: Mapping[str, Any]) -> T:
     """A frozen record of these fields; unknown ones, of a newer version, are left out."""
     names: Mapping[str, Any] = vars(cls)["__dataclass_fields__"]
     return cls(**{key: value for key, value in fields.items() if key in names})
-
-
-def clip(text: str) -> str:
-    """Error text short enough for an event, its middle left out."""
-    text = text.strip()
-    if len(text) <= MESSAGE_CHARS:
-        return text
-    half = MESSAGE_CHARS // 2 - 3
-    return f"{text[:half]} … {text[-half:]}"
 
 
 def replay_command(job_path: str, run: Sequence[str], shard: Shard, file: str, row: int) -> str:

@@ -40,12 +40,9 @@ from nightjar.inference.storage.faults import (
     fail,
     lose_answer,
 )
-from nightjar.inference.storage.lake import (
-    LakeStorage,
-    RetryingStorage,
-    Storage,
-    join,
-)
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.retrying import RetryingStorage
 
 RUN = "2026-11-19"
 LEASE_S = 3600.0

@@ -12,7 +12,8 @@ from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.publications import Published
 from nightjar.inference.records import Receipt, encode
-from nightjar.inference.storage.lake import LakeStorage, join
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import join
 
 RUN = "2026-11-19"
 SHARDS = tuple("abcdef")

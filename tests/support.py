@@ -27,7 +27,8 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
-from nightjar.inference.storage.lake import LakeStorage, Storage
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage
 
 FLIGHTS = Path(__file__).parent.parent / "examples" / "flights"
 

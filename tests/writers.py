@@ -27,7 +27,8 @@ from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Scored, Verdict
 from nightjar.inference.storage.faults import FaultyStorage, pause
-from nightjar.inference.storage.lake import LakeStorage, Storage
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage
 from support import Lake, Ran, wait_until
 
 SHORT_S = 1.0

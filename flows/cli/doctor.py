@@ -20,9 +20,9 @@ from prefect.settings import PREFECT_API_URL
 from nightjar.flows.cli.listening import listeners, told
 from nightjar.flows.cluster import describe_cluster, named
 from nightjar.flows.cluster.token import readers_of_token, token_file
-from nightjar.flows.pages.display import counted
 from nightjar.flows.prefect_api.api import ask_api, check_limit
 from nightjar.inference.errors import NightjarError
+from nightjar.inference.messages import counted
 from nightjar.inference.predictors.torch import describe_devices
 from nightjar.inference.run.request import RunRequest, check_request, make_request
 from nightjar.inference.run.resume import probe

@@ -9,14 +9,15 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from nightjar.flows.pages.display import counted, duration
 from nightjar.flows.pages.escaping import line, visible
+from nightjar.flows.pages.wording import duration
+from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import Metric, RunLine
 
 if TYPE_CHECKING:
-    from nightjar.flows.backfill import Night
+    from nightjar.flows.outcome import Night
 
 _RUNS = 5
 

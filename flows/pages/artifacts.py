@@ -29,9 +29,9 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from nightjar.flows.pages.advice import aftermath, remedies
-from nightjar.flows.pages.display import counted, describe
 from nightjar.flows.pages.escaping import code, markdown
-from nightjar.flows.pages.summary import notes as left_to_do
+from nightjar.flows.pages.wording import describe, evaluation_lines
+from nightjar.flows.pages.wording import notes as left_to_do
 from nightjar.inference.errors import (
     GateFailed,
     NightjarError,
@@ -40,6 +40,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output.revisions import newest_revision
 from nightjar.inference.run.report import (
@@ -350,19 +351,6 @@ def _summary(request: RunRequest, scored: Scored, verdict: Verdict, state: str, 
         *(_replays(request) if progress.rows_quarantined else []),
     ]
     return "\n".join(lines)
-
-
-def evaluation_lines(metrics: dict[str, Any]) -> list[tuple[str, str]]:
-    """The evaluation as (name, value), empty without a label."""
-    found = metrics.get("evaluation")
-    if not found:
-        return []
-    lines = []
-    if found["auc_roc"] is not None:
-        lines.append(("AUC-ROC", f"{found['auc_roc']:.4f} ± {found['auc_bound']:.4f} over {found['rows']:,} rows"))
-    if found["log_loss"] is not None:
-        lines.append(("log loss", f"{found['log_loss']:.4f}"))
-    return lines
 
 
 def _link(uri: str) -> str:

@@ -15,15 +15,14 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TaskID
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from nightjar.flows.pages.wording import describe, details, shards_done
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.run.report import follow
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.scoring.cuts import FEW
 
 POLL_S = 0.5
 PLAIN_EVERY_S = 10.0
-_QUIET_S = 120.0
 _STEPS = {
     "plan": "planning",
     "load": "loading the model",
@@ -31,56 +30,6 @@ _STEPS = {
     "validate": "validating",
     "publish": "publishing",
 }
-
-
-def describe(progress: Progress, *, running: bool = False) -> str:
-    """One line: shards, rows per second, retries, quarantined; and the time left while the run is `running`."""
-    return ", ".join([_shards(progress), *_details(progress, running)])
-
-
-def _shards(progress: Progress) -> str:
-    return f"{progress.done_shards:,}/{progress.shards:,} shards"
-
-
-def _details(progress: Progress, running: bool) -> list[str]:
-    parts = []
-    if progress.reused_shards:
-        parts.append(f"{progress.reused_shards:,} already done")
-    if progress.rows_per_s:
-        parts.append(f"{progress.rows_per_s:,.0f} rows/s")
-    if progress.failed_attempts:
-        parts.append(counted(progress.failed_attempts, "failed attempt"))
-    if progress.retries:
-        parts.append(f"{counted(progress.retries, 'fault')} overcome in place")
-    if progress.cuts > FEW:
-        parts.append(f"{progress.cuts:,} batches cut")
-    if progress.rows_quarantined:
-        parts.append(f"{progress.rows_quarantined:,} quarantined")
-    if running and progress.last_end and progress.done_shards < progress.shards:
-        parts += _ahead(progress.remaining_s(), time.time() - progress.last_end)
-    return parts
-
-
-def _ahead(left: float | None, since: float) -> list[str]:
-    """The time left; once that is used up, how long ago a shard was done: others are tried again, or stand still."""
-    if left:
-        return [f"about {duration(left) if left >= 10 else f'{max(1, left):.0f} s'} left"]
-    return [f"no shard done for {duration(since)}"] if since >= _QUIET_S else []
-
-
-def counted(number: int, thing: str) -> str:
-    """A number of things: 1 shard, 2 shards."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: 0.4 s, 12 s, 3 min, 2 h 05 min."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 class _Watch:
@@ -169,13 +118,13 @@ def _live(watch: _Watch, console: Console) -> None:
             if progress is None:
                 bar.update(task, description=doing)
                 continue
-            figures.plain = "  " + ", ".join(_details(progress, True))
+            figures.plain = "  " + ", ".join(details(progress, True))
             bar.update(
                 task,
                 description=doing,
                 total=progress.shards,
                 completed=progress.done_shards,
-                shards=_shards(progress),
+                shards=shards_done(progress),
             )
 
 

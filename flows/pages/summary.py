@@ -17,9 +17,10 @@ from nightjar.flows.pages.advice import (
     repeating,
     typed,
 )
-from nightjar.flows.pages.display import counted, describe, duration
 from nightjar.flows.pages.escaping import line
+from nightjar.flows.pages.wording import describe, duration, evaluation_lines, notes
 from nightjar.inference.errors import StorageError
+from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -34,10 +35,10 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import RunLine, Standing, stands
 
 if TYPE_CHECKING:
-    from nightjar.flows.launch import Launched
+    from nightjar.flows.outcome import Launched
     from nightjar.inference.input.discovery import Discovery
     from nightjar.inference.run.replay import Measured, Replayed, Values
-    from nightjar.inference.run.steps import Planned, Publication
+    from nightjar.inference.run.steps import Planned
 
 _FAILURES = 20
 """Failed shards that `status` names; it says how many there are."""
@@ -100,8 +101,6 @@ def _state(launched: Launched) -> str:
 
 def as_text(launched: Launched, total_s: float) -> str:
     """The closing summary: figures, paths, next steps."""
-    from nightjar.flows.pages.artifacts import evaluation_lines
-
     outcome = launched.outcome
     request, scored, progress = outcome.request, outcome.scored, outcome.scored.progress
     folder = revs.revision_uri(request.run_uri, scored.revision)
@@ -137,13 +136,6 @@ def as_text(launched: Launched, total_s: float) -> str:
         *_next_steps(launched),
     ]
     return "\n".join(lines)
-
-
-def notes(publication: Publication) -> list[str]:
-    """What is left to do of a publication that readers see."""
-    left = publication.unfinished
-    untidy = f"published, but not tidied up after; run it again, nothing is scored then: {left}"
-    return [*([untidy] if left else []), *([f"published, but {publication.behind}"] if publication.behind else [])]
 
 
 def _unreported(launched: Launched) -> list[str]:

@@ -19,7 +19,7 @@ from prefect.states import Completed, Failed
 from nightjar.inference.errors import ClusterError, NightjarError
 
 if TYPE_CHECKING:
-    from nightjar.flows.nightly import Outcome
+    from nightjar.flows.outcome import Outcome
 
 
 @dataclass

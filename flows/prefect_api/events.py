@@ -16,7 +16,7 @@ from nightjar.inference.run.report import lost
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
-    from nightjar.flows.nightly import Outcome
+    from nightjar.flows.outcome import Outcome
 
 PUBLISHED = "nightjar.run.published"
 FAILED = "nightjar.run.failed"

@@ -40,7 +40,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.records import known
-from nightjar.inference.storage.lake import Storage
+from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.yamlvalues import mapping
 
 _SCORING_VERSION = 1

@@ -26,8 +26,8 @@ from nightjar.inference.errors import (
     RunFailed,
     StorageError,
 )
-from nightjar.inference.storage.lake import Storage, is_local, join
 from nightjar.inference.storage.local import storage_error
+from nightjar.inference.storage.protocol import Storage, is_local, join
 
 COPIED_BYTES = 64 << 20
 """Local files are copied, the smallest first, while together they take at most this; the others are linked."""

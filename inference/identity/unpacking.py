@@ -23,7 +23,7 @@ from nightjar.inference.identity.snapshots import (
     Snapshot,
     inside,
 )
-from nightjar.inference.storage.lake import Storage, is_local
+from nightjar.inference.storage.protocol import Storage, is_local
 
 Stamp = tuple[int, ...]
 """Size, modification and change time, inode and device of a file: no write leaves all of them as they were."""

@@ -25,7 +25,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.sources import forms, parquet, unsupported
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.lake import (
+from nightjar.inference.storage.protocol import (
     Entry,
     Storage,
     is_local,

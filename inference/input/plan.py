@@ -28,7 +28,7 @@ from nightjar.inference.records import (
     shard_of,
     split,
 )
-from nightjar.inference.storage.lake import same_version
+from nightjar.inference.storage.versions import same_version
 
 DECODED_BYTES = 128 * 1024 * 1024
 SHARDS_PER_ACTOR = 8

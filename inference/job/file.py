@@ -35,8 +35,8 @@ from nightjar.inference.job.model import (
     fill,
     is_dated,
 )
-from nightjar.inference.messages import sentences
-from nightjar.inference.records import clip
+from nightjar.inference.job.sentences import sentences
+from nightjar.inference.messages import clip
 
 _LATER = {
     "models": "scoring several models in one read is not supported yet; write one job per model",

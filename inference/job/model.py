@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import string
+from fractions import Fraction
 from itertools import takewhile
 from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
@@ -168,6 +169,14 @@ class Resources(_Model):
     def max_actors(self) -> int:
         """The most actors the pool may grow to."""
         return self.actors.max if isinstance(self.actors, ActorRange) else self.actors
+
+
+def budget_rows(share: float, rows: int) -> int:
+    """How many of `rows` a share of them is: as the share was written, rounded down.
+
+    0.001 × 1000 is 1: the decimal that the user wrote counts, not the binary fraction next to it.
+    """
+    return int(Fraction(repr(float(share))) * rows)
 
 
 class Retry(_Model):

@@ -17,7 +17,8 @@ from nightjar.inference.errors import (
     JobError,
     Terminated,
 )
-from nightjar.inference.records import clip, known
+from nightjar.inference.messages import clip
+from nightjar.inference.records import known
 
 FAILED, REJECTED, STOPPED = "failed", "rejected", "stopped"
 BEFORE_IT_BEGINS = {"start", "discover"}

@@ -35,7 +35,8 @@ from nightjar.inference.records import (
     decode,
     known,
 )
-from nightjar.inference.storage.lake import RetryingStorage, Storage, join
+from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.retrying import RetryingStorage
 
 LEASE_S = 10.0
 """A writer from which no segment appears for this long, on the observer's own clock, may be replaced."""

@@ -8,7 +8,6 @@ from itertools import count, takewhile
 from typing import Any
 
 from nightjar.inference.records import known
-from nightjar.inference.scoring import cuts
 from nightjar.inference.witness import Collection, Seen, sentences
 from nightjar.inference.witness.packages import (
     States,
@@ -20,6 +19,9 @@ from nightjar.inference.witness.packages import (
     states_as_json,
     states_from_json,
 )
+
+FEW_CUTS = 3
+"""So many batches cut in a run are not worth a word."""
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ class Remarks:
         loaded = added(self.loaded, from_json(self.tried)) if self.unproven else self.loaded
         return (
             *self.preflight,
-            *cuts.note(batches_cut),
+            *cut_batches(batches_cut),
             *_others(changes(loaded)),
             *sentences(self.outside.all()),
         )
@@ -124,4 +126,14 @@ def _others(found: list[str]) -> list[str]:
     return [
         f"packages changed since this run was begun, and what is scored stays: {', '.join(found)}; `identity.packages` "
         "makes them count"
+    ]
+
+
+def cut_batches(batches: int) -> list[str]:
+    """What to say of a run in which so many batches were cut: nothing, where they were few."""
+    if batches <= FEW_CUTS:
+        return []
+    return [
+        f"{batches:,} batches failed and were scored in parts, which takes longer; see the errors in the quarantine, "
+        "and where it is empty, whether the predictor can take batches of this size"
     ]

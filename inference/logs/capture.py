@@ -26,7 +26,8 @@ from nightjar.inference.logs.logbook import Book, Mark, keep
 from nightjar.inference.logs.masking import Masks
 from nightjar.inference.logs.printed import NOTE, Line, write
 from nightjar.inference.records import Started
-from nightjar.inference.storage.lake import LakeStorage, Storage
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage
 
 POLL_S = 0.25
 EVERY_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)

@@ -20,7 +20,7 @@ from nightjar.inference.logs.printed import (
     write,
 )
 from nightjar.inference.records import known
-from nightjar.inference.storage.lake import Storage
+from nightjar.inference.storage.protocol import Storage
 
 PART_CHARS = 32_768
 SPAN_BYTES = 8_192

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
-from nightjar.inference.storage.lake import Storage
+from nightjar.inference.storage.protocol import Storage
 
 MASK = "***"
 

@@ -25,7 +25,7 @@ from nightjar.inference.ledger.ledger import (
     replay,
 )
 from nightjar.inference.records import Failed, known
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.protocol import Storage, join
 
 LAST = 5
 """So many of a failed shard's last lines stand beside it."""

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import xxhash
 
 from nightjar.inference.job.model import LINEAGE, Job
+from nightjar.inference.messages import utf8
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.records import Part
-from nightjar.inference.scoring.microbatches import RowFailure, utf8
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.records import Part, RowFailure
 from nightjar.inference.storage.objectfile import PART
+from nightjar.inference.storage.protocol import Storage, join
 
 METRICS_KEY = b"nightjar.metrics"
 SHARD_KEY = b"nightjar.shard"

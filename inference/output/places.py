@@ -24,7 +24,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output.publications import Published, Snapshot
 from nightjar.inference.output.writing import Notes
 from nightjar.inference.storage import local as localstore
-from nightjar.inference.storage.lake import Storage, is_local, join
+from nightjar.inference.storage.protocol import Storage, is_local, join
 
 FILES = "files.json"
 VIEW = "view.sql"

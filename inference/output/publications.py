@@ -26,7 +26,7 @@ from nightjar.inference.ledger.ledger import LedgerWriter
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.records import known
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.protocol import Storage, join
 
 _MAX_TRIES = 100
 

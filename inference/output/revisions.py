@@ -23,7 +23,7 @@ from nightjar.inference.ledger.ledger import (
 from nightjar.inference.output.outcomes import outcomes, part_names
 from nightjar.inference.output.parts import part_name
 from nightjar.inference.records import Part, Receipt, encode
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.protocol import Storage, join
 
 _COPIES = 16
 _WINDOW = 512

@@ -15,7 +15,7 @@ from nightjar.inference.arrow_types import value_bytes
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.model import Job
-from nightjar.inference.storage.lake import is_local
+from nightjar.inference.storage.protocol import is_local
 
 LOOK_S = 5.0
 """Seconds between two looks."""

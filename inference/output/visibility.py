@@ -15,7 +15,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.publications import Origin, Published, Snapshot
 from nightjar.inference.records import known
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.protocol import Storage, join
 
 _MAX_TRIES = 100
 _READERS = 16

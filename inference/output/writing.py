@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from nightjar.inference.errors import Missing
 from nightjar.inference.ledger.holders import Writer, is_dead, this_writer
 from nightjar.inference.records import known
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.protocol import Storage, join
 
 _GONE_AFTER = dt.timedelta(days=7)
 """How old the note of a process on another machine must be: none stands still for so long, and writes then."""

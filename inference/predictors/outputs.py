@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import OutputInvalid
-from nightjar.inference.predictors.batches import (
+from nightjar.inference.predictors.arrays import (
     Array,
     columns,
     is_series,

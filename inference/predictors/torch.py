@@ -16,7 +16,7 @@ from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tr
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
-from nightjar.inference.predictors.batches import (
+from nightjar.inference.predictors.arrays import (
     NUMERIC,
     Array,
     columns,

@@ -19,7 +19,7 @@ import psutil
 
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.ledger.holders import has_ended
-from nightjar.inference.records import clip
+from nightjar.inference.messages import clip
 
 _GRACE_S = 10.0
 """How long `wait` waits for what the user's code does when a process ends, and for the threads it left."""

@@ -12,7 +12,7 @@ from nightjar.inference.ledger.ledger import Ledger, LedgerWriter, open_epoch
 from nightjar.inference.output.revisions import newest_number, revision_uri
 from nightjar.inference.records import known
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.storage.lake import Storage
+from nightjar.inference.storage.protocol import Storage
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.protocol import Storage, join
 
 _NOTES = "not-begun"
 _MAX_TRIES = 10

@@ -27,14 +27,9 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.records import Piece, Shard
 from nightjar.inference.run.child import Child, WorkLost
-from nightjar.inference.run.request import RunRequest, identity_of
+from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.resume import identity_of_plan
-from nightjar.inference.scoring.assignment import (
-    WorkerSpec,
-    batch_rows,
-    open_scorer,
-    worker_spec,
-)
+from nightjar.inference.scoring.assignment import WorkerSpec, batch_rows, open_scorer
 from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.values import row_values

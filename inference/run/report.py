@@ -17,11 +17,12 @@ from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.logs.printed import last_lines, tail
+from nightjar.inference.messages import clip
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.outcomes import lines, outcomes, part_names
-from nightjar.inference.records import Failed, clip
+from nightjar.inference.records import Failed
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.protocol import Storage, join
 
 MAX_LINES = 300
 """Lines of any table shown to a person; the complete record is `shards-<epoch>.parquet` and the ledger."""

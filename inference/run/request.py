@@ -30,19 +30,16 @@ from nightjar.inference.input.discovery import (
     usual_schema,
 )
 from nightjar.inference.job.file import load_job
-from nightjar.inference.job.model import Job, fill, is_dated
+from nightjar.inference.job.model import Job, budget_rows, fill, is_dated
 from nightjar.inference.ledger.ledger import LEASE_S
 from nightjar.inference.messages import nearest
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.parts import output_schema
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.archive import inspect_program
-from nightjar.inference.storage.lake import (
-    LakeStorage,
-    Storage,
-    is_local,
-    join,
-)
+from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage, is_local, join
 from nightjar.inference.validation.contradictions import check_label_and_gates
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -99,6 +96,11 @@ class RunRequest:
     def place(self) -> list[str]:
         """The options that name the place of this run's publications, where each night has one of its own."""
         return ["--date", self.date] if self.dated else []
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """This run as the commands take it that are about one run: its name, and its place if that must be said."""
+        return (self.run_id, *self.place)
 
     @property
     def run_uri(self) -> str:
@@ -312,3 +314,31 @@ def _check_places(request: RunRequest) -> None:
     with suppress(Missing):
         request.storage.stat(target)
         raise JobError(f"output.uri: {target} is a file; write a folder")
+
+
+def worker_spec(
+    request: RunRequest,
+    schema: pa.Schema,
+    *,
+    revision: str = "",
+    epoch: int = 0,
+    segment: int = 0,
+    rows: int = 0,
+) -> WorkerSpec:
+    """What a request's workers are sent. Without a revision nothing can be written, only scored.
+
+    schema: all columns of the input. rows: of the whole run, from which its budget of lost rows follows.
+    """
+    return WorkerSpec(
+        job=request.job,
+        job_path=request.job_path,
+        run=request.words,
+        revision=revision,
+        storage=request.storage,
+        schema=read_schema(request.job, schema),
+        epoch=epoch,
+        segment=segment,
+        budget=budget_rows(request.job.retry.max_quarantined, rows),
+        scoring=request.scoring,
+        cache=request.cache,
+    )

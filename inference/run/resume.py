@@ -22,12 +22,9 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import known
 from nightjar.inference.run.lease import tenure
 from nightjar.inference.run.request import RunRequest, record_run
-from nightjar.inference.storage.lake import (
-    Storage,
-    join,
-    probe_conditional_writes,
-    same_version,
-)
+from nightjar.inference.storage.lake import probe_conditional_writes
+from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.versions import same_version
 
 
 def claim(request: RunRequest) -> None:

@@ -22,8 +22,9 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.job.model import Job
+from nightjar.inference.messages import clip
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
-from nightjar.inference.records import Piece, clip
+from nightjar.inference.records import Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.microbatches import Scored, Scorer
 from nightjar.inference.scoring.preflight import (
@@ -36,7 +37,7 @@ from nightjar.inference.scoring.preflight import (
     try_places,
 )
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.storage.lake import Storage
+from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates import column_gates_of
 from nightjar.inference.values import shown
 

@@ -23,7 +23,7 @@ from nightjar.inference.output.publications import Published
 from nightjar.inference.records import known
 from nightjar.inference.run import reasons
 from nightjar.inference.run.report import follow
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.protocol import Storage, join
 
 SILENT = "silent"
 """How a run stands whose writer, on another machine, gives no sign of life: gone, hanging, or between two steps."""

@@ -49,6 +49,7 @@ from nightjar.inference.run.request import (
     check_columns,
     check_request,
     identity_of,
+    worker_spec,
 )
 from nightjar.inference.run.resume import (
     claim,
@@ -71,7 +72,7 @@ from nightjar.inference.run.samples import (
     sample_notes,
 )
 from nightjar.inference.run.waiting import awaited
-from nightjar.inference.scoring.assignment import WorkerSpec, worker_spec
+from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, samples
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
@@ -207,7 +208,9 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     outside.refuse(request.job, loaded.outside)
     warnings = [*_told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
     warnings += witness.sentences(loaded.outside)
-    warnings += [gate.sentence for gate in judge_input(request, discovery) if not gate.passed]
+    warnings += [
+        gate.sentence for gate in judge_input(request.storage, request.job, request.date, discovery) if not gate.passed
+    ]
     if lacking := awaited(request.storage, request.job):
         warnings.append(f"a run begun now would be {lacking.sentence}")
     if discovery.unread:
@@ -268,7 +271,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         progress = progress_of(writer, made)
         campaign = Campaign(made, spec, writer, identity.fingerprint, progress, listener, _only(request, made))
         listener(progress)
-        gates.enforce(judge_input(request, discovery))
+        gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
         loaded = _preflight(spec, made, writer, progress, listener)
         outside.learn(request.job, loaded, _told(request, loaded), writer)
@@ -311,12 +314,12 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         rescored = _rescore(request, discovery, uri, table, writer)
         metrics = Metrics.from_bytes(audited.metrics)
         evidence = gates.Evidence(
-            found(request, discovery),
+            found(request.storage, request.job, request.date, discovery),
             shards=len(made),
             rows_in=audited.rows_in,
             rows_quarantined=audited.rows_quarantined,
             columns=metrics.columns,
-            offenders=with_replays(request, table, audited.offenders),
+            offenders=with_replays(request.job_path, request.words, table, audited.offenders),
             rescored=rescored,
         )
         results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))
@@ -326,7 +329,18 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         shown = metrics.results()
         identity = identity_of(request, discovery.schema)
         name, digest, listed = write_manifest(
-            request, scored.revision, identity, writer, uri, table, audited, shown, results, rescored
+            request.job,
+            request.run_id,
+            request.date,
+            scored.revision,
+            identity,
+            writer,
+            uri,
+            table,
+            audited,
+            shown,
+            results,
+            rescored,
         )
         return Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, time.time() - began)
 

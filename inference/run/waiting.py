@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from nightjar.inference.errors import GateFailed, Missing, Transient
 from nightjar.inference.input.discovery import input_folder, matching_files
 from nightjar.inference.job.model import Job, Wait
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import GateResult
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0

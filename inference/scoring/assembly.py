@@ -13,13 +13,14 @@ from nightjar.inference.output import parts as sink
 from nightjar.inference.records import (
     Part,
     Piece,
+    RowFailure,
     Shard,
     replay_command,
 )
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.cuts import Cuts
-from nightjar.inference.scoring.microbatches import RowFailure, Scored
-from nightjar.inference.storage.lake import Storage
+from nightjar.inference.scoring.microbatches import Scored
+from nightjar.inference.storage.protocol import Storage
 
 
 class Assembly:

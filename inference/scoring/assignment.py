@@ -23,13 +23,12 @@ from nightjar.inference.identity.unpacking import (
     watched,
 )
 from nightjar.inference.job.model import Job
+from nightjar.inference.messages import clip
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
-from nightjar.inference.records import Shard, clip
-from nightjar.inference.run.request import RunRequest
+from nightjar.inference.records import Shard
 from nightjar.inference.scoring.microbatches import auto_batch_rows
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.storage.lake import Storage
-from nightjar.inference.validation.gates import budget_rows
+from nightjar.inference.storage.protocol import Storage
 
 
 @dataclass(frozen=True)
@@ -55,34 +54,6 @@ class WorkerSpec:
     scoring: ScoringSet
     cache: str
     own_process: bool = True
-
-
-def worker_spec(
-    request: RunRequest,
-    schema: pa.Schema,
-    *,
-    revision: str = "",
-    epoch: int = 0,
-    segment: int = 0,
-    rows: int = 0,
-) -> WorkerSpec:
-    """What a request's workers are sent. Without a revision nothing can be written, only scored.
-
-    schema: all columns of the input. rows: of the whole run, from which its budget of lost rows follows.
-    """
-    return WorkerSpec(
-        job=request.job,
-        job_path=request.job_path,
-        run=(request.run_id, *request.place),
-        revision=revision,
-        storage=request.storage,
-        schema=read_schema(request.job, schema),
-        epoch=epoch,
-        segment=segment,
-        budget=budget_rows(request.job.retry.max_quarantined, rows),
-        scoring=request.scoring,
-        cache=request.cache,
-    )
 
 
 @dataclass(frozen=True, slots=True)

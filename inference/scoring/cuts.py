@@ -16,9 +16,6 @@ ALLOWED = 16
 SHARE = 0.5
 """As many for each batch scored whole: an attempt in which each batch fails once, and its halves do not, goes on."""
 
-FEW = 3
-"""So many batches cut in a run are not worth a word."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
@@ -73,13 +70,3 @@ class Cuts:
             f"the predictor fails for batches of more than one row: {where} together raise {batch.why}; each row alone "
             "is scored. Mend how it takes a batch, or set model.batch_size: 1"
         )
-
-
-def note(batches: int) -> list[str]:
-    """What to say of a run in which so many batches were cut: nothing, where they were few."""
-    if batches <= FEW:
-        return []
-    return [
-        f"{batches:,} batches failed and were scored in parts, which takes longer; see the errors in the quarantine, "
-        "and where it is empty, whether the predictor can take batches of this size"
-    ]

@@ -25,7 +25,8 @@ from nightjar.inference.errors import (
     OverBudget,
     ProcessSpoilt,
 )
-from nightjar.inference.records import clip
+from nightjar.inference.messages import clip, utf8
+from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.cuts import Cuts
 
 Scorer = Callable[[pa.Table], dict[str, pa.Array]]
@@ -36,20 +37,6 @@ TRACEBACK_CHARS = 2048
 
 _FRAMES = 12
 _NO_ROWS = range(0)
-
-
-@dataclass(frozen=True, slots=True)
-class RowFailure:
-    """A row that no attempt could score.
-
-    row: index in the table. error: name of the exception's class. message: clipped to an event's length.
-    traceback: its last lines, for the quarantine file only.
-    """
-
-    row: int
-    error: str
-    message: str
-    traceback: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,11 +283,6 @@ def _raised(error: Exception) -> _Raised:
     with contextlib.suppress(Exception):
         said = str(error)
     return _Raised(_is_memory(error), utf8(type(error).__name__), clip(utf8(said)), _tail(utf8("".join(lines))))
-
-
-def utf8(text: str) -> str:
-    r"""The same with lone surrogates as `\ud83d`: Arrow takes none, and a row's error must not cost its shard."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def _is_memory(error: Exception) -> bool:

@@ -22,9 +22,10 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.input.sources import parquet
+from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
-from nightjar.inference.records import Piece, clip
+from nightjar.inference.records import Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.cuts import Cuts
 from nightjar.inference.scoring.microbatches import (

@@ -26,6 +26,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.ledger.ledger import Ledger
+from nightjar.inference.messages import clip
 from nightjar.inference.output import parts as sink
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import (
@@ -36,8 +37,8 @@ from nightjar.inference.records import (
     Part,
     Piece,
     Receipt,
+    RowFailure,
     Started,
-    clip,
 )
 from nightjar.inference.scoring import memory
 from nightjar.inference.scoring.assembly import Assembly
@@ -48,15 +49,10 @@ from nightjar.inference.scoring.assignment import (
     batch_rows,
     open_scorer,
 )
-from nightjar.inference.scoring.microbatches import (
-    BatchSize,
-    RowFailure,
-    Scored,
-    score_table,
-)
+from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.watchdog import Watchdog
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
 
 

@@ -1,4 +1,4 @@
-"""Buckets of S3, GCS and Azure through obstore. Behind `storage`, which imports this when a URI needs it.
+"""Buckets of S3, GCS and Azure through obstore. Behind `lake`, which imports this when a URI needs it.
 
 A call that is one request is tried again here: so each fault is counted, what is known of an earlier try of a
 creation is not lost, and what is not idempotent (a bulk delete) is tried again, too. Of a call that is many
@@ -26,8 +26,9 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.storage.lake import Entry, Names, StorageSettings
+from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.objectfile import PART, ObjectFile
+from nightjar.inference.storage.protocol import Entry, Names
 from nightjar.inference.storage.retrying import (
     Overcome,
     Patience,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config
     from typing_extensions import Buffer
 
-    from nightjar.inference.storage.lake import Keys
+    from nightjar.inference.storage.credentials import Keys
 
 _UNLIMITED = 10_000
 """Retries by obstore: time is to limit them, not their number."""

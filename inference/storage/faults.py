@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nightjar.inference.errors import Transient
-from nightjar.inference.storage.lake import Entry, Names, Storage
+from nightjar.inference.storage.protocol import Entry, Names, Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Local files as objects: whole, durable, never half-written. Behind `storage`, which dispatches here.
+"""Local files as objects: whole, durable, never half-written. Behind `lake`, which dispatches here.
 
 A new object is a temporary file in its own folder, synced, then given its name in one step: `link`, which
 refuses a name that exists, or `rename`, which replaces it. It is not listed, and its name holds the object's,
@@ -26,12 +26,8 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.storage.lake import (
-    Entry,
-    Names,
-    join,
-    local_version,
-)
+from nightjar.inference.storage.protocol import Entry, Names, join
+from nightjar.inference.storage.versions import local_version
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""An object as a file: which bytes to fetch for what is read. How they are fetched is `objectstore`'s business."""
+"""An object as a file: which bytes to fetch for what is read. How they are fetched is `bucket`'s business."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Trying again what may pass. Part of `storage`, which exports `RetryingStorage`.
+"""Trying again what may pass. `RetryingStorage` adds patience and counts to any storage.
 
-A fault is overcome where it is met: a request to a bucket by `objectstore`, for `StorageSettings.retry_s`;
+A fault is overcome where it is met: a request to a bucket by `bucket`, for `StorageSettings.retry_s`;
 anything else that raises `Transient` by `RetryingStorage`, some number of times. The two do not multiply:
 `RetryingStorage` begins no try later than `within_s` after the first, and a bucket that was out of reach for
 its whole `retry_s` has used that up.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
-    from nightjar.inference.storage.lake import Entry, Names, Storage
+    from nightjar.inference.storage.protocol import Entry, Names, Storage
 
 T = TypeVar("T")
 Overcome = Callable[[], None]

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job.model import LINEAGE, Job
+from nightjar.inference.messages import clip
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.parts import (
     SHARD_KEY,
@@ -25,8 +26,7 @@ from nightjar.inference.output.parts import (
     read_metrics,
     read_part,
 )
-from nightjar.inference.records import clip
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.offenders import Finder, Offenders
 from nightjar.inference.validation.offenders import join as join_offenders
 

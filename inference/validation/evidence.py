@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from nightjar.inference.errors import Missing
 from nightjar.inference.input.discovery import Discovery
-from nightjar.inference.job.model import RowsCheck
+from nightjar.inference.job.model import Job, RowsCheck
 from nightjar.inference.output import publications as publish
-from nightjar.inference.run.request import RunRequest
-from nightjar.inference.storage.lake import Storage
+from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates import (
     Evidence,
     Found,
@@ -18,16 +17,19 @@ from nightjar.inference.validation.gates import (
 )
 
 
-def found(request: RunRequest, discovery: Discovery) -> Found:
-    """The whole input as it was found, also where the run is limited; the last night only if a check asks for it."""
-    compares = any(isinstance(check, RowsCheck) and check.rows.against for check in request.job.checks)
-    last = last_night(request.storage, request.output, request.date) if compares else None
+def found(storage: Storage, job: Job, date: str, discovery: Discovery) -> Found:
+    """The whole input as it was found, also where the run is limited; the last night only if a check asks for it.
+
+    date: the logical date of the run.
+    """
+    compares = any(isinstance(check, RowsCheck) and check.rows.against for check in job.checks)
+    last = last_night(storage, job.output.uri, date) if compares else None
     return Found(discovery.files.num_rows, discovery.rows, discovery.unreadable, last)
 
 
-def judge_input(request: RunRequest, discovery: Discovery) -> tuple[GateResult, ...]:
+def judge_input(storage: Storage, job: Job, date: str, discovery: Discovery) -> tuple[GateResult, ...]:
     """The verdicts of the gates on the input, before anything is scored."""
-    return evaluate(input_gates(request.job), Evidence(found(request, discovery)))
+    return evaluate(input_gates(job), Evidence(found(storage, job, date, discovery)))
 
 
 def last_night(storage: Storage, output: str, date: str) -> LastNight | None:

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.identity.identity import Identity
+from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.ledger import LedgerWriter
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
-from nightjar.inference.run.request import RunRequest
-from nightjar.inference.storage.lake import join
+from nightjar.inference.storage.protocol import join
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.rescore import Rescored
@@ -25,7 +25,9 @@ LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "torch", "numpy", "pandas", "pr
 
 
 def write_manifest(
-    request: RunRequest,
+    job: Job,
+    run_id: str,
+    date: str,
     revision: int,
     identity: Identity,
     writer: LedgerWriter,
@@ -43,12 +45,12 @@ def write_manifest(
     shards_name = f"shards-{epoch:06d}.parquet"
     storage.create(join(uri, shards_name), shards)
     manifest = {
-        "job": request.job.name,
-        "run_id": request.run_id,
-        "date": request.date,
+        "job": job.name,
+        "run_id": run_id,
+        "date": date,
         "revision": revision,
         "fingerprint": identity.fingerprint,
-        "input": request.job.input.uri,
+        "input": job.input.uri,
         "identity": identity.job,
         "code": {"digest": identity.code_digest, "files": identity.code},
         "model": {"digest": identity.model_digest, "files": identity.model},
@@ -65,7 +67,7 @@ def write_manifest(
         },
         "shards": {"file": shards_name, "checksum": checksum(shards), "size": len(shards)},
         "audit": {
-            "cover": "every row index" if request.job.output.lineage else "row counts (output.lineage is false)",
+            "cover": "every row index" if job.output.lineage else "row counts (output.lineage is false)",
             "shards": audited.shards,
             "checksums": "xxh3-128",
             "rescored": asdict(rescored) if rescored else None,
@@ -78,7 +80,7 @@ def write_manifest(
     raw = json.dumps(manifest, indent=1).encode()
     name = f"manifest-{epoch:06d}.json"
     storage.create(join(uri, name), raw)
-    folder = f"runs/{request.run_id}/r{revision}"
+    folder = f"runs/{run_id}/r{revision}"
     return f"{folder}/{name}", checksum(raw), f"{folder}/{shards_name}"
 
 

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.job.model import LINEAGE, Job
+from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
-from nightjar.inference.records import clip, replay_command
-from nightjar.inference.run.request import RunRequest
+from nightjar.inference.records import replay_command
 from nightjar.inference.validation.gates import ColumnGate, Offender, column_gates_of
 from nightjar.inference.validation.gates.verdict import number
 
@@ -94,17 +94,21 @@ def _planned(line: dict[str, Any], index: int) -> tuple[str, int]:
     raise AssertionError(f"shard {line['shard']} has no row {index} more")
 
 
-def with_replays(request: RunRequest, table: pa.Table, offenders: Mapping[str, tuple[Offender, ...]]) -> Offenders:
-    """The offenders with the commands that score their rows again. table: the run's `outcomes.OUTCOMES`."""
+def with_replays(
+    job_path: str, run: tuple[str, ...], table: pa.Table, offenders: Mapping[str, tuple[Offender, ...]]
+) -> Offenders:
+    """The offenders with the commands that score their rows again.
+
+    run: as `replay` takes it, see `replay_command`. table: the run's `outcomes.OUTCOMES`.
+    """
     wanted = pa.array(sorted({offender.shard for found in offenders.values() for offender in found}), pa.string())
     lines = outcomes.lines(table.filter(pc.is_in(table["shard"], value_set=wanted)))
     shards = {line["shard"]: shard_of_line(line) for line in lines}
-    run = (request.run_id, *request.place)
 
     def replayed(offender: Offender) -> Offender:
         if offender.row < 0:
             return offender
         shard = shards[offender.shard]
-        return replace(offender, replay=replay_command(request.job_path, run, shard, offender.file, offender.row))
+        return replace(offender, replay=replay_command(job_path, run, shard, offender.file, offender.row))
 
     return {key: tuple(map(replayed, found)) for key, found in offenders.items()}

@@ -28,14 +28,16 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.job.model import LINEAGE
+from nightjar.inference.messages import clip
 from nightjar.inference.output.parts import read_part
 from nightjar.inference.predictors import Scorer, input_columns
-from nightjar.inference.records import Shard, clip
+from nightjar.inference.records import RowFailure, Shard
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import WorkerSpec, batch_rows, open_scorer
-from nightjar.inference.scoring.microbatches import BatchSize, RowFailure, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, score_table
 from nightjar.inference.scoring.watchdog import Watchdog
-from nightjar.inference.storage.lake import RetryingStorage, Storage, join
+from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.retrying import RetryingStorage
 
 
 @dataclass

@@ -15,7 +15,7 @@ from nightjar.inference.errors import StorageError, Transient
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
-from nightjar.inference.storage.lake import Storage, join
+from nightjar.inference.storage.protocol import Storage, join
 
 LOOK_S = 1.0
 

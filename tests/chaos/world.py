@@ -17,7 +17,8 @@ from pathlib import Path
 import psutil
 
 from driver import Victim, running, tree
-from nightjar.inference.storage.lake import LakeStorage, StorageSettings
+from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Process, quiet_ports, s3_process
 from support import Lake, leaves_nothing, wait_until
 

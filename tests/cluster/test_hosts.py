@@ -25,7 +25,8 @@ import yaml
 import hosts as network
 from hosts import Host
 from nightjar.inference.output import publications as publish
-from nightjar.inference.storage.lake import LakeStorage, StorageSettings
+from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.lake import LakeStorage
 from s3 import weed
 from support import GATE, Lake, permit, wait_until
 

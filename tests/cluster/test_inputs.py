@@ -24,7 +24,8 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.sources import forms
 from nightjar.inference.output import publications as publish
 from nightjar.inference.run.report import RunReport
-from nightjar.inference.storage.lake import LakeStorage, StorageSettings
+from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server
 from support import Lake
 

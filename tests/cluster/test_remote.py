@@ -32,7 +32,8 @@ from prefect.concurrency.sync import concurrency
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 import pages
-from nightjar.inference.storage.lake import LakeStorage, StorageSettings
+from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server
 from support import GATE, Lake, command, nightjar, permit, wait_until
 

@@ -43,8 +43,10 @@ from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
+from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage, pause, tear
-from nightjar.inference.storage.lake import LakeStorage, StorageSettings, join
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import join
 from s3 import S3Server, weed
 from support import Lake, Ran, run_steps
 from writers import SHORT_S, assert_published_once

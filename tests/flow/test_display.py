@@ -12,13 +12,8 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from commands import DATE, Partial, Watched
-from nightjar.flows.pages.display import (
-    POLL_S,
-    _Clock,
-    _Watch,
-    describe,
-    duration,
-)
+from nightjar.flows.pages.display import POLL_S, _Clock, _Watch
+from nightjar.flows.pages.wording import describe, duration
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
 from nightjar.inference.ledger.progress import Progress

@@ -16,7 +16,8 @@ import yaml
 from commands import DATE, Flights
 from nightjar.inference.errors import AlreadyExists, JobError
 from nightjar.inference.run import steps as run
-from nightjar.inference.storage.lake import LakeStorage, StorageSettings
+from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server
 from support import FLIGHTS, Lake, command
 

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from commands import DATE
-from nightjar.inference.storage.lake import LakeStorage, StorageSettings
+from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server
 from support import Lake, command, leaves_nothing, marked
 

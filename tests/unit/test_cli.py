@@ -38,7 +38,7 @@ def test_a_run_is_named_in_one_way_everywhere() -> None:
 
 INTERRUPTED = """
 import atexit, os, signal, time
-from nightjar.flows import cli
+from nightjar.flows.cli import main as cli
 from nightjar.inference.errors import Interrupted
 from typer import Abort
 

@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.flows.pages.display import describe
+from nightjar.flows.pages.wording import describe
 from nightjar.inference.errors import BatchesBroken
 from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.ledger.remarks import FEW_CUTS, cut_batches
 from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.cuts import (
     ALLOWED,
-    FEW,
     Cuts,
-    note,
 )
 from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
 from nightjar.inference.scoring.preflight import Loaded, samples, try_model
@@ -212,7 +211,7 @@ def test_a_receipt_of_before_has_no_cuts() -> None:
     assert (progress.done_shards, progress.cuts) == (1, 0)
 
 
-@pytest.mark.parametrize(("cuts", "said"), [(0, False), (FEW, False), (FEW + 1, True)])
+@pytest.mark.parametrize(("cuts", "said"), [(0, False), (FEW_CUTS, False), (FEW_CUTS + 1, True)])
 def test_a_person_is_told_when_more_than_a_few_batches_were_cut(cuts: int, said: bool) -> None:
-    assert bool(note(cuts)) == said
+    assert bool(cut_batches(cuts)) == said
     assert ("batches cut" in describe(Progress(shards=2, cuts=cuts))) == said

@@ -15,7 +15,8 @@ from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.publications import Published
 from nightjar.inference.run import steps as run
-from nightjar.inference.storage.lake import LakeStorage, join
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import join
 from nightjar.inference.validation.evidence import last_night
 from nightjar.inference.validation.gates import LastNight
 from support import Lake

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nightjar.inference.job.model import budget_rows
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import parts as sink
@@ -11,7 +12,6 @@ from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, read_s
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.validation.gates import budget_rows
 from support import Lake
 
 

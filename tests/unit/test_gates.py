@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.model import Job, budget_rows
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.gates import (
@@ -22,7 +22,6 @@ from nightjar.inference.validation.gates import (
     Found,
     GateResult,
     LastNight,
-    budget_rows,
     enforce,
     evaluate,
     gates_of,

@@ -24,7 +24,8 @@ from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.job.file import MAX_BYTES, load_job, parse_job
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.lake import LakeStorage, StorageSettings
+from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
 JOB: dict[str, Any] = {

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,90 @@ def imports(path: Path) -> Iterator[str]:
                 yield str(first.value)
 
 
+ORDER = {
+    "inference": (
+        "run",
+        "engine",
+        "validation",
+        "scoring",
+        "output",
+        "logs",
+        "ledger",
+        "witness",
+        "identity",
+        "metrics",
+        "predictors",
+        "input",
+        "job",
+        "storage",
+        "values",
+        "arrow_types",
+        "yamlvalues",
+        "records",
+        "messages",
+        "errors",
+    ),
+    "flows": (
+        "cli",
+        "serving",
+        "backfill",
+        "launch",
+        "nightly",
+        "waiting",
+        "pages",
+        "prefect_api",
+        "cluster",
+        "outcome",
+    ),
+}
+"""The rooms of each package from top to bottom: each imports from those below it and from itself, never from above."""
+
+
+def modules(package: str) -> dict[str, Path]:
+    """Dotted name below the package → file."""
+    found = {}
+    for path in (ROOT / package).rglob("*.py"):
+        parts = path.relative_to(ROOT / package).with_suffix("").parts
+        found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+def edges(package: str) -> set[tuple[str, str]]:
+    """Which module of the package imports which other one; also for types alone, and inside functions."""
+    known, prefix = modules(package), f"nightjar.{package}"
+    pairs = set()
+    for module, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{prefix}."):
+                folder = str(node.module).removeprefix(prefix).removeprefix(".")
+                named = (f"{folder}.{alias.name}".removeprefix(".") for alias in node.names)
+                pairs |= {(module, name if name in known else folder) for name in named}
+    return pairs
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_every_room_has_its_place_in_the_order(package: str) -> None:
+    assert {name.partition(".")[0] for name in modules(package)} - {""} == set(ORDER[package])
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_no_room_imports_from_above(package: str) -> None:
+    rank = {room: place for place, room in enumerate(ORDER[package])}
+    above = [pair for pair in edges(package) if rank[pair[0].partition(".")[0]] > rank[pair[1].partition(".")[0]]]
+    assert not above
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
+    graph: dict[str, set[str]] = {}
+    for module, other in edges(package):
+        graph.setdefault(module, set()).add(other)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
+
+
 def importers(room: str, module: str) -> set[str]:
     """The files of a room that import a module or anything below it."""
     files = (ROOT / room).rglob("*.py")
@@ -45,12 +130,16 @@ def importers(room: str, module: str) -> set[str]:
         ("inference", "prefect", set()),
         ("inference", "prefect_ray", set()),
         ("inference", "nightjar.flows", set()),
-        ("inference", "ray", {f"inference/engine/{name}.py" for name in ("capacity", "gathering", "passes", "tasks")}),
+        (
+            "inference",
+            "ray",
+            {f"inference/engine/ray/{name}.py" for name in ("capacity", "gathering", "passes", "tasks")},
+        ),
         ("inference", "ray.data", {"inference/engine/ray/passes.py"}),
         ("inference", "torch", {"inference/predictors/torch.py"}),
-        ("inference", "boto3", {"inference/storage/lake.py"}),
-        ("inference", "botocore", {"inference/storage/lake.py"}),
-        ("inference", "obstore", {"inference/storage/lake.py", "inference/storage/bucket.py"}),
+        ("inference", "boto3", {"inference/storage/credentials.py"}),
+        ("inference", "botocore", {"inference/storage/credentials.py"}),
+        ("inference", "obstore", {"inference/storage/credentials.py", "inference/storage/bucket.py"}),
         (
             "flows",
             "ray",

@@ -35,7 +35,8 @@ from nightjar.inference.ledger.ledger import (
 from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
-from nightjar.inference.storage.lake import LakeStorage, Storage
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage
 from support import wait_until
 
 LONG_S = 3600.0

@@ -32,7 +32,8 @@ from nightjar.inference.ledger.ledger import (
     replay,
 )
 from nightjar.inference.records import Failed, encode
-from nightjar.inference.storage.lake import LakeStorage, join
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import join
 
 OTHER_RUN = 3
 """The place at which no driver stands, but another run of the job that publishes at once."""

@@ -41,8 +41,10 @@ from nightjar.inference.logs.printed import (
 )
 from nightjar.inference.records import Failed, Started, encode
 from nightjar.inference.run.report import RunReport, printed_last
+from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage, fail
-from nightjar.inference.storage.lake import LakeStorage, Storage, StorageSettings
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage
 from support import Lake, wait_until
 
 WORKER = """

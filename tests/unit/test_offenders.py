@@ -81,7 +81,8 @@ class Night:
         request, audited = self.lake.request(), self.audited()
         columns = Metrics.from_bytes(audited.metrics).columns
         table = pa.Table.from_pylist(self.lines, schema=OUTCOMES)
-        evidence = Evidence(Found(5, 1), columns=columns, offenders=with_replays(request, table, audited.offenders))
+        replayed = with_replays(request.job_path, request.words, table, audited.offenders)
+        evidence = Evidence(Found(5, 1), columns=columns, offenders=replayed)
         return {gate.name: gate for gate in evaluate(column_gates_of(request.job), evidence)}
 
 

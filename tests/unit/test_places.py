@@ -29,14 +29,10 @@ from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.publications import Origin, Published, Snapshot
 from nightjar.inference.storage import faults
+from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage
-from nightjar.inference.storage.lake import (
-    LakeStorage,
-    Storage,
-    StorageSettings,
-    is_local,
-    join,
-)
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage, is_local, join
 from s3 import S3Server, weed
 from support import Lake
 

@@ -23,7 +23,8 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job, arrow_type
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
 from nightjar.inference.predictors.archive import inspect_program
-from nightjar.inference.predictors.batches import to_batch, to_numpy
+from nightjar.inference.predictors.arrays import to_numpy
+from nightjar.inference.predictors.batches import to_batch
 from nightjar.inference.predictors.outputs import normalise, to_arrow
 
 F32 = pa.float32()

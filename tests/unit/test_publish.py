@@ -33,7 +33,8 @@ from nightjar.inference.records import (
 )
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
-from nightjar.inference.storage.lake import LakeStorage, Storage, join
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage, join
 
 LONG_S = 3600.0
 

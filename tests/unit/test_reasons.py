@@ -73,7 +73,8 @@ def killed(lake: Lake) -> None:
     """A process of its own opens the ledger, and is killed."""
     code = (
         "import os, signal; from nightjar.inference.ledger.ledger import open_epoch; "
-        "from nightjar.inference.storage.lake import LakeStorage; from nightjar.inference.ledger.holders import this_writer; "
+        "from nightjar.inference.storage.lake import LakeStorage; "
+        "from nightjar.inference.ledger.holders import this_writer; "
         f"open_epoch(LakeStorage(), {str(lake.revision())!r}, this_writer('score')); "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -21,11 +21,11 @@ from nightjar.inference.errors import (
     OverBudget,
     ProcessSpoilt,
 )
+from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.microbatches import (
     TRACEBACK_CHARS,
     Ahead,
     BatchSize,
-    RowFailure,
     Scored,
     auto_batch_rows,
     score_table,

@@ -32,7 +32,8 @@ from nightjar.inference.identity.snapshots import (
     verify,
 )
 from nightjar.inference.identity.unpacking import place_code, place_model
-from nightjar.inference.storage.lake import Entry, LakeStorage
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Entry
 from support import wait_until
 
 STORAGE = LakeStorage()

@@ -20,7 +20,8 @@ from nightjar.inference.records import (
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import FaultyStorage, pause
-from nightjar.inference.storage.lake import LakeStorage, Storage
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage
 from support import Lake
 
 OVER = threading.Event()

@@ -18,7 +18,8 @@ import pytest
 import stopped
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import publications as publish
-from nightjar.inference.storage.lake import LakeStorage, join
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import join
 
 ENDS_S = 60
 """Whoever is awake ends within this time, on a busy machine, too."""

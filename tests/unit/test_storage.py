@@ -25,21 +25,18 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.storage import faults
+from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage
-from nightjar.inference.storage.lake import (
+from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes
+from nightjar.inference.storage.local import storage_error
+from nightjar.inference.storage.protocol import (
     Entry,
-    LakeStorage,
-    RetryingStorage,
     Storage,
-    StorageSettings,
     is_local,
     join,
-    local_version,
-    probe_conditional_writes,
-    same_version,
-    untouched,
 )
-from nightjar.inference.storage.local import storage_error
+from nightjar.inference.storage.retrying import RetryingStorage
+from nightjar.inference.storage.versions import local_version, same_version, untouched
 
 ODD = ["a b", "ünïcode 日本", "day=1", "50%", "a%20b", "#1", "a+b&c", "who?", "a:b", "[x]{y}*", 'it\'s "so"', "a\\b"]
 

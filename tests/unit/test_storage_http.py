@@ -46,14 +46,10 @@ from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.lake import (
-    LakeStorage,
-    RetryingStorage,
-    Storage,
-    StorageSettings,
-    join,
-    probe_conditional_writes,
-)
+from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes
+from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.retrying import RetryingStorage
 from s3 import S3Server, weed
 from support import wait_until
 

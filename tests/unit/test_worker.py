@@ -33,7 +33,8 @@ from nightjar.inference.storage.faults import (
     fail,
     pause,
 )
-from nightjar.inference.storage.lake import LakeStorage, Storage
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage
 from support import Lake
 
 SUSPECT = Attempt(2, crumbs=True)

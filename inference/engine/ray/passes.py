@@ -27,11 +27,11 @@ from nightjar.inference.engine import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray.gathering import capture, gather
 from nightjar.inference.errors import PassEnded, ProcessSpoilt
 from nightjar.inference.input.plan import shard_of_line
+from nightjar.inference.messages import clip
 from nightjar.inference.records import (
     Crumb,
     Event,
     Failed,
-    clip,
     decode,
     encode,
 )

@@ -18,7 +18,8 @@ from nightjar.inference.engine.ray.capacity import alive, fits, total
 from nightjar.inference.engine.ray.gathering import capture, gather
 from nightjar.inference.errors import JobError, NightjarError, RunFailed
 from nightjar.inference.job.model import Job
-from nightjar.inference.records import Piece, clip
+from nightjar.inference.messages import clip
+from nightjar.inference.records import Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import (
     Loaded,
@@ -26,7 +27,7 @@ from nightjar.inference.scoring.preflight import (
     observed,
     try_model,
 )
-from nightjar.inference.storage.lake import Storage
+from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.validation.rescore import rescore as rescore_shards

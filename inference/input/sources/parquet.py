@@ -18,8 +18,9 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.sources import forms
 from nightjar.inference.records import UNKNOWN, Piece
-from nightjar.inference.storage.lake import Storage, is_local, untouched
 from nightjar.inference.storage.local import storage_error
+from nightjar.inference.storage.protocol import Storage, is_local
+from nightjar.inference.storage.versions import untouched
 
 SUFFIXES = (".parquet", ".pq")
 _TEXT_BYTES = 16

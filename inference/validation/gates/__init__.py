@@ -19,7 +19,6 @@ from nightjar.inference.validation.gates.always import (
     Complete,
     Quarantine,
     Rescore,
-    budget_rows,
 )
 from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
 from nightjar.inference.validation.gates.column import ColumnGate, column_gates
@@ -44,7 +43,6 @@ __all__ = [
     "InputGate",
     "LastNight",
     "Offender",
-    "budget_rows",
     "column_gates_of",
     "enforce",
     "evaluate",

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
-from nightjar.inference.validation.gates.verdict import Evidence, GateResult, counted
-
-
-def budget_rows(share: float, rows: int) -> int:
-    """How many of `rows` a share of them is: as the share was written, rounded down.
-
-    0.001 × 1000 is 1: the decimal that the user wrote counts, not the binary fraction next to it.
-    """
-    return int(Fraction(repr(float(share))) * rows)
+from nightjar.inference.job.model import budget_rows
+from nightjar.inference.messages import counted
+from nightjar.inference.validation.gates.verdict import Evidence, GateResult
 
 
 @dataclass(frozen=True, slots=True)

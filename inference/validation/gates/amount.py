@@ -9,12 +9,8 @@ from fractions import Fraction
 from typing import Literal
 
 from nightjar.inference.job.model import FilesCheck, Limits, RowsCheck
-from nightjar.inference.validation.gates.verdict import (
-    Evidence,
-    Found,
-    GateResult,
-    counted,
-)
+from nightjar.inference.messages import counted
+from nightjar.inference.validation.gates.verdict import Evidence, Found, GateResult
 
 
 class InputGate(ABC):

@@ -8,15 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nightjar.inference.job.model import ColumnCheck
+from nightjar.inference.job.model import ColumnCheck, budget_rows
+from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState
-from nightjar.inference.validation.gates.always import budget_rows
-from nightjar.inference.validation.gates.verdict import (
-    Evidence,
-    GateResult,
-    counted,
-    number,
-)
+from nightjar.inference.validation.gates.verdict import Evidence, GateResult, number
 
 _WORDS = {"min": "smallest", "max": "greatest"}
 _KINDS = {

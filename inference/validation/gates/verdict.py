@@ -121,8 +121,3 @@ def number(value: int | float) -> str:
     """Short where that is exact, so that a value just past its limit never reads the same as the limit."""
     short = f"{value:.12g}"
     return short if float(short) == value else repr(value)
-
-
-def counted(count: int, thing: str) -> str:
-    """1 row, 2 rows."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"

@@ -1,0 +1,62 @@
+"""What a run, a command and a night of a backfill came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nightjar.inference.messages import counted
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.steps import Publication, Scored, Verdict
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run."""
+
+    request: RunRequest
+    scored: Scored
+    verdict: Verdict
+    publication: Publication
+    discover_s: float = 0.0
+
+    @property
+    def sentence(self) -> str:
+        """How the run ended, for one line."""
+        progress, number = self.scored.progress, self.publication.number
+        done = f"published as #{number}" if number else "validated, not published"
+        if self.scored.finished:
+            done = f"nothing to score: published before, as #{number}"
+        lost = f", {progress.rows_quarantined:,} quarantined" if progress.rows_quarantined else ""
+        return f"{done}: {progress.rows_out:,} of {progress.rows:,} rows{lost}, {counted(progress.shards, 'shard')}"
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A finished run, and how long it took to start Prefect and Ray (side by side), in seconds.
+
+    ray: the cluster that was named.
+    unreported: why Prefect's API does not know how the run ended, if it was away by then.
+    """
+
+    outcome: Outcome
+    prefect_s: float
+    ray_s: float
+    api_url: str
+    own_api: bool
+    unreported: str = ""
+    ray: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """What became of one night. state: published, skipped (it was published before), rolled back or failed."""
+
+    date: str
+    state: str
+    rows: int = 0
+    said: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether readers see the night."""
+        return self.state in {"published", "skipped"}

@@ -1,0 +1,84 @@
+"""Figures in words: how far a run is, how long something took, what a publication still lacks."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.ledger.remarks import FEW_CUTS
+from nightjar.inference.messages import counted
+
+if TYPE_CHECKING:
+    from nightjar.inference.run.steps import Publication
+
+
+_QUIET_S = 120.0
+"""No shard done for so long is worth a word."""
+
+
+def describe(progress: Progress, *, running: bool = False) -> str:
+    """One line: shards, rows per second, retries, quarantined; and the time left while the run is `running`."""
+    return ", ".join([shards_done(progress), *details(progress, running)])
+
+
+def shards_done(progress: Progress) -> str:
+    """3/24 shards."""
+    return f"{progress.done_shards:,}/{progress.shards:,} shards"
+
+
+def details(progress: Progress, running: bool) -> list[str]:
+    """What else there is to say of a run's progress, each for itself."""
+    parts = []
+    if progress.reused_shards:
+        parts.append(f"{progress.reused_shards:,} already done")
+    if progress.rows_per_s:
+        parts.append(f"{progress.rows_per_s:,.0f} rows/s")
+    if progress.failed_attempts:
+        parts.append(counted(progress.failed_attempts, "failed attempt"))
+    if progress.retries:
+        parts.append(f"{counted(progress.retries, 'fault')} overcome in place")
+    if progress.cuts > FEW_CUTS:
+        parts.append(f"{progress.cuts:,} batches cut")
+    if progress.rows_quarantined:
+        parts.append(f"{progress.rows_quarantined:,} quarantined")
+    if running and progress.last_end and progress.done_shards < progress.shards:
+        parts += _ahead(progress.remaining_s(), time.time() - progress.last_end)
+    return parts
+
+
+def _ahead(left: float | None, since: float) -> list[str]:
+    """The time left; once that is used up, how long ago a shard was done: others are tried again, or stand still."""
+    if left:
+        return [f"about {duration(left) if left >= 10 else f'{max(1, left):.0f} s'} left"]
+    return [f"no shard done for {duration(since)}"] if since >= _QUIET_S else []
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 0.4 s, 12 s, 3 min, 2 h 05 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def notes(publication: Publication) -> list[str]:
+    """What is left to do of a publication that readers see."""
+    left = publication.unfinished
+    untidy = f"published, but not tidied up after; run it again, nothing is scored then: {left}"
+    return [*([untidy] if left else []), *([f"published, but {publication.behind}"] if publication.behind else [])]
+
+
+def evaluation_lines(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    """The evaluation as (name, value), empty without a label."""
+    found = metrics.get("evaluation")
+    if not found:
+        return []
+    lines = []
+    if found["auc_roc"] is not None:
+        lines.append(("AUC-ROC", f"{found['auc_roc']:.4f} ± {found['auc_bound']:.4f} over {found['rows']:,} rows"))
+    if found["log_loss"] is not None:
+        lines.append(("log loss", f"{found['log_loss']:.4f}"))
+    return lines
