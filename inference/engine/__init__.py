@@ -1,11 +1,36 @@
-"""The one owner of Ray in this package: what a cluster has room for, passes over an actor pool, tasks beside them.
+"""Engines: where shards are scored and audited. A new one is one module and one line in `ENGINES`."""
 
-Workers import what they run, and nothing here that they do not need: of these only `passes` knows Ray Data.
-"""
+from __future__ import annotations
 
-TICK_S = 0.5
-"""How often whoever waits for the cluster is told that nothing happened."""
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-NO_EVENT = 3
-"""What goes without any event for so many times `retry.stall_s` is ended: reading, one micro-batch and writing may
-each take that long, and workers end what takes longer."""
+from nightjar.inference.engine.protocol import Engine
+
+RAY, LOCAL = "ray", "local"
+
+
+def _ray() -> Engine:
+    from nightjar.inference.engine.ray.engine import RayEngine
+
+    return RayEngine()
+
+
+def _local() -> Engine:
+    from nightjar.inference.engine.local import LocalEngine
+
+    return LocalEngine()
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {RAY: _ray, LOCAL: _local}
+"""Name → how to make one; each imports what it needs when it is made."""
+
+
+@contextmanager
+def opened(name: str) -> Iterator[Engine]:
+    """An engine for one step of a run."""
+    engine = ENGINES[name]()
+    try:
+        yield engine
+    finally:
+        engine.close()

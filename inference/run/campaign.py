@@ -15,7 +15,7 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.engine.ray.passes import run_pass
+from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import (
     Fenced,
     InputChanged,
@@ -70,6 +70,7 @@ class Campaign:
 
     plan: Plan
     spec: WorkerSpec
+    engine: Engine
     writer: LedgerWriter
     fingerprint: str
     progress: Progress
@@ -190,7 +191,7 @@ class Campaign:
         crumbs: dict[str, Crumb] = {}
         started = 0
         ended = ""
-        events = run_pass(self.spec, table, attempts)
+        events = self.engine.run_pass(self.spec, table, attempts)
         try:
             for batch in events:
                 for event in batch:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from nightjar.inference.engine import ENGINES, RAY
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity.identity import (
     NO_CODE,
@@ -57,6 +58,7 @@ class RunRequest:
     shards: score no others (of those that are missing); empty for all.
     lease_s: how long another writer must be silent before this one replaces it.
     dated: output.uri has {date}, so that each night has publications of its own.
+    engine: where shards are scored and audited: a name in `engine.ENGINES`.
     """
 
     job: Job
@@ -73,6 +75,7 @@ class RunRequest:
     cache: str = str(CACHE)
     lease_s: float = LEASE_S
     dated: bool = False
+    engine: str = RAY
 
     @property
     def output(self) -> str:
@@ -121,6 +124,7 @@ def make_request(
     scores: bool = True,
     moment: dt.datetime | None = None,
     shards: tuple[str, ...] = (),
+    engine: str = RAY,
 ) -> RunRequest:
     """Read the job file and settle which run of it is meant.
 
@@ -132,6 +136,8 @@ def make_request(
     Raises:
         JobError: the job file, date or run id is wrong.
     """
+    if engine not in ENGINES:
+        raise JobError(f"--engine {engine!r}: choose one of {', '.join(ENGINES)}" + nearest(engine, ENGINES))
     path = Path(job_path).absolute()
     job = load_job(path)
     storage = storage or LakeStorage.from_environment(job.input.uri, job.output.uri, job.model.path or "")
@@ -163,6 +169,7 @@ def make_request(
         publish=publish and not limit,
         shards=shards,
         dated=is_dated(job.output.uri),
+        engine=engine,
     )
 
 

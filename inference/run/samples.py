@@ -32,9 +32,8 @@ from nightjar.inference.scoring.preflight import (
     WRITES,
     Loaded,
     calls,
-    load_worker,
     score_sample,
-    try_places,
+    try_model,
 )
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
@@ -149,14 +148,10 @@ def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
     return notes
 
 
-def examine(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
-    """`trial.try_model`; once the model works somewhere, what it makes of every place, and of one whole batch."""
-    worker = load_worker(spec)
-    if isinstance(worker, str):
-        yield worker
-        return
+def examine(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
+    """`try_model`; once the model works somewhere, what it makes of every place, and of one whole batch."""
     step: Loaded | str = Loaded(worker.scorer.device)
-    for step in try_places(worker, places, last):
+    for step in try_model(worker, places, last):
         yield step
     if isinstance(step, Loaded) and not step.sample_error:
         for step in _look(worker, places):

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference import witness
-from nightjar.inference.engine.ray import tasks
-from nightjar.inference.engine.ray.capacity import check_cluster
+from nightjar.inference.engine import opened
+from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import (
     AuditFailed,
     Held,
@@ -200,9 +200,10 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     probe(request)
     check_space(request.job, request.output, discovery, discovery.rows)
     made = make_plan(discovery, request.job, "")
-    check_cluster(request.job, descriptors=made.table.nbytes)
     spec = worker_spec(request, discovery.schema, rows=discovery.rows)
-    loaded = tasks.preflight(spec, samples(made), examine)
+    with opened(request.engine) as engine:
+        engine.check(request.job, descriptors=made.table.nbytes)
+        loaded = engine.preflight(spec, samples(made), examine)
     sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
     refuse_broken(request.job, sampled)
     outside.refuse(request.job, loaded.outside)
@@ -256,7 +257,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
     if newest and not newest.sealed and number != newest.number:
         retire(request, newest)
     uri = revs.revision_uri(request.run_uri, number)
-    with tenure(request, uri, "score", keep=True) as writer:
+    with tenure(request, uri, "score", keep=True) as writer, opened(request.engine) as engine:
         if writer.state.intent is not None:
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)
@@ -269,11 +270,11 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
             rows=made.rows,
         )
         progress = progress_of(writer, made)
-        campaign = Campaign(made, spec, writer, identity.fingerprint, progress, listener, _only(request, made))
+        campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, listener, _only(request, made))
         listener(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
-        loaded = _preflight(spec, made, writer, progress, listener)
+        loaded = _preflight(engine, spec, made, writer, progress, listener)
         outside.learn(request.job, loaded, _told(request, loaded), writer)
         campaign.run()
         started = (campaign.first_event_at or time.time()) - began
@@ -302,16 +303,19 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
     uri = revs.revision_uri(request.run_uri, scored.revision)
     if scored.finished:
         return replace(_published_verdict(request, scored), seconds=time.time() - began)
-    with tenure(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer:
+    with (
+        tenure(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer,
+        opened(request.engine) as engine,
+    ):
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
         assert made is not None
         made = limited(made, request)
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
             raise ShardsFailed(f"{absent} of {len(made)} shards have no result", absent, len(made))
-        audited = _audit(request, uri, table, writer, listener, scored.progress)
+        audited = _audit(engine, request, uri, table, writer, listener, scored.progress)
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
-        rescored = _rescore(request, discovery, uri, table, writer)
+        rescored = _rescore(engine, request, discovery, uri, table, writer)
         metrics = Metrics.from_bytes(audited.metrics)
         evidence = gates.Evidence(
             found(request.storage, request.job, request.date, discovery),
@@ -420,26 +424,34 @@ def _only(request: RunRequest, made: Plan) -> frozenset[str]:
     return frozenset(request.shards)
 
 
-def _preflight(spec: WorkerSpec, made: Plan, writer: LedgerWriter, progress: Progress, listener: Listener) -> Loaded:
+def _preflight(
+    engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWriter, progress: Progress, listener: Listener
+) -> Loaded:
     """Try labels and model, unless nothing is left to score."""
     left = next((shard for shard in made.shards() if shard.id not in writer.state.committed), None)
     if left is None:
         return Loaded("")
     places = samples(made)
     check_labels(spec.storage, spec.job, spec.schema, places, all_alike=True)
-    check_cluster(spec.job, descriptors=made.table.nbytes)
+    engine.check(spec.job, descriptors=made.table.nbytes)
     doing = {"t": "doing", "step": "load"}
     writer.append([doing])
     progress.fold(doing)
     listener(progress)
-    return tasks.preflight(spec, places)
+    return engine.preflight(spec, places)
 
 
 def _audit(
-    request: RunRequest, uri: str, table: pa.Table, writer: LedgerWriter, listener: Listener, progress: Progress
+    engine: Engine,
+    request: RunRequest,
+    uri: str,
+    table: pa.Table,
+    writer: LedgerWriter,
+    listener: Listener,
+    progress: Progress,
 ) -> Audited:
     audited: Audited | None = None
-    for step in tasks.audit(request.storage, uri, request.job, table):
+    for step in engine.audit(request.storage, uri, request.job, table):
         writer.check()
         listener(progress)
         audited = step or audited
@@ -448,7 +460,7 @@ def _audit(
 
 
 def _rescore(
-    request: RunRequest, discovery: Discovery, uri: str, table: pa.Table, writer: LedgerWriter
+    engine: Engine, request: RunRequest, discovery: Discovery, uri: str, table: pa.Table, writer: LedgerWriter
 ) -> Rescored | None:
     """Score a sample again, if the job asks for it."""
     share = request.job.audit.rescore
@@ -456,7 +468,7 @@ def _rescore(
         return None
     spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
     rescored: Rescored | None = None
-    for step in tasks.rescore(spec, sample(table, share, uri)):
+    for step in engine.rescore(spec, sample(table, share, uri)):
         writer.check()
         rescored = step or rescored
     return rescored

@@ -26,7 +26,6 @@ from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.records import Piece
-from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.cuts import Cuts
 from nightjar.inference.scoring.microbatches import (
     Ahead,
@@ -71,44 +70,37 @@ def samples(plan: Plan) -> list[Piece]:
     return [shard_of_line(line).pieces[0] for line in plan.table.take(known.take(at)).to_pylist()] if at else []
 
 
-Trial = Callable[[WorkerSpec, Sequence[Piece], bool], Iterator["Loaded | str"]]
-"""`try_model`, or what does as much and more."""
+Trial = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded | str"]]
+"""`try_model`, or what does as much and more: what is known after each step, or what is wrong with the model."""
 
 
-def observed(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
-    """The same trial, in a process of its own; with what was noticed there, and at last the packages it loaded."""
-    outcome: Loaded | str = ""
+def observed(
+    trial: Trial, load: Callable[[], ShardWorker], places: Sequence[Piece], last: bool = False
+) -> Iterator[Loaded | str]:
+    """Load the model, then the trial: with what is noticed meanwhile, and at last the packages that are loaded.
+
+    A model that cannot be loaded is a sentence.
+    """
     with witness.closely():
-        for outcome in trial(spec, places, last):
+        try:
+            worker = load()
+        except NightjarError as error:
+            yield clip(str(error).removeprefix("model.uses: ").removeprefix("model.path: "))
+            return
+        outcome: Loaded | str = ""
+        for outcome in trial(worker, places, last):
             yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
         if isinstance(outcome, Loaded):
             yield replace(outcome, outside=witness.seen(), packages=as_json(loaded_packages(witness.data())))
 
 
-def try_model(spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
-    """Runs in a worker. Yields `Loaded` once the model is there and again once it scored, or what is wrong.
+def try_model(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
+    """Yields `Loaded` before and after a place of the input is scored, or what is wrong with the model.
 
     The next place is tried only if nothing at all can be scored at those before: a bad file is no bad model; and
     once more where rows fail together that can be scored, which may have been an accident. last: try the last rows
     there, not the first.
     """
-    worker = load_worker(spec)
-    if isinstance(worker, str):
-        yield worker
-    else:
-        yield from try_places(worker, places, last)
-
-
-def load_worker(spec: WorkerSpec) -> ShardWorker | str:
-    """The model, loaded; or why it cannot be."""
-    try:
-        return ShardWorker(spec)
-    except NightjarError as error:
-        return clip(str(error).removeprefix("model.uses: ").removeprefix("model.path: "))
-
-
-def try_places(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
-    """The rest of `try_model`, once the model is loaded."""
     spec, device = worker.spec, worker.scorer.device
     unread, broken, refused = "", "", []
     for place, piece in enumerate(places):

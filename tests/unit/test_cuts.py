@@ -140,7 +140,7 @@ def score(batch):
 
 
 def tried(lake: Lake) -> list[Loaded | str]:
-    return list(try_model(lake.worker_spec(), samples(lake.planned())))
+    return list(try_model(ShardWorker(lake.worker_spec()), samples(lake.planned())))
 
 
 def test_preflight_refuses_a_predictor_that_fails_for_more_than_one_row(lake: Lake) -> None:

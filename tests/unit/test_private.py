@@ -315,5 +315,5 @@ def score(batch):
 def test_a_predictor_that_writes_into_its_batch_is_told_so(lake: Lake, own: str, notes: tuple[str, ...]) -> None:
     lake.ready()
     lake.write_model(IN_PLACE.format(own=own))
-    *_, last = try_model(lake.worker_spec(), samples(lake.planned()))
+    *_, last = try_model(ShardWorker(lake.worker_spec()), samples(lake.planned()))
     assert last == Loaded("cpu", notes=notes)

@@ -22,6 +22,7 @@ from nightjar.inference.run.samples import (
     sample_notes,
 )
 from nightjar.inference.scoring.preflight import Loaded, samples
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
@@ -30,7 +31,7 @@ def looked(lake: Lake, source: str, **changes: Any) -> Sampled:
     """What the worker says at last of a lake of four files."""
     lake.write_model(source)
     lake.ready(**changes)
-    *_, last = examine(lake.worker_spec(), samples(lake.planned()))
+    *_, last = examine(ShardWorker(lake.worker_spec()), samples(lake.planned()))
     assert isinstance(last, Examined), last
     return last.sampled
 
@@ -90,7 +91,7 @@ def test_rows_that_fail_files_that_do_and_what_is_not_finite_are_notes(lake: Lak
     odd = lake.folder / "data" / "part-00.parquet"
     places = samples(lake.planned())
     pq.write_table(pq.read_table(odd).drop_columns("x"), odd)
-    *_, last = examine(lake.worker_spec(), places)
+    *_, last = examine(ShardWorker(lake.worker_spec()), places)
     assert isinstance(last, Examined)
     found = last.sampled
     assert (found.rows, found.failed, len(found.unread)) == (6 * 32, 1, 2)
@@ -108,7 +109,7 @@ def test_a_gate_that_the_sample_fails_is_a_note(lake: Lake) -> None:
     """Of an output and of a carried column, over all places; nothing is published in the morning if it stays so."""
     lake.write_model()
     lake.ready(checks=[{"column": "score", "max": 14000}, {"column": "id", "min": 0, "max": 5}])
-    *_, last = examine(lake.worker_spec(), samples(lake.planned()))
+    *_, last = examine(ShardWorker(lake.worker_spec()), samples(lake.planned()))
     assert isinstance(last, Examined)
     gates = [note.partition(": ")[0] for note in last.notes]
     assert gates == ["score.max does not pass on the sample", "id.max does not pass on the sample"]
@@ -122,7 +123,7 @@ def test_a_batch_that_no_row_explains_is_a_note_if_it_is_in_one_file(lake: Lake)
     return {"score": x}"""
     lake.write_model(SOMETIMES.format(body=body))
     lake.ready()
-    *_, last = examine(lake.worker_spec(), samples(lake.planned()))
+    *_, last = examine(ShardWorker(lake.worker_spec()), samples(lake.planned()))
     assert isinstance(last, Examined)
     assert (last.sampled.broken, last.sampled.failed) == ((), 0)
     (note,) = last.notes
@@ -131,7 +132,7 @@ def test_a_batch_that_no_row_explains_is_a_note_if_it_is_in_one_file(lake: Lake)
 
 
 def examined(lake: Lake) -> list[Loaded | str]:
-    return list(examine(lake.worker_spec(), samples(lake.planned())))
+    return list(examine(ShardWorker(lake.worker_spec()), samples(lake.planned())))
 
 
 def test_one_batch_is_as_large_as_the_workers(lake: Lake) -> None:

@@ -7,13 +7,12 @@ finite and lose nothing but what died: with Ray's defaults, a row that kills its
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import json
 import logging
 import os
-import queue
-import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
@@ -23,8 +22,9 @@ import pyarrow as pa
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext
 
-from nightjar.inference.engine import NO_EVENT, TICK_S
+from nightjar.inference.engine.protocol import NO_EVENT
 from nightjar.inference.engine.ray.gathering import capture, gather
+from nightjar.inference.engine.stream import streamed
 from nightjar.inference.errors import PassEnded, ProcessSpoilt
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.messages import clip
@@ -45,7 +45,6 @@ BUFFERED = 64
 FEW = 4
 """So many suspects share one actor: Ray Data takes each crumb at once from one, at 10 Hz from several."""
 LAST_WORDS_S = 1.0
-_CLOSING_S = 5.0
 
 
 class _Sealed:
@@ -133,8 +132,8 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
     most = 1 if any(attempt.singly for attempt in attempts) or (suspects and len(blocks) <= FEW) else need.max_actors
     _configure(spec.job.retry.stall_s, buffered=1 if suspects else BUFFERED)
     try:
-        for events in _stream(_pass(spec, blocks, most, suspects)):
-            yield [decode(json.loads(text)) for text in events]
+        for batch in streamed(functools.partial(_arrived, _pass(spec, blocks, most, suspects))):
+            yield [] if batch is None else [decode(json.loads(text)) for text in batch["event"].to_pylist()]
     finally:
         # A task that lost its process leaves its exception in a reference cycle with the pool. Until that is
         # collected the pool's actors live on and hold their CPUs, and the next pass waits for these for ever.
@@ -165,40 +164,12 @@ def _pass(spec: WorkerSpec, blocks: list[pa.Table], most: int, suspects: bool) -
     )
 
 
-def _stream(dataset: Any) -> Generator[list[str], None, None]:
-    """The dataset's events, read in a thread so that the driver can tick while nothing happens."""
-    arrived: queue.Queue[list[str] | Exception | None] = queue.Queue(maxsize=256)
-    closed = threading.Event()
-
-    def consume() -> None:
-        try:
-            for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-                arrived.put(batch["event"].to_pylist())
-                if closed.is_set():
-                    return
-            arrived.put(None)
-        except Exception as error:  # noqa: BLE001 (raised again where the events are wanted)
-            arrived.put(error)
-
-    thread = threading.Thread(target=consume, daemon=True, name="nightjar-events")
-    thread.start()
+def _arrived(dataset: Any) -> Iterator[Any]:
+    """The blocks of events, as they come."""
     try:
-        while True:
-            try:
-                item = arrived.get(timeout=TICK_S)
-            except queue.Empty:
-                yield []
-                continue
-            if item is None:
-                return
-            if isinstance(item, Exception):
-                raise PassEnded(f"Ray ended the pass: {clip(str(item))}") from item
-            yield item
-    finally:
-        closed.set()
-        while not arrived.empty():
-            arrived.get_nowait()
-        thread.join(_CLOSING_S)
+        yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    except Exception as error:
+        raise PassEnded(f"Ray ended the pass: {clip(str(error))}") from error
 
 
 def _configure(stall_s: float, buffered: int) -> None:

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nightjar.inference.engine import NO_EVENT, TICK_S
+from nightjar.inference.engine.blocks import audit_blocks
+from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray.capacity import alive, fits, total
 from nightjar.inference.engine.ray.gathering import capture, gather
 from nightjar.inference.errors import JobError, NightjarError, RunFailed
@@ -27,14 +29,11 @@ from nightjar.inference.scoring.preflight import (
     observed,
     try_model,
 )
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.validation.rescore import rescore as rescore_shards
-
-AUDIT_BLOCKS = 256
-AUDIT_SHARDS = 32
-"""At least so many blocks an audit has, and at most so many shards a block: each has the same time to end."""
 
 
 def preflight(spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_model) -> Loaded:
@@ -95,7 +94,7 @@ def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = F
 
 def _captured(trial: Trial, spec: WorkerSpec, places: list[Piece], last: bool) -> Iterator[Any]:
     logs = capture(spec)
-    yield from observed(trial, spec, places, last)
+    yield from observed(trial, partial(ShardWorker, spec), places, last)
     logs.close()
 
 
@@ -121,7 +120,7 @@ def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iter
         RunFailed: the cluster lost its tasks again and again, or let none of them end for `NO_EVENT` × `stall_s`.
     """
     audit_task = ray.remote(num_cpus=1)(_audit_lines)
-    waiting = _audit_blocks(outcomes)
+    waiting = audit_blocks(outcomes)
     running: dict[Any, int] = {}
     found: dict[int, Audited] = {}
     merged, blocks = Audited(), 0
@@ -216,14 +215,6 @@ def _elsewhere(host: str, cpus: float, gpus: float) -> Any:
     """Where to place what shall not run on this host, if it can be helped."""
     others = [n for n in alive() if n["NodeManagerHostname"] != host and fits(n["Resources"], cpus, gpus)]
     return NodeAffinitySchedulingStrategy(others[0]["NodeID"], soft=True) if others else "DEFAULT"
-
-
-def _audit_blocks(outcomes: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Blocks as a pure function of the shards: the order of merging must not vary."""
-    count = max(1, min(outcomes.num_rows, max(AUDIT_BLOCKS, -(-outcomes.num_rows // AUDIT_SHARDS))))
-    edges = [outcomes.num_rows * index // count for index in range(count + 1)]
-    for index, (low, high) in enumerate(itertools.pairwise(edges)):
-        yield index, outcomes.slice(low, high - low).combine_chunks()
 
 
 def _audit_lines(block: pa.Table, storage: Storage, revision: str, job: Job) -> Audited:

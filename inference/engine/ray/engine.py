@@ -1,0 +1,44 @@
+"""The engine that scores on a Ray cluster: the one that this process is connected to."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+
+import pyarrow as pa
+
+from nightjar.inference.engine.ray import tasks
+from nightjar.inference.engine.ray.capacity import check_cluster
+from nightjar.inference.job.model import Job
+from nightjar.inference.records import Event, Piece
+from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.preflight import Loaded, Trial, try_model
+from nightjar.inference.scoring.suspects import Attempt
+from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.validation.audit import Audited
+from nightjar.inference.validation.rescore import Rescored
+
+
+class RayEngine:
+    """`Engine` on Ray: whatever dies costs only what it was scoring."""
+
+    def check(self, job: Job, descriptors: int = 0) -> None:
+        check_cluster(job, descriptors=descriptors)
+
+    def preflight(self, spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_model) -> Loaded:
+        return tasks.preflight(spec, places, trial)
+
+    def run_pass(
+        self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]
+    ) -> Generator[list[Event], None, None]:
+        from nightjar.inference.engine.ray.passes import run_pass  # Ray Data takes a second to import
+
+        return run_pass(spec, shards, attempts)
+
+    def audit(self, storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
+        return tasks.audit(storage, revision, job, outcomes)
+
+    def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
+        return tasks.rescore(spec, chosen)
+
+    def close(self) -> None:
+        """The cluster is whoever's who connected to it."""
