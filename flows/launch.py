@@ -18,6 +18,7 @@ from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.ending import Ending, keeping_ending
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.waiting import showing
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import NightjarError, RunFailed
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.run import reasons
@@ -43,7 +44,7 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
             reporting_to(api, verbose) as reporting,
             following(request, console, quiet=quiet) as flow_begins,
             showing(flow_begins),
-            nullcontext() if waits else cluster(address, request.job, worker_env(), verbose),
+            nullcontext() if waits or request.engine == LOCAL else cluster(address, request.job, worker_env(), verbose),
         ):
             if waits:
                 flow_begins("starting Prefect")
@@ -62,6 +63,7 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
                     publish=request.publish,
                     shards=list(request.shards) or None,
                     ray=address,
+                    engine=request.engine,
                 )
         outcome = ending.outcome()
     except KeyboardInterrupt as signal:

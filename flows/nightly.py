@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 from uuid import UUID
 
 import httpx
@@ -50,6 +50,7 @@ from nightjar.flows.prefect_api.api import (
 from nightjar.flows.prefect_api.ending import note_ending
 from nightjar.flows.prefect_api.runlogs import expect_failures
 from nightjar.flows.waiting import wait_for_input
+from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
@@ -170,6 +171,7 @@ def _request(given: dict[str, Any], *, scores: bool = True) -> RunRequest:
         publish=given.get("publish", True),
         invocation=str(flow_run.id),
         shards=tuple(given.get("shards") or ()),
+        engine=given.get("engine") or RAY,
         moment=flow_run.scheduled_start_time,
         scores=scores,
     )
@@ -203,6 +205,7 @@ def nightly(
     run_id: str | None = None,
     shards: list[str] | None = None,
     ray: str | None = None,
+    engine: str = RAY,
 ) -> State[Any]:
     """Score one job for one logical date, check it, and publish it all or nothing.
 
@@ -217,6 +220,8 @@ def nightly(
         run_id: A name for the run; a run of this name is continued. Default: its logical date.
         shards: Score no others of those that are missing. Default: all of them.
         ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
+        engine: Where shards are scored: on Ray, or in the run's own process (small nights; a row that kills a process
+            kills the run).
     """
     expect_failures()
     request: RunRequest | None = None
@@ -225,8 +230,11 @@ def nightly(
         # Before there is a cluster, which would stand idle; where there is one, others need it.
         if wait_for_input(request, patient=not is_connected()):
             request = _request(flow_run.parameters)  # with the code of now
-        with cluster(ray, request.job, worker_env(), verbose=False):
-            outcome = _four_steps(request)
+        if request.engine == LOCAL:
+            outcome = _four_steps(request, _Here())
+        else:
+            with cluster(ray, request.job, worker_env(), verbose=False), remote_options(**driving()):
+                outcome = _four_steps(request, _OnRay(request))
     except (NightjarError, OSError, httpx.HTTPError, PrefectException) as given:
         error = given if isinstance(given, NightjarError) else RunFailed(f"{type(given).__name__}: {given}")
         note_ending(error)
@@ -265,35 +273,66 @@ def _keep_reason(request: RunRequest, error: NightjarError) -> None:
     thread.join(_KEEP_S)
 
 
-def _four_steps(request: RunRequest) -> Outcome:
-    succession = Succession(request.storage, request.run_uri, request.invocation)
-    with remote_options(**driving()):
-        began = time.monotonic()
-        # Handed on as a future: the listing goes from worker to worker, not through here.
-        found: Any = discover_task.submit(request)
-        _result(found)
-        discover_s = time.monotonic() - began
-        try:
-            scored, verdict = _scored_and_validated(request, found, succession)
-        except AuditFailed as error:
-            if not error.revoked:
-                raise
-            # Parts were damaged where they lie. Scoring these shards again mends it; if not, a person is needed.
-            get_run_logger().warning("%s", error)
-            scored, verdict = _scored_and_validated(request, found, succession)
-        publication = _result(publish_task.submit(request, scored, verdict), succession)
-        artifacts.log_remarks(worded(scored.again, scored.warnings))
-        get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
+class _Tasks(Protocol):
+    """How the flow's tasks are carried out."""
+
+    def done(self, task: Task[Any, Any], *given: Any) -> Any:
+        """The task, done: its result, or what stands for it as a task's argument."""
+
+    def result(self, done: Any) -> Any:
+        """The result itself."""
+
+
+class _Here:
+    """In this thread."""
+
+    def done(self, task: Task[Any, Any], *given: Any) -> Any:
+        return task(*given)
+
+    def result(self, done: Any) -> Any:
+        return done
+
+
+class _OnRay:
+    """On the cluster. What one task hands to the next goes from worker to worker, not through here."""
+
+    def __init__(self, request: RunRequest) -> None:
+        self._succession = Succession(request.storage, request.run_uri, request.invocation)
+
+    def done(self, task: Task[Any, Any], *given: Any) -> Any:
+        future: Any = task.submit(*given)
+        _wait(future, self._succession)
+        return future
+
+    def result(self, done: Any) -> Any:
+        return done.result()
+
+
+def _four_steps(request: RunRequest, tasks: _Tasks) -> Outcome:
+    began = time.monotonic()
+    found = tasks.done(discover_task, request)
+    discover_s = time.monotonic() - began
+    try:
+        scored, verdict = _scored_and_validated(request, tasks, found)
+    except AuditFailed as error:
+        if not error.revoked:
+            raise
+        # Parts were damaged where they lie. Scoring these shards again mends it; if not, a person is needed.
+        get_run_logger().warning("%s", error)
+        scored, verdict = _scored_and_validated(request, tasks, found)
+    publication: Publication = tasks.result(tasks.done(publish_task, request, scored, verdict))
+    artifacts.log_remarks(worded(scored.again, scored.warnings))
+    get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
     return Outcome(request, scored, verdict, publication, discover_s)
 
 
-def _scored_and_validated(request: RunRequest, found: Any, succession: Succession) -> tuple[Scored, Verdict]:
+def _scored_and_validated(request: RunRequest, tasks: _Tasks, found: Any) -> tuple[Scored, Verdict]:
     with _turn(request.job.resources.concurrency_limit):
-        scored: Scored = _result(score_task.submit(request, found), succession)
+        scored: Scored = tasks.result(tasks.done(score_task, request, found))
     get_run_logger().info("scored: %s", describe(scored.progress))
     # Validating needs what the limit counts only if it scores, too.
     with _turn(request.job.resources.concurrency_limit if request.job.audit.rescore else None):
-        verdict: Verdict = _result(validate_task.submit(request, scored, found), succession)
+        verdict: Verdict = tasks.result(tasks.done(validate_task, request, scored, found))
     return scored, verdict
 
 
@@ -340,10 +379,11 @@ def _slot(limit: str) -> ExitStack:
         time.sleep(_LOOK_S)
 
 
-def _result(future: Any, succession: Succession | None = None) -> Any:
-    """A task's result.
+def _wait(future: Any, succession: Succession) -> None:
+    """Until a task has succeeded.
 
     Raises:
+        NightjarError: as the task did.
         RunFailed: the task's process, or the whole cluster, was lost.
         Held: another writer has taken the run over, and nothing was heard of the task since.
     """
@@ -355,8 +395,8 @@ def _result(future: Any, succession: Succession | None = None) -> Any:
             raise RunFailed(LOST)
         # The step's own process learns from the ledger that it was replaced, and ends; but a process that stood still
         # may never hear of that end.
-        if succession and (other := succession.successor()) and not done.wait(_HEARS_S):
+        if (other := succession.successor()) and not done.wait(_HEARS_S):
             raise taken_over(other)
     if future.state.is_crashed():
         raise RunFailed(f"a task's process was lost: {str(future.state.message).splitlines()[0]}")
-    return future.result()
+    future.result()

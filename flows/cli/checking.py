@@ -12,6 +12,7 @@ from nightjar.flows.cluster import call, cluster, named
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.prefect_api.api import check_limit
 from nightjar.flows.prefect_api.server import reporting_to, start_api
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.identity.identity import described
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.run import steps
@@ -34,8 +35,11 @@ def examine(request: RunRequest, ray: str | None, verbose: bool) -> dict[str, An
     slow = inspect_code(request, elsewhere=named(ray) is not None)
     discovery = steps.discover(request)
     steps.look(request, discovery)
-    with cluster(ray, request.job, {}, verbose):
-        checked = call(steps.check, request, discovery)
+    if request.engine == LOCAL:
+        checked = steps.check(request, discovery)
+    else:
+        with cluster(ray, request.job, {}, verbose):
+            checked = call(steps.check, request, discovery)
     return found(request, discovery, checked, [slow] if slow else [])
 
 

@@ -54,6 +54,10 @@ RayOption = Annotated[
         help="An existing cluster: host:port, ray://host:port or auto. Default: NIGHTJAR_RAY, or an own one.",
     ),
 ]
+EngineOption = Annotated[
+    str,
+    typer.Option("--engine", help="Where to score: ray, or local (in this process, without Ray; for small nights)."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show what Ray and Prefect say.")]
 

@@ -13,6 +13,7 @@ import typer
 from nightjar.flows.cli.options import (
     DateOfRunOption,
     DateOption,
+    EngineOption,
     JobArgument,
     JsonOption,
     LimitOption,
@@ -43,6 +44,7 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Score everything again, as a new revision.")] = False,
     no_publish: Annotated[bool, typer.Option("--no-publish", help="Stop after the gates.")] = False,
     ray: RayOption = None,
+    engine: EngineOption = "ray",
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -55,7 +57,9 @@ def run(
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):
-        request = make_request(job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish)
+        request = make_request(
+            job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish, engine=engine
+        )
         about.update(job=request.job.name, run_id=request.run_id)
         _launch(request, ray, as_json, verbose)
 
@@ -67,6 +71,7 @@ def retry(
     run_id: RunIdOption = None,
     shard: Annotated[list[str] | None, typer.Option("--shard", help="Only this shard; may be repeated.")] = None,
     ray: RayOption = None,
+    engine: EngineOption = "ray",
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -78,7 +83,7 @@ def retry(
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):
         run = named_run(run_name, run_id, date)
-        request = make_request(job, date=date, run_id=run, shards=tuple(shard or ()))
+        request = make_request(job, date=date, run_id=run, shards=tuple(shard or ()), engine=engine)
         about.update(job=request.job.name, run_id=request.run_id)
         if newest_revision(request.storage, request.run_uri) is None:
             listed = shlex.join(["nightjar", "runs", near(request.job_path), *request.place])
@@ -170,6 +175,7 @@ def check(
     job: JobArgument,
     date: DateOption = None,
     ray: RayOption = None,
+    engine: EngineOption = "ray",
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -181,7 +187,7 @@ def check(
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):
-        request = make_request(job, date=date)
+        request = make_request(job, date=date, engine=engine)
         about.update(job=request.job.name, run_id=request.run_id)
         check_request(request)
         from nightjar.flows.cli import checking

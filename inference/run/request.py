@@ -91,9 +91,10 @@ class RunRequest:
     @property
     def again(self) -> list[str]:
         """The options of `nightjar run` that ask for this run once more; what is done of it stays."""
+        how = [] if self.engine == RAY else ["--engine", self.engine]
         if self.limit:
-            return [*self.named, "--limit", str(self.limit)]
-        return self.named if self.publish else [*self.named, "--no-publish"]
+            return [*self.named, "--limit", str(self.limit), *how]
+        return [*self.named, *([] if self.publish else ["--no-publish"]), *how]
 
     @property
     def place(self) -> list[str]:
