@@ -30,7 +30,8 @@ from nightjar.inference.run.lease import tenure
 from nightjar.inference.run.report import follow, remarks_of
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.resume import number_for, plan_in, progress_of
-from nightjar.inference.run.steps import Scored, _revocation, discover
+from nightjar.inference.run.steps import Scored, discover
+from nightjar.inference.run.validating import _revocation
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.scoring.worker import ShardWorker

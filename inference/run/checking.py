@@ -1,0 +1,87 @@
+"""What `check` does: preflight without a run, on rows of several files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nightjar.inference import witness
+from nightjar.inference.engine import opened
+from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.plan import make_plan
+from nightjar.inference.job.model import type_name
+from nightjar.inference.output.parts import output_schema, readers_schema
+from nightjar.inference.output.space import check_space
+from nightjar.inference.run import outside
+from nightjar.inference.run.request import (
+    RunRequest,
+    worker_spec,
+)
+from nightjar.inference.run.resume import (
+    probe,
+)
+from nightjar.inference.run.samples import (
+    Examined,
+    Sampled,
+    check_labels,
+    examine,
+    refuse_broken,
+    sample_notes,
+)
+from nightjar.inference.run.scoring import told
+from nightjar.inference.run.waiting import awaited
+from nightjar.inference.scoring.preflight import samples
+from nightjar.inference.validation.evidence import judge_input
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `check` found: the model's device, what it made of the samples, and what to know before the night.
+
+    columns: name and Arrow type of each column of a part.
+    """
+
+    device: str
+    sampled: Sampled
+    columns: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+
+
+def look(request: RunRequest, discovery: Discovery) -> None:
+    """The part of `check` that needs neither cluster nor model.
+
+    Raises:
+        JobError: what must be changed first.
+    """
+    check_labels(request.storage, request.job, discovery.schema, samples(make_plan(discovery, request.job, "")))
+
+
+def check(request: RunRequest, discovery: Discovery) -> Checked:
+    """Preflight without a run: cluster, storage, and the model on rows of several files.
+
+    Raises:
+        JobError, ClusterError: what must be changed first.
+    """
+    probe(request)
+    check_space(request.job, request.output, discovery, discovery.rows)
+    made = make_plan(discovery, request.job, "")
+    spec = worker_spec(request, discovery.schema, rows=discovery.rows)
+    with opened(request.engine) as engine:
+        engine.check(request.job, descriptors=made.table.nbytes)
+        loaded = engine.preflight(spec, samples(made), examine)
+    sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
+    refuse_broken(request.job, sampled)
+    outside.refuse(request.job, loaded.outside)
+    warnings = [*told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
+    warnings += witness.sentences(loaded.outside)
+    warnings += [
+        gate.sentence for gate in judge_input(request.storage, request.job, request.date, discovery) if not gate.passed
+    ]
+    if lacking := awaited(request.storage, request.job):
+        warnings.append(f"a run begun now would be {lacking.sentence}")
+    if discovery.unread:
+        warnings.append(discovery.unread)
+    warnings += sample_notes(spec, sampled)
+    columns = readers_schema(output_schema(request.job, discovery.schema))
+    return Checked(
+        loaded.device, sampled, tuple((each.name, type_name(each.type)) for each in columns), tuple(warnings)
+    )

@@ -1,0 +1,46 @@
+"""The first step: tonight's input, and what would be scored of it. Writes nothing."""
+
+from __future__ import annotations
+
+from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.discovery import discover as discover_input
+from nightjar.inference.input.plan import make_plan
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.run.request import (
+    RunRequest,
+    check_columns,
+    check_request,
+    identity_of,
+)
+from nightjar.inference.run.results import Planned
+from nightjar.inference.run.resume import (
+    limited,
+    why_again,
+)
+
+
+def discover(request: RunRequest) -> Discovery:
+    """Find tonight's input and check it against the job. Writes nothing.
+
+    Raises:
+        JobError: nothing to score, or job, input, output and model do not fit together.
+    """
+    check_request(request)
+    discovery = discover_input(request.storage, request.job)
+    check_columns(request.job, discovery.schema)
+    return discovery
+
+
+def plan(request: RunRequest, discovery: Discovery) -> Planned:
+    """What would be scored, and what the ledger already has. Writes nothing."""
+    identity = identity_of(request, discovery.schema)
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    previous = revs.read_plan(request.storage, newest.uri, newest.state, identity.fingerprint) if newest else None
+    made = limited(
+        make_plan(
+            discovery, request.job, identity.fingerprint, None if request.fresh else previous, revs.planned_by(newest)
+        ),
+        request,
+    )
+    state = newest.state if newest and not request.fresh else None
+    return Planned(made, state, why_again(request, identity, made, newest))

@@ -1,0 +1,78 @@
+"""The last step: the revision made visible, in one atomic act."""
+
+from __future__ import annotations
+
+import time
+
+from nightjar.inference.errors import (
+    StorageError,
+    TakenBack,
+)
+from nightjar.inference.output import places
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.request import (
+    RunRequest,
+)
+from nightjar.inference.run.results import Publication, Scored, Verdict
+from nightjar.inference.run.resume import (
+    succeed,
+)
+
+
+def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
+    """Make the revision visible, in one atomic act.
+
+    Raises:
+        Held: another writer has taken the run over since it was validated.
+        TakenBack: there was nothing to score, and a person took back what was published of it.
+    """
+    began = time.time()
+    if scored.finished:
+        number = _visible(request, scored, verdict)
+        return Publication(scored.revision, number, verdict.manifest, behind=lead_readers(request))
+    if not request.publish:
+        return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
+    uri = revs.revision_uri(request.run_uri, scored.revision)
+    with tenure(request, uri, "publish", keep=False, after=verdict.epoch) as writer:
+        made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
+        assert made is not None
+        entry = publish.Published(scored.revision, verdict.manifest, verdict.checksum, request.date)
+        swept, unfinished = 0, ""
+        try:
+            number = publish.publish(writer, request.output, request.run_id, entry)
+            # Only now: no later plan can want a part back, whoever else continues and whenever this writer wakes.
+            swept = revs.sweep(writer, uri, made)
+            succeed(writer, uri, number, verdict.manifest)
+        except StorageError as error:
+            # What readers see decides. What is left to do is done by whoever runs it next: `settle`.
+            intent = writer.state.intent
+            if intent is None or publish.newest(request.storage, request.output).runs.get(request.run_id) != entry:
+                raise
+            number, unfinished = intent["number"], str(error)
+    behind = lead_readers(request)
+    return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began, unfinished, behind)
+
+
+def lead_readers(request: RunRequest) -> str:
+    """Let `latest/` and `dates/` show what is published; returns what could not be done, and why."""
+    return places.refresh(request.storage, request.output, request.job.name, request.date)
+
+
+def _visible(request: RunRequest, scored: Scored, verdict: Verdict) -> int:
+    """The number this revision was published as."""
+    shown = publish.newest(request.storage, request.output).runs.get(request.run_id)
+    if shown is None or shown.checksum != verdict.checksum:
+        raise TakenBack(
+            f"r{scored.revision} of the run {request.run_id!r} was published before and rolled back or unpublished "
+            "since: nothing was scored, and readers do not see it"
+        )
+    finished = finished_revision(request, scored)
+    assert finished.success is not None
+    return int(finished.success["publication"])
+
+
+def finished_revision(request: RunRequest, scored: Scored) -> revs.Revision:
+    """By its number: another command may have begun a newer one meanwhile."""
+    return revs.read_revision(request.storage, request.run_uri, scored.revision)

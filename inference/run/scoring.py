@@ -1,0 +1,171 @@
+"""The second step: every shard that the ledger does not have."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from nightjar.inference.engine import opened
+from nightjar.inference.engine.protocol import Engine
+from nightjar.inference.errors import (
+    Held,
+    JobError,
+)
+from nightjar.inference.identity.snapshots import keep
+from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.plan import Plan, make_plan
+from nightjar.inference.ledger import remarks
+from nightjar.inference.ledger.ledger import LedgerWriter
+from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.space import check_space
+from nightjar.inference.records import known
+from nightjar.inference.run import outside
+from nightjar.inference.run.campaign import Campaign, Listener
+from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.publishing import lead_readers
+from nightjar.inference.run.request import (
+    RunRequest,
+    identity_of,
+    worker_spec,
+)
+from nightjar.inference.run.results import Scored
+from nightjar.inference.run.resume import (
+    claim,
+    limited,
+    number_for,
+    plan_in,
+    progress_of,
+    retire,
+    settle,
+)
+from nightjar.inference.run.samples import (
+    check_labels,
+)
+from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.preflight import Loaded, samples
+from nightjar.inference.validation import gates
+from nightjar.inference.validation.evidence import judge_input
+
+
+def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scored:
+    """Score every shard the ledger does not have.
+
+    Raises:
+        Held: another writer holds the run.
+        JobError, ClusterError: preflight found what must be changed first.
+        GateFailed: there is too little input, or too much; nothing was scored.
+        RunFailed: some shards have no result; the others are committed.
+    """
+    began = time.time()
+    identity = identity_of(request, discovery.schema)
+    claim(request)
+    for snapshot in (request.scoring.code, request.scoring.model):
+        keep(request.storage, request.output, snapshot)
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    if newest and newest.sealed:
+        settle(request, newest)
+    # What it cannot do now is tried, and told of, again when this run is published.
+    lead_readers(request)
+    if newest and newest.sealed:
+        done = _finished(request, discovery, newest, identity.fingerprint)
+        if done:
+            return replace(done, seconds=time.time() - began)
+    number = number_for(newest, request)
+    if newest and not newest.sealed and number != newest.number:
+        retire(request, newest)
+    uri = revs.revision_uri(request.run_uri, number)
+    with tenure(request, uri, "score", keep=True) as writer, opened(request.engine) as engine:
+        if writer.state.intent is not None:
+            raise Held("another writer published this run while this command began; repeat it to see what is left")
+        made = plan_in(request, writer, uri, discovery, identity, newest)
+        spec = worker_spec(
+            request,
+            discovery.schema,
+            revision=uri,
+            epoch=writer.epoch,
+            segment=writer.number,
+            rows=made.rows,
+        )
+        progress = progress_of(writer, made)
+        campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, listener, _only(request, made))
+        listener(progress)
+        gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
+        check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
+        loaded = _preflight(engine, spec, made, writer, progress, listener)
+        outside.learn(request.job, loaded, told(request, loaded), writer)
+        campaign.run()
+        started = (campaign.first_event_at or time.time()) - began
+        return Scored(
+            number,
+            writer.epoch,
+            identity.fingerprint,
+            finished=False,
+            progress=progress,
+            device=loaded.device,
+            startup_s=started,
+            seconds=time.time() - began,
+            warnings=writer.state.about.notes(progress.cuts),
+            again=writer.state.about.again,
+        )
+
+
+def told(request: RunRequest, loaded: Loaded) -> list[str]:
+    """What preflight saw that a person should know, whatever comes of it."""
+    on_cpu = request.job.resources.gpus > 0 and loaded.device == "cpu"
+    lost = "resources.gpus reserves GPUs, but the model runs on the CPU: torch finds no CUDA device there"
+    return [*([lost] if on_cpu else []), *loaded.notes]
+
+
+def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> Scored | None:
+    """Whether the newest, published revision is exactly what this run would make."""
+    if request.fresh:
+        return None
+    previous = revs.read_plan(request.storage, newest.uri, newest.state, fingerprint)
+    wanted = limited(make_plan(discovery, request.job, fingerprint, previous, revs.planned_by(newest)), request)
+    if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
+        return None
+    if set(previous.ids()) != set(wanted.ids()):
+        return None
+    assert newest.state.intent is not None
+    manifest = publish.read_manifest(
+        request.storage, request.output, known(publish.Published, newest.state.intent["published"])
+    )
+    totals = manifest["totals"]
+    progress = Progress(
+        shards=totals["shards"],
+        rows=totals["rows_in"],
+        done_shards=totals["shards"],
+        rows_out=totals["rows_out"],
+        rows_quarantined=totals["rows_quarantined"],
+        cuts=totals.get("batches_cut", 0),
+        reused_shards=totals["shards"],
+        reused_rows=totals["rows_in"],
+    )
+    notes = remarks.of_finished(manifest).notes(progress.cuts)
+    return Scored(newest.number, newest.state.epoch, fingerprint, True, progress, warnings=notes)
+
+
+def _only(request: RunRequest, made: Plan) -> frozenset[str]:
+    """The shards asked for by name."""
+    if unknown := sorted(set(request.shards) - set(made.ids())):
+        raise JobError(f"--shard {unknown[0]}: the run {request.run_id!r} has no such shard; see `nightjar show`")
+    return frozenset(request.shards)
+
+
+def _preflight(
+    engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWriter, progress: Progress, listener: Listener
+) -> Loaded:
+    """Try labels and model, unless nothing is left to score."""
+    left = next((shard for shard in made.shards() if shard.id not in writer.state.committed), None)
+    if left is None:
+        return Loaded("")
+    places = samples(made)
+    check_labels(spec.storage, spec.job, spec.schema, places, all_alike=True)
+    engine.check(spec.job, descriptors=made.table.nbytes)
+    doing = {"t": "doing", "step": "load"}
+    writer.append([doing])
+    progress.fold(doing)
+    listener(progress)
+    return engine.preflight(spec, places)

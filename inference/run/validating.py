@@ -1,0 +1,185 @@
+"""The third step: the cover proved from the files written, the gates, and the manifest."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nightjar.inference.engine import opened
+from nightjar.inference.engine.protocol import Engine
+from nightjar.inference.errors import (
+    AuditFailed,
+    ShardsFailed,
+)
+from nightjar.inference.identity.identity import verify_packages
+from nightjar.inference.identity.snapshots import verify
+from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.plan import Plan
+from nightjar.inference.ledger.ledger import LedgerWriter, Record
+from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output import outcomes
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.records import Failed, encode, known
+from nightjar.inference.run.campaign import Listener
+from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.publishing import finished_revision
+from nightjar.inference.run.request import (
+    RunRequest,
+    identity_of,
+    worker_spec,
+)
+from nightjar.inference.run.results import Scored, Verdict
+from nightjar.inference.run.resume import (
+    limited,
+)
+from nightjar.inference.validation import gates
+from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
+from nightjar.inference.validation.evidence import found
+from nightjar.inference.validation.manifest import write_manifest
+from nightjar.inference.validation.offenders import with_replays
+from nightjar.inference.validation.rescore import Rescored, sample
+
+
+def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener: Listener) -> Verdict:
+    """Prove the cover from the files written, hold them against the gates, and write the manifest.
+
+    Raises:
+        AuditFailed: the files do not prove that every row is there once.
+        GateFailed: a check said no.
+    """
+    began = time.time()
+    uri = revs.revision_uri(request.run_uri, scored.revision)
+    if scored.finished:
+        return replace(_published_verdict(request, scored), seconds=time.time() - began)
+    with (
+        tenure(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer,
+        opened(request.engine) as engine,
+    ):
+        made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
+        assert made is not None
+        made = limited(made, request)
+        table = outcomes.outcomes(made, writer.ledger, writer.state)
+        if absent := outcomes.missing(table):
+            raise ShardsFailed(f"{absent} of {len(made)} shards have no result", absent, len(made))
+        audited = _audit(engine, request, uri, table, writer, listener, scored.progress)
+        _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
+        rescored = _rescore(engine, request, discovery, uri, table, writer)
+        metrics = Metrics.from_bytes(audited.metrics)
+        evidence = gates.Evidence(
+            found(request.storage, request.job, request.date, discovery),
+            shards=len(made),
+            rows_in=audited.rows_in,
+            rows_quarantined=audited.rows_quarantined,
+            columns=metrics.columns,
+            offenders=with_replays(request.job_path, request.words, table, audited.offenders),
+            rescored=rescored,
+        )
+        results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))
+        for snapshot in (request.scoring.code, request.scoring.model):
+            verify(request.storage, snapshot)
+        verify_packages(request.job, request.scoring)
+        shown = metrics.results()
+        identity = identity_of(request, discovery.schema)
+        name, digest, listed = write_manifest(
+            request.job,
+            request.run_id,
+            request.date,
+            scored.revision,
+            identity,
+            writer,
+            uri,
+            table,
+            audited,
+            shown,
+            results,
+            rescored,
+        )
+        return Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, time.time() - began)
+
+
+def _audit(
+    engine: Engine,
+    request: RunRequest,
+    uri: str,
+    table: pa.Table,
+    writer: LedgerWriter,
+    listener: Listener,
+    progress: Progress,
+) -> Audited:
+    audited: Audited | None = None
+    for step in engine.audit(request.storage, uri, request.job, table):
+        writer.check()
+        listener(progress)
+        audited = step or audited
+    assert audited is not None
+    return audited
+
+
+def _rescore(
+    engine: Engine, request: RunRequest, discovery: Discovery, uri: str, table: pa.Table, writer: LedgerWriter
+) -> Rescored | None:
+    """Score a sample again, if the job asks for it."""
+    share = request.job.audit.rescore
+    if not share or not table.num_rows:
+        return None
+    spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
+    rescored: Rescored | None = None
+    for step in engine.rescore(spec, sample(table, share, uri)):
+        writer.check()
+        rescored = step or rescored
+    return rescored
+
+
+def _revoke(writer: LedgerWriter, table: pa.Table, audited: Audited) -> int:
+    """Take back the receipts of shards whose parts are damaged, so that they are scored again; returns how many."""
+    damaged = table.filter(pc.is_in(table["shard"], value_set=pa.array(audited.damaged, pa.string())))
+    if damaged.num_rows:
+        writer.append([_revocation(line, audited.damaged[line["shard"]]) for line in outcomes.lines(damaged)])
+    return len(damaged)
+
+
+def _revocation(line: dict[str, Any], why: str) -> Record:
+    failed = Failed(line["shard"], line["attempt"], "PartDamaged", why, uri=line["pieces"][0]["uri"])
+    lost = {name: line[name] or 0 for name in ("rows_out", "rows_quarantined", "cuts")}
+    return {**encode(failed), "t": "revoked", **lost}
+
+
+def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited: Audited, revoked: int) -> None:
+    """The audit's verdict, shard by shard and over the whole plan."""
+    findings = [f"shard {shard}: {why}" for shard, why in islice(audited.damaged.items(), MAX_FINDINGS)]
+    problems = audited.problems
+    if not request.limit:
+        files = dict(
+            zip(discovery.files["uri"].to_pylist(), map(sum, discovery.files["rows"].to_pylist()), strict=True)
+        )
+        wrong = check_plan_covers(outcomes.lines(made.table), files)
+        findings, problems = findings + wrong, problems + len(wrong)
+    if audited.rows_in != audited.rows_out + audited.rows_quarantined:
+        problems += 1
+        findings.append(f"{audited.rows_in} rows in, {audited.rows_out} out, {audited.rows_quarantined} quarantined")
+    if audited.shards != len(made) and not problems:
+        problems, findings = 1, [f"{audited.shards} of {len(made)} shards were audited"]
+    if problems:
+        again = "this shard" if revoked == 1 else f"these {revoked} shards"
+        mend = f". Repeat the command: it scores {again} again" if revoked else ""
+        raise AuditFailed(
+            f"the files written do not prove the cover, {problems} findings: {'; '.join(findings)}{mend}", revoked
+        )
+
+
+def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:
+    """The verdict of a revision that was published before, from its manifest."""
+    finished = finished_revision(request, scored)
+    assert finished.state.intent is not None
+    entry = known(publish.Published, finished.state.intent["published"])
+    manifest = publish.read_manifest(request.storage, request.output, entry)
+    results = tuple(map(gates.of_record, manifest["gates"]))
+    shards = f"runs/{request.run_id}/r{scored.revision}/{manifest['shards']['file']}"
+    return Verdict(scored.revision, scored.epoch, results, manifest["metrics"], entry.manifest, entry.checksum, shards)
