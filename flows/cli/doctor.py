@@ -24,7 +24,8 @@ from nightjar.flows.prefect_api.api import ask_api, check_limit
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors.torch import describe_devices
-from nightjar.inference.run.request import RunRequest, check_request, make_request
+from nightjar.inference.run.refusals import check_request
+from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.run.resume import probe
 
 _SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "torch", "boto3")

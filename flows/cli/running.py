@@ -121,7 +121,7 @@ def _look_first(request: RunRequest, ray: str | None) -> None:
     """
     from nightjar.inference.input.discovery import first_pieces
     from nightjar.inference.run.inspection import Inspection
-    from nightjar.inference.run.request import check_request, check_without_input
+    from nightjar.inference.run.refusals import check_request, check_without_input
     from nightjar.inference.run.samples import check_labels
     from nightjar.inference.run.waiting import awaited
     from nightjar.inference.scoring.preflight import PLACES
@@ -153,7 +153,8 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Show what would be scored, without scoring."""
-    from nightjar.inference.run.request import check_request, make_request
+    from nightjar.inference.run.refusals import check_request
+    from nightjar.inference.run.request import make_request
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):
@@ -183,7 +184,8 @@ def check(
 
     Writes nothing but a probe of the storage.
     """
-    from nightjar.inference.run.request import check_request, make_request
+    from nightjar.inference.run.refusals import check_request
+    from nightjar.inference.run.request import make_request
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):

@@ -75,7 +75,8 @@ def backfill(
     Published ones are left alone, partial ones continued.
     """
     from nightjar.flows.cli.options import say
-    from nightjar.inference.run.request import check_model, make_request
+    from nightjar.inference.run.refusals import check_model
+    from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         start, end = (make_request(job, date=date) for date in (first, last))

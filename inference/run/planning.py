@@ -6,12 +6,8 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.discovery import discover as discover_input
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run.request import (
-    RunRequest,
-    check_columns,
-    check_request,
-    identity_of,
-)
+from nightjar.inference.run.refusals import check_columns, check_request
+from nightjar.inference.run.request import RunRequest, identity_of
 from nightjar.inference.run.results import Planned
 from nightjar.inference.run.resume import (
     limited,

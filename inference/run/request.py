@@ -1,4 +1,4 @@
-"""What a run is asked to do, and everything about it that can be refused before anything starts."""
+"""What a run is asked to do: which job, which night, where; and what that means for whoever carries it out."""
 
 from __future__ import annotations
 
@@ -23,25 +23,13 @@ from nightjar.inference.identity.identity import (
     identify,
 )
 from nightjar.inference.identity.ownstate import CACHE
-from nightjar.inference.identity.unpacking import place_model
-from nightjar.inference.input.discovery import (
-    first_schema,
-    input_folder,
-    takes_in,
-    usual_schema,
-)
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job, budget_rows, fill, is_dated
 from nightjar.inference.ledger.ledger import LEASE_S
 from nightjar.inference.messages import nearest
-from nightjar.inference.output import publications as publish
-from nightjar.inference.output.parts import output_schema
-from nightjar.inference.predictors import input_columns
-from nightjar.inference.predictors.archive import inspect_program
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.storage.protocol import Storage, is_local, join
-from nightjar.inference.validation.contradictions import check_label_and_gates
+from nightjar.inference.storage.protocol import Storage, join
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")
@@ -207,10 +195,10 @@ def record_run(request: RunRequest) -> None:
         record = {"run_id": request.run_id, "date": request.date, "limit": request.limit}
         request.storage.create(uri, json.dumps(record).encode())
     except AlreadyExists:
-        _check_same_run(request)
+        check_same_run(request)
 
 
-def _check_same_run(request: RunRequest) -> None:
+def check_same_run(request: RunRequest) -> None:
     """Whether the run, if it exists (else Missing), is of the request's date, and as whole as the request."""
     before = json.loads(request.storage.read(join(request.run_uri, "run.json")))
     if before["date"] != request.date:
@@ -224,104 +212,9 @@ def _check_same_run(request: RunRequest) -> None:
         )
 
 
-def check_request(request: RunRequest) -> pa.Schema:
-    """Refuse what can be refused without scoring; returns the input's columns.
-
-    Raises:
-        JobError: as `check_without_input`; or the input is empty, a column is missing or clashes.
-    """
-    check_without_input(request)
-    job = request.job
-    schema = first_schema(request.storage, job)
-    try:
-        check_columns(job, schema)
-    except JobError:
-        # The first file may be the odd one, which costs only itself.
-        schema = usual_schema(request.storage, job) or schema
-        check_columns(job, schema)
-    return schema
-
-
-def check_without_input(request: RunRequest) -> None:
-    """Refuse what can be refused while the input is still to come.
-
-    Raises:
-        JobError: the output is another job's or inside the input, or the model cannot be read or would run code when
-            loaded.
-    """
-    _check_places(request)
-    publish.check_owner(request.storage, request.output, request.job.name)
-    with suppress(Missing):
-        _check_same_run(request)
-    check_model(request)
-
-
-def check_columns(job: Job, schema: pa.Schema) -> None:
-    """Whether the input has every column the job names, of a type that serves what it is named for."""
-    features = input_columns(job, schema)
-    for key, names in (("carry", job.carry), ("label", (job.label,) if job.label else ())):
-        for name in names:
-            if name not in schema.names:
-                known = nearest(name, schema.names) or f"; it has {', '.join(schema.names[:30])}"
-                raise JobError(f"{key}: {name!r} is not a column of the input{known}")
-    if job.label and not _is_label(schema.field(job.label).type):
-        raise JobError(f"label: {job.label!r} is {schema.field(job.label).type}; a label is bool, or 0 and 1")
-    if job.model.uses == "torch" and job.preprocess is None:
-        for name in features:
-            if not _is_numeric(kind := schema.field(name).type):
-                raise JobError(
-                    f"model.features: {name!r} is {kind}, and the torch adapter takes numbers only; list the columns "
-                    "the model takes, or make numbers of it in a preprocess"
-                )
-    for name in {*features, *job.carry, *([job.label] if job.label else [])}:
-        if schema.names.count(name) > 1:
-            raise JobError(f"input.uri: the column {name!r} is there twice; which one is meant nobody can tell")
-    output_schema(job, schema)
-    check_label_and_gates(job, schema)
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    """Numbers, or lists of them."""
-    while (inner := getattr(kind, "storage_type", None) or getattr(kind, "value_type", None)) is not None:
-        kind = inner
-    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def _is_label(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def check_model(request: RunRequest) -> None:
-    """Look at the model's file.
-
-    Raises:
-        JobError: it cannot be read, or loading it would run code and the job does not allow that.
-    """
-    model = request.job.model
-    if model.uses == "torch" and model.path is not None:
-        local = model.path  # looked at where a person finds it; whoever loads its copy looks again
-        if not is_local(local):
-            local, _ = place_model(request.storage, request.scoring.model, Path(request.cache), local)
-        inspect_program(local, model.allow_pickle)
-
-
 def identity_of(request: RunRequest, schema: pa.Schema) -> Identity:
     """What this request's shards are scored by. schema: all columns of the input."""
     return identify(request.job, request.scoring, schema)
-
-
-def _check_places(request: RunRequest) -> None:
-    source, target = request.job.input.uri, request.output
-    folders = (f"runs/{request.run_id}/r1", "latest", f"dates/{request.date}")
-    if any(takes_in(source, join(target, folder, "data", "part.parquet")) for folder in folders):
-        raise JobError(
-            f"output.uri: {target} lies inside input.uri {source}: the next run would score its own predictions"
-        )
-    if (input_folder(source) + "/").startswith(target + "/"):
-        raise JobError(f"input.uri: {source} lies inside output.uri {target}; keep them apart")
-    with suppress(Missing):
-        request.storage.stat(target)
-        raise JobError(f"output.uri: {target} is a file; write a folder")
 
 
 def worker_spec(

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.run.request import check_request, make_request, record_run
+from nightjar.inference.run.refusals import check_request
+from nightjar.inference.run.request import make_request, record_run
 from support import Lake
 
 LIMITED = "2026-11-19-limit-1000"
