@@ -1,4 +1,4 @@
-"""The four steps of a run: `discover`, `score`, `validate`, `publish_run`; and `plan`, `check`, `look`, which only look.
+"""The steps of a run: `discover`, `score`, `validate`, `publish_run`; and `plan`, `check`, `look`, which only look.
 
 Each step that writes opens an epoch, does its part, and stops. The flow's tasks call these, and so may a plain script.
 They hand each other small frozen records; whatever matters is in the ledger, so that any step may be repeated, by
