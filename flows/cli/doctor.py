@@ -23,7 +23,7 @@ from nightjar.flows.cluster.token import readers_of_token, token_file
 from nightjar.flows.prefect_api.api import ask_api, check_limit
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.messages import counted
-from nightjar.inference.predictors.torch import describe_devices
+from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.run.refusals import check_request
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.run.resume import probe
@@ -56,7 +56,7 @@ def examine(job: str | None, ray: str | None) -> Iterator[Finding]:
     yield _token()
     yield _network()
     yield _memory()
-    yield Finding("GPUs", True, describe_devices())
+    yield Finding("GPUs", True, "; ".join(filter(None, (framework.devices() for framework in frameworks()))))
     if job is not None:
         yield from _job(job)
 

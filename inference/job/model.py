@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import nearest
 from nightjar.inference.yamlvalues import as_json
 
@@ -96,8 +97,11 @@ class Model(_Model):
     @field_validator("uses")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value != "torch" and not re.fullmatch(r"[\w.]+:\w+", value):
-            raise ValueError(f'{value!r} is neither "torch" nor "module:Name" of a class or function')
+        if value not in FRAMEWORKS and not re.fullmatch(r"[\w.]+:\w+", value):
+            known = " nor ".join(f'"{name}"' for name in FRAMEWORKS)
+            raise ValueError(
+                f'{value!r} is neither {known} nor "module:Name" of a class or function' + nearest(value, FRAMEWORKS)
+            )
         return value
 
     @field_validator("outputs")
@@ -115,7 +119,7 @@ class Model(_Model):
     @property
     def loaded_by(self) -> str:
         """The key that names what is loaded, for messages."""
-        return "model.path" if self.uses == "torch" else "model.uses"
+        return "model.path" if self.uses in FRAMEWORKS else "model.uses"
 
     def output_types(self) -> dict[str, pa.DataType]:
         """Declared outputs as Arrow types, in order."""
@@ -412,8 +416,8 @@ class Job(_Model):
         features = self.model.features or ()
         if len(set(features)) != len(features):
             raise ValueError("model.features: a column is listed twice")
-        if self.model.uses == "torch" and self.model.path is None:
-            raise ValueError("model.path: the torch adapter needs the path of an exported program (.pt2)")
+        if (framework := FRAMEWORKS.get(self.model.uses)) and self.model.path is None:
+            raise ValueError(f"model.path: the {self.model.uses} adapter needs the path of {framework.model}")
         written = carried | set(self.model.outputs)
         for index, check in enumerate(self.checks):
             if isinstance(check, ColumnCheck) and check.column not in written:

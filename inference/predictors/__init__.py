@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches, outputs, user
+from nightjar.inference.predictors.adapter import Predictor, adapter_of
 from nightjar.inference.predictors.private import Copier
 
 __all__ = ["Scorer", "input_columns", "load_scorer"]
@@ -70,13 +70,8 @@ def load_scorer(job: Job, model_path: str | None) -> Scorer:
     """
     form = batches.batch_format(job.model.options)
     preprocess = user.load_preprocess(job)
-    if job.model.uses == "torch":
-        from nightjar.inference.predictors import torch  # a second's import, not paid by other predictors
-
-        program = torch.load_program(job, model_path)
-        return _Scorer(job, form, preprocess, program, program.device, takes_table=True)
-    predictor = user.load_predictor(job, model_path)
-    return _Scorer(job, form, preprocess, predictor, user.device_of(predictor))
+    adapter = adapter_of(job)
+    return _Scorer(job, form, preprocess, adapter.load(job, model_path), adapter.reads_arrow)
 
 
 class _Scorer:
@@ -87,11 +82,10 @@ class _Scorer:
         job: Job,
         form: str,
         preprocess: user.BatchFunction | None,
-        predictor: Callable[[Any], Any],
-        device: str,
-        takes_table: bool = False,
+        predictor: Predictor,
+        reads_arrow: bool,
     ) -> None:
-        self.device = device
+        self.device = predictor.device
         self.wrote = False
         self._watched = False
         self._copy = Copier()
@@ -100,19 +94,23 @@ class _Scorer:
         self._types = job.model.output_types()
         self._preprocess = preprocess
         self._predictor = predictor
-        self._takes_table = takes_table
+        self._reads_arrow = reads_arrow
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
         if self._preprocess is None and self._features is not None:
             table = table.select(list(self._features))
-        if self._preprocess is None and self._takes_table:  # an adapter of ours, which writes into nothing
-            return outputs.normalise(self._predictor(table), self._types, table.num_rows)
+        if self._preprocess is None and self._reads_arrow:
+            return self._scored(table, table.num_rows)
         given = self._copy(table)
         before = None if self._watched else given.digest()
-        scored = outputs.normalise(self._predictor(self._batch(given.table)), self._types, table.num_rows)
+        scored = self._scored(self._batch(given.table), table.num_rows)
         if before is not None:
             self._watched, self.wrote = True, given.digest() != before
         return scored
+
+    def _scored(self, batch: Any, rows: int) -> dict[str, pa.Array]:
+        raw = self._predictor.predict(self._predictor.prepare(batch))
+        return outputs.normalise(raw, self._types, rows)
 
     def _batch(self, table: pa.Table) -> Any:
         batch = batches.to_batch(table, self._form)

@@ -45,7 +45,7 @@ def to_batch(table: pa.Table, form: str) -> Any:
     arrays = {name: to_numpy(table.column(name)) for name in table.column_names}
     if form != "torch":
         return arrays
-    from nightjar.inference.predictors.torch import to_tensor  # paid only by those who ask for tensors
+    from nightjar.inference.predictors.exported import to_tensor  # paid only by those who ask for tensors
 
     return {name: to_tensor(values) for name, values in arrays.items()}
 

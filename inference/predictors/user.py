@@ -16,21 +16,59 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
+
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
+from nightjar.inference.predictors.adapter import Adapter, Predictor
 
 BatchFunction = Callable[[Any], Any]
 
 
-def load_predictor(job: Job, model_path: str | None) -> BatchFunction:
-    """The predictor of `model.uses`, ready to be called with batches.
+class Own:
+    """`Adapter` of the user's own classes and functions: they are given batches as Ray Data gives them."""
 
-    Raises:
-        JobError: it cannot be found, does not take its options or the model's path, or is async.
-    """
-    target = find("model.uses", job.model.uses, folder_of(job))
-    return _ready("model.uses", job.model.uses, target, _options(job, model_path), model_path)
+    libraries: tuple[str, ...] = ()
+    reads_arrow = False
+
+    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+        """Only the code knows what it takes."""
+
+    def inspect(self, job: Job, path: str) -> None:
+        """Only the code knows what it reads."""
+
+    def load(self, job: Job, path: str | None) -> Predictor:
+        """Found, built, and given its options and the model's path.
+
+        Raises:
+            JobError: it cannot be found, does not take its options or the model's path, or is async.
+        """
+        target = find("model.uses", job.model.uses, folder_of(job))
+        return _Called(_ready("model.uses", job.model.uses, target, _options(job, path), path))
+
+    def memory_errors(self) -> tuple[type[BaseException], ...]:
+        return ()
+
+    def device_errors(self) -> tuple[type[BaseException], ...]:
+        return ()
+
+    def devices(self) -> str:
+        return ""
+
+
+class _Called:
+    """A callable as a `Predictor`. What it does to a batch before its model sees it is its own."""
+
+    def __init__(self, function: BatchFunction) -> None:
+        self.predict = function
+        self.device = device_of(function)
+
+    def prepare(self, batch: Any) -> Any:
+        return batch
+
+
+ADAPTER: Adapter = Own()
 
 
 def load_preprocess(job: Job) -> BatchFunction | None:

@@ -16,11 +16,12 @@ from nightjar.inference.input.discovery import (
     usual_schema,
 )
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import nearest
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.parts import output_schema
 from nightjar.inference.predictors import input_columns
-from nightjar.inference.predictors.archive import inspect_program
+from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.run.request import RunRequest, check_same_run
 from nightjar.inference.storage.protocol import is_local, join
 from nightjar.inference.validation.contradictions import check_label_and_gates
@@ -68,25 +69,13 @@ def check_columns(job: Job, schema: pa.Schema) -> None:
                 raise JobError(f"{key}: {name!r} is not a column of the input{known}")
     if job.label and not _is_label(schema.field(job.label).type):
         raise JobError(f"label: {job.label!r} is {schema.field(job.label).type}; a label is bool, or 0 and 1")
-    if job.model.uses == "torch" and job.preprocess is None:
-        for name in features:
-            if not _is_numeric(kind := schema.field(name).type):
-                raise JobError(
-                    f"model.features: {name!r} is {kind}, and the torch adapter takes numbers only; list the columns "
-                    "the model takes, or make numbers of it in a preprocess"
-                )
+    if job.preprocess is None:
+        adapter_of(job).check_columns(job, pa.schema([schema.field(name) for name in features]))
     for name in {*features, *job.carry, *([job.label] if job.label else [])}:
         if schema.names.count(name) > 1:
             raise JobError(f"input.uri: the column {name!r} is there twice; which one is meant nobody can tell")
     output_schema(job, schema)
     check_label_and_gates(job, schema)
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    """Numbers, or lists of them."""
-    while (inner := getattr(kind, "storage_type", None) or getattr(kind, "value_type", None)) is not None:
-        kind = inner
-    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _is_label(kind: pa.DataType) -> bool:
@@ -100,11 +89,11 @@ def check_model(request: RunRequest) -> None:
         JobError: it cannot be read, or loading it would run code and the job does not allow that.
     """
     model = request.job.model
-    if model.uses == "torch" and model.path is not None:
+    if model.path is not None and model.uses in FRAMEWORKS:
         local = model.path  # looked at where a person finds it; whoever loads its copy looks again
         if not is_local(local):
             local, _ = place_model(request.storage, request.scoring.model, Path(request.cache), local)
-        inspect_program(local, model.allow_pickle)
+        adapter_of(request.job).inspect(request.job, local)
 
 
 def _check_places(request: RunRequest) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
 )
 from nightjar.inference.messages import clip, utf8
+from nightjar.inference.predictors.adapter import is_device_lost, is_memory
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.cuts import Cuts
 
@@ -258,7 +258,7 @@ def _attempt(scorer: Scorer, table: pa.Table, types: dict[str, pa.DataType]) -> 
         # Anything the user's code raises is about these rows; what Nightjar raises is about the shard.
         if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
             raise
-        if _is_device_lost(error):
+        if is_device_lost(error):
             raise ProcessSpoilt(utf8(type(error).__name__), clip(utf8(str(error)))) from error
         return _raised(error)
 
@@ -282,19 +282,7 @@ def _raised(error: Exception) -> _Raised:
     said = traceback.format_exception_only(type(error), error)[-1]  # survives a `__str__` that raises
     with contextlib.suppress(Exception):
         said = str(error)
-    return _Raised(_is_memory(error), utf8(type(error).__name__), clip(utf8(said)), _tail(utf8("".join(lines))))
-
-
-def _is_memory(error: Exception) -> bool:
-    """Out of memory by type, never by message. torch's type exists only where torch was imported."""
-    theirs = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
-    return isinstance(error, (MemoryError, theirs))
-
-
-def _is_device_lost(error: Exception) -> bool:
-    """An error after which the device refuses everything from this process, such as a failed assertion on it."""
-    theirs = getattr(sys.modules.get("torch"), "AcceleratorError", ())
-    return isinstance(error, theirs)
+    return _Raised(is_memory(error), utf8(type(error).__name__), clip(utf8(said)), _tail(utf8("".join(lines))))
 
 
 def _tail(text: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import platform
+from contextlib import suppress
 from dataclasses import asdict
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pyarrow as pa
@@ -16,12 +17,13 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.ledger import LedgerWriter
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
+from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.storage.protocol import join
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.rescore import Rescored
 
-LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "torch", "numpy", "pandas", "prefect")
+LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "numpy", "pandas", "prefect")
 
 
 def write_manifest(
@@ -85,4 +87,8 @@ def write_manifest(
 
 
 def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
+    found = {name: version(name) for name in LIBRARIES}
+    for name in (each for framework in frameworks() for each in framework.libraries):
+        with suppress(PackageNotFoundError):  # an extra that is not installed
+            found[name] = version(name)
+    return {"python": platform.python_version(), **found}

@@ -136,7 +136,7 @@ def importers(room: str, module: str) -> set[str]:
             {f"inference/engine/ray/{name}.py" for name in ("capacity", "gathering", "passes", "tasks")},
         ),
         ("inference", "ray.data", {"inference/engine/ray/passes.py"}),
-        ("inference", "torch", {"inference/predictors/torch.py"}),
+        ("inference", "torch", {"inference/predictors/exported.py"}),
         ("inference", "boto3", {"inference/storage/credentials.py"}),
         ("inference", "botocore", {"inference/storage/credentials.py"}),
         ("inference", "obstore", {"inference/storage/credentials.py", "inference/storage/bucket.py"}),

@@ -18,7 +18,7 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.arrays import to_numpy
-from nightjar.inference.predictors.torch import load_program
+from nightjar.inference.predictors.exported import load_program
 from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
 
 
@@ -229,8 +229,9 @@ def test_list_views_become_arrays_as_lists_do(type_: pa.DataType) -> None:
 def test_what_preprocess_masks_is_no_number(tmp_path: Path) -> None:
     """As a null: NaN where the numbers have it, else the row's fault."""
     program = load_program(job(), export(tmp_path / "m.pt2", Sum(), (torch.ones((4, 1), dtype=torch.float64),)))
-    given = program({"x": np.ma.masked_array([1.0, 2.0], [False, True])})["score"]
+    prepared = program.prepare({"x": np.ma.masked_array([1.0, 2.0], [False, True])})
+    given = program.predict(prepared)["score"]
     assert given[0] == 1.0
     assert torch.isnan(given[1])
     with pytest.raises(ValueError, match="feature 'x' has a masked value"):
-        program({"x": np.ma.masked_array([1, 2], [False, True])})
+        program.prepare({"x": np.ma.masked_array([1, 2], [False, True])})

@@ -1,0 +1,19 @@
+"""What a job may name, and the modules behind the names. A new one is one line here, and one file there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """module: whose `ADAPTER` is a `predictors.adapter.Adapter`. model: what `model.path` names, for messages."""
+
+    module: str
+    model: str
+
+
+FRAMEWORKS = {
+    "torch": Framework("nightjar.inference.predictors.torch", "an exported program (.pt2)"),
+}
+"""`model.uses` → the framework; anything else is "module:Name" of the user's own."""

@@ -1,0 +1,100 @@
+"""The seam of the predictors: one adapter for each framework, and one for the user's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.seams import FRAMEWORKS
+
+_OWN = "nightjar.inference.predictors.user"
+"""The adapter of the user's own classes and functions."""
+
+
+class Predictor(Protocol):
+    """A loaded model. Both steps may be called from several threads, for other batches at once.
+
+    device: 'cpu', 'cuda:0' …: where the model really is.
+    """
+
+    device: str
+
+    def prepare(self, batch: Any) -> Any:
+        """What the model is given for a batch, or for a Table if the adapter `reads_arrow`. On the CPU alone.
+
+        What it raises is about these rows, unless it is a `JobError`.
+        """
+
+    def predict(self, prepared: Any) -> Any:
+        """What the model returns: outputs by name, or whatever else `outputs.normalise` takes."""
+
+
+class Adapter(Protocol):
+    """One framework. It is imported by `load` and no sooner: commands that only look must not wait for it.
+
+    libraries: distributions whose versions the manifest names. reads_arrow: its predictors are given Tables, and write
+    into nothing of them; others are given batches in the job's format, made of copies.
+    """
+
+    libraries: tuple[str, ...]
+    reads_arrow: bool
+
+    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+        """Whether the columns that the model sees can serve it. Not called where a preprocess makes others of them.
+
+        Raises:
+            JobError: one cannot; names `model.features`.
+        """
+
+    def inspect(self, job: Job, path: str) -> None:
+        """Look at the model's file, without loading it.
+
+        Raises:
+            JobError: it cannot be read, or loading it would run code and the job does not allow that.
+        """
+
+    def load(self, job: Job, path: str | None) -> Predictor:
+        """The model, ready to be called. path: of its local copy; None where the job names none.
+
+        Raises:
+            JobError: it cannot be loaded; names the key.
+        """
+
+    def memory_errors(self) -> tuple[type[BaseException], ...]:
+        """What it raises where memory, also a device's, does not suffice. Nothing before it was imported."""
+
+    def device_errors(self) -> tuple[type[BaseException], ...]:
+        """What it raises of a device that refuses everything from then on. Nothing before it was imported."""
+
+    def devices(self) -> str:
+        """What it can compute on here, in words; empty where it has nothing to say. Imports it."""
+
+
+def adapter_of(job: Job) -> Adapter:
+    """The adapter of `model.uses`."""
+    framework = FRAMEWORKS.get(job.model.uses)
+    return _adapter(framework.module if framework else _OWN)
+
+
+def frameworks() -> Iterator[Adapter]:
+    """Every framework's adapter."""
+    return (_adapter(framework.module) for framework in FRAMEWORKS.values())
+
+
+def _adapter(module: str) -> Adapter:
+    adapter: Adapter = import_module(module).ADAPTER
+    return adapter
+
+
+def is_memory(error: Exception) -> bool:
+    """Out of memory by type, never by message."""
+    return isinstance(error, (MemoryError, *(kind for each in frameworks() for kind in each.memory_errors())))
+
+
+def is_device_lost(error: Exception) -> bool:
+    """An error after which the device refuses everything from this process, such as a failed assertion on it."""
+    return isinstance(error, tuple(kind for each in frameworks() for kind in each.device_errors()))
