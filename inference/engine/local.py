@@ -93,7 +93,7 @@ class LocalEngine:
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
         merged = Rescored()
-        self._process.lend(spec.job)
+        self._process.lend(spec)
         for found in rescore_shards(spec, chosen.to_pylist()):
             merged.merge(found)
             yield None
@@ -105,7 +105,7 @@ class LocalEngine:
 
     def _opened(self, spec: WorkerSpec) -> ShardWorker:
         if self._worker is None or self._worker.spec != spec:
-            self._process.lend(spec.job)
+            self._process.lend(spec)
             self._worker = ShardWorker(spec)
         return self._worker
 
@@ -120,35 +120,38 @@ class _Process:
     def __init__(self) -> None:
         self._lent = False
 
-    def lend(self, job: Job) -> None:
+    def lend(self, spec: WorkerSpec) -> None:
         """Once: the live folder's modules make room for the run's own."""
         if self._lent:
             return
         self._lent = True
         self._folder, self._path, self._cpus = Path.cwd(), list(sys.path), pa.cpu_count()
-        self._modules = dict(sys.modules)
-        for name, module in self._modules.items():
-            if name.partition(".")[0] not in _OURS and _lies_in(module, job.folder):
-                del sys.modules[name]
+        self._cache = spec.cache
+        self._hidden = _modules_in(spec.job.folder)
+        for name in self._hidden:
+            del sys.modules[name]
 
     def take_back(self) -> None:
         """As it was."""
         if not self._lent:
             return
         self._lent = False
-        copy = str(Path.cwd())
         witness.unwatch()
         os.chdir(self._folder)
         sys.path[:] = self._path
         pa.set_cpu_count(self._cpus)
-        for name, module in list(sys.modules.items()):
-            if name not in self._modules and _lies_in(module, copy):
-                del sys.modules[name]
-        sys.modules.update({name: module for name, module in self._modules.items() if name not in sys.modules})
+        for name in _modules_in(self._cache):
+            del sys.modules[name]
+        sys.modules.update(self._hidden)
 
 
-def _lies_in(module: ModuleType, folder: str) -> bool:
-    """Whether a module was read from the folder; installed packages below it (an environment) stay what they are."""
-    file = getattr(module, "__file__", None)
-    below = os.path.relpath(os.path.realpath(file), os.path.realpath(folder)) if file else ".."
-    return not below.startswith("..") and "site-packages" not in Path(below).parts
+def _modules_in(folder: str) -> dict[str, ModuleType]:
+    """The modules that were read from a folder, without packages that are installed below it."""
+    real = os.path.realpath(folder)
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        below = os.path.relpath(os.path.realpath(file), real) if file else ".."
+        if name.partition(".")[0] not in _OURS and not below.startswith("..") and "site-packages" not in below:
+            found[name] = module
+    return found
