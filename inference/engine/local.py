@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -110,6 +111,10 @@ class LocalEngine:
         return self._worker
 
 
+_process = threading.Lock()
+"""A process has one folder and one path: one run at a time is lent them."""
+
+
 class _Process:
     """What of this process the user's code is lent while it scores, to be put back afterwards.
 
@@ -121,9 +126,15 @@ class _Process:
         self._lent = False
 
     def lend(self, spec: WorkerSpec) -> None:
-        """Once: the live folder's modules make room for the run's own."""
+        """Once: the live folder's modules make room for the run's own.
+
+        Raises:
+            RunFailed: another run scores in this process, in another thread.
+        """
         if self._lent:
             return
+        if not _process.acquire(blocking=False):
+            raise RunFailed("another run scores in this process; wait until it has ended, or run this one on Ray")
         self._lent = True
         self._folder, self._path, self._cpus = Path.cwd(), list(sys.path), pa.cpu_count()
         self._cache = spec.cache
@@ -143,6 +154,7 @@ class _Process:
         for name in _modules_in(self._cache):
             del sys.modules[name]
         sys.modules.update(self._hidden)
+        _process.release()
 
 
 def _modules_in(folder: str) -> dict[str, ModuleType]:
