@@ -1,7 +1,7 @@
 """The engine that scores in this very process, without Ray: for small nights, notebooks, and tests.
 
 What ends the process ends the command with it: a row that kills, code that hangs in C. Nothing is lost by that but the
-shard it was at; a run on Ray then finds the row. Everything else is as on Ray: the same worker, the same parts.
+shards of its last second; a run on Ray then finds the row. All else is as on Ray: the same worker, the same parts.
 """
 
 from __future__ import annotations

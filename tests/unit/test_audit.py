@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference.engine.ray import tasks
+from nightjar.inference.engine import blocks as cuts
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import Piece, Receipt, Shard
 from nightjar.inference.scoring.assignment import Assignment
@@ -228,8 +228,8 @@ def test_a_plan_that_leaves_a_gap_is_found() -> None:
 def test_no_block_of_an_audit_outgrows_the_time_it_has(shards: int) -> None:
     """Each has the same time to end, however many shards the night has; together they are all, in order."""
     table = pa.table({"shard": pa.array(range(shards))})
-    blocks = [block for _, block in tasks._audit_blocks(table)]
-    assert max(block.num_rows for block in blocks) <= tasks.AUDIT_SHARDS
+    blocks = [block for _, block in cuts.audit_blocks(table)]
+    assert max(block.num_rows for block in blocks) <= cuts.AUDIT_SHARDS
     assert pa.concat_tables(blocks).equals(table)
 
 

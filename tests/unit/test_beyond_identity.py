@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class Predictor:
 
 def tried(spec: WorkerSpec, places: list[Piece]) -> list[Loaded | str]:
     """What preflight says."""
-    return list(observed(try_model, spec, places))
+    return list(observed(try_model, partial(ShardWorker, spec), places))
 
 
 def scored(spec: WorkerSpec, shards: list[Shard]) -> list[Event]:

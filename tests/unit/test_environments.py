@@ -18,9 +18,9 @@ USED = """
 import sys
 from dataclasses import replace
 import pyarrow as pa
-from nightjar.inference import run
-from nightjar.inference.scoring.assignment import open_scorer, worker_spec
-from nightjar.inference.run.request import make_request
+from nightjar.inference.run import steps as run
+from nightjar.inference.scoring.assignment import open_scorer
+from nightjar.inference.run.request import make_request, worker_spec
 
 for place in ("job.yaml", "theirs.yaml"):
     request = replace(make_request(sys.argv[1] + "/" + place, date="2026-11-19"), cache=sys.argv[1] + "/../cache")

@@ -30,6 +30,7 @@ from nightjar.inference.run.replay import (
     measure_shard,
     replay_row,
 )
+from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.resume import plan_in
 from nightjar.inference.storage.faults import (
     Fault,
@@ -82,7 +83,7 @@ def planned(lake: Lake, **job: Any) -> Lake:
         keep(LakeStorage(), request.output, snapshot)
     writer = open_epoch(LakeStorage(), str(lake.revision()), this_writer("score"))
     assert (
-        plan_in(request, writer, str(lake.revision()), found, run.identity_of(request, found.schema), None).ids()
+        plan_in(request, writer, str(lake.revision()), found, identity_of(request, found.schema), None).ids()
         == made_plan.ids()
     )
     writer.stop(release=True)

@@ -119,8 +119,8 @@ def test_code_that_hangs_ends_the_run_not_the_process(lake: Lake) -> None:
         "import time\n\n\ndef score(batch):\n    while 5000 in batch['x']:\n        time.sleep(0.01)\n"
         "    return {'score': batch['x'] * 2}\n"
     )
-    lake.ready(retry__stall_s=1, model__batch_size=1000)
-    with pytest.raises(RunFailed, match=r"can score no more: Stalled: no progress for retry.stall_s = 1 s"):
+    lake.ready(retry__stall_s=4, model__batch_size=1000)
+    with pytest.raises(RunFailed, match=r"can score no more: Stalled: no progress for retry.stall_s = 4 s"):
         lake.run(engine=LOCAL)
     assert lake.run(engine=LOCAL, limit=5000).scored.progress.done_shards == 5
 
@@ -129,7 +129,9 @@ KILLED = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
+from nightjar.inference.run import campaign
 from support import Lake
+campaign.FLUSH_S = 0.0
 Lake(Path({folder!r})).run(engine="local")
 """
 

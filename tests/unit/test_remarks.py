@@ -17,6 +17,7 @@ from test_run_pages import PUBLISHED
 from nightjar.flows.pages import summary
 from nightjar.flows.pages.artifacts import _failure, _summary
 from nightjar.flows.pages.escaping import markdown
+from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.ledger import LedgerWriter
@@ -234,7 +235,7 @@ def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) 
     with command(lake) as now:
         plan = now.plan
         spec = replace(lake.worker_spec(), revision=now.uri, epoch=now.writer.epoch)
-        campaign = Campaign(plan, spec, now.writer, "", now.progress, lambda _: None)
+        campaign = Campaign(plan, spec, LocalEngine(), now.writer, "", now.progress, lambda _: None)
         campaign._take(Noticed(*astuple(RARE)[:3], worker="w-1"), {}, {})
         campaign._take(Noticed("folder", "/logs", "model.py:9", "w-1"), {}, {})
         campaign._flush()

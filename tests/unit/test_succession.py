@@ -84,4 +84,4 @@ def test_a_step_of_a_replaced_command_is_not_waited_for_for_ever(run: Path, monk
     opens(run, "ours")
     opens(run, "other")
     with pytest.raises(Held, match=r"taken over by score of flow run other, .* it changes nothing more"):
-        nightly._result(Never(), Succession(LakeStorage(), str(run), "ours"))
+        nightly._wait(Never(), Succession(LakeStorage(), str(run), "ours"))

@@ -17,6 +17,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -603,12 +604,13 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
         samples,
         try_model,
     )
+    from nightjar.inference.scoring.worker import ShardWorker
 
     spec, plan = spec_of(root)
     for name in [name for name in sys.modules if name.partition(".")[0] in {"predict", "mylib", "h", "pkg", "prep"}]:
         del sys.modules[name]
     outcome: Any = None
-    for outcome in observed(try_model, spec, samples(plan)):  # noqa: B007 (the last one counts)
+    for outcome in observed(try_model, partial(ShardWorker, spec), samples(plan)):  # noqa: B007 (the last one counts)
         pass
     if not isinstance(outcome, Loaded):
         return str(outcome), []

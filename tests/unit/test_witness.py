@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors.user import load_predictor
+from nightjar.inference.predictors import load_scorer
 from nightjar.inference.storage.local import LocalStorage
 from nightjar.inference.witness import (
     Collection,
@@ -311,7 +311,7 @@ def test_a_predictor_of_an_installed_package_is_watched_too(
             "model": {"uses": "theirs:Predictor", "outputs": {"y": "float32"}},
         }
     )
-    load_predictor(job, None)
+    load_scorer(job, None)
     assert Seen("file", f"{root}/out/vocab.json") in notes.all()
 
 
