@@ -54,13 +54,13 @@ from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
+    ClusterLost,
     GateFailed,
     Held,
     Interrupted,
     JobError,
     NightjarError,
     RunFailed,
-    StorageError,
 )
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.ledger.endings import stopped_by
@@ -91,9 +91,9 @@ _NOTICED_S = 600.0
 
 
 def _worth_repeating(_: Task[Any, Any], __: TaskRun, state: State[Any]) -> bool:
-    """Only what may pass by itself: storage and Ray. What a person must change is not tried again."""
+    """Only what may pass by itself. What a person must change is not tried again."""
     error = state.result(raise_on_failure=False)
-    return type(error) is RunFailed or isinstance(error, StorageError)
+    return isinstance(error, NightjarError) and error.repeatable
 
 
 @task(name="discover", task_run_name="discover", cache_policy=NO_CACHE, persist_result=False)
@@ -384,7 +384,7 @@ def _wait(future: Any, succession: Succession) -> None:
 
     Raises:
         NightjarError: as the task did.
-        RunFailed: the task's process, or the whole cluster, was lost.
+        ClusterLost: the task's process, or the whole cluster, was lost.
         Held: another writer has taken the run over, and nothing was heard of the task since.
     """
     done, needed = ended(future), lifelines()
@@ -392,11 +392,11 @@ def _wait(future: Any, succession: Succession) -> None:
         # Ray says so itself, and of which task; but where another head has taken the place of the lost one it may wait
         # for ever.
         if any(map(has_ended, needed)) and not done.wait(_LOOK_S):
-            raise RunFailed(LOST)
+            raise ClusterLost(LOST)
         # The step's own process learns from the ledger that it was replaced, and ends; but a process that stood still
         # may never hear of that end.
         if (other := succession.successor()) and not done.wait(_HEARS_S):
             raise taken_over(other)
     if future.state.is_crashed():
-        raise RunFailed(f"a task's process was lost: {str(future.state.message).splitlines()[0]}")
+        raise ClusterLost(f"a task's process was lost: {str(future.state.message).splitlines()[0]}")
     future.result()

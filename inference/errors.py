@@ -1,9 +1,10 @@
 """Every exception Nightjar raises on purpose.
 
-NightjarError
+NightjarError                 * marks what is worth repeating
 ├── JobError              the job file, its input or its model is wrong: change it, nothing was scored  (exit 2)
 ├── RunFailed             the run could not be completed; committed work is kept                        (exit 1)
-│   ├── PassEnded         Ray gave up on one pass; what it had started is charged, and the next one begins
+│   ├── ClusterLost *     the cluster lost what worked for the run, or let it stand still
+│   ├── PassEnded *       Ray gave up on one pass; what it had started is charged, and the next one begins
 │   ├── ShardsFailed      some shards have no result
 │   ├── QuarantineFull    more rows cannot be scored than the job allows
 │   ├── GateFailed        a check said no: nothing was published
@@ -17,8 +18,8 @@ NightjarError
 │   ├── AlreadyExists     create-if-absent found the object there
 │   ├── Missing           no such object
 │   ├── Denied            credentials or permissions
-│   └── Transient         worth trying again; the outcome may be unknown
-└── ShardError            one attempt at one shard failed; travels as a `Failed` event, never as a crash
+│   └── Transient *       a fault that may pass; the outcome may be unknown
+└── ShardError *          one attempt at one shard failed; travels as a `Failed` event, never as a crash
     ├── InputCorrupt      the file cannot be read
     ├── InputChanged      the file changed while, or before, it was read
     ├── SchemaMismatch    the file's columns are not the job's
@@ -27,13 +28,14 @@ NightjarError
     ├── BatchesBroken     batches fail again and again of which every row can be scored
     ├── OutsideIdentity   a strict job's predictor used something that identity does not cover
     ├── ModelChanged      a file that scores and is not copied was changed in mid-run
-    ├── ShardTooSlow      an attempt took longer than the job gives a shard
-    └── OutputInvalid     the predictor's outputs are not what the job declares
+    ├── ShardTooSlow *    an attempt took longer than the job gives a shard
+    └── OutputInvalid *   the predictor's outputs are not what the job declares
 
 Apart from them stand `ProcessSpoilt` and `Terminated`: no `Exception`, so that no code that catches these holds them
 up.
 
-Whether to try again is decided by type alone: `terminal` on a `ShardError`, `Transient` on storage.
+Whether to try again is decided by `repeatable` alone, an attribute of the class: that goes for a request to the
+storage, for an attempt at a shard, and for a step of the flow.
 Every class survives pickling, because these cross process boundaries.
 """
 
@@ -43,9 +45,14 @@ from typing import Any
 
 
 class NightjarError(Exception):
-    """Base of every exception raised on purpose. `exit_code` is what the command line returns."""
+    """Base of every exception raised on purpose.
+
+    exit_code: what the command line returns. repeatable: the same may succeed when it is tried again at once, though
+    nobody has mended anything.
+    """
 
     exit_code = 1
+    repeatable = False
 
 
 class JobError(NightjarError):
@@ -64,8 +71,16 @@ class RunFailed(NightjarError):
     """The run could not be completed. What was committed stays committed."""
 
 
+class ClusterLost(RunFailed):
+    """The cluster lost a task that worked for the run, or let it stand still, or is lost itself."""
+
+    repeatable = True
+
+
 class PassEnded(RunFailed):
     """Ray gave up on a pass. The run goes on with another, unless several in a row start nothing."""
+
+    repeatable = True
 
 
 class ShardsFailed(RunFailed):
@@ -147,41 +162,43 @@ class Denied(StorageError):
 class Transient(StorageError):
     """A fault that may pass: time-outs, server errors, dropped connections."""
 
+    repeatable = True
+
 
 class ShardError(NightjarError):
-    """One attempt at one shard failed. `terminal`: trying the same input again cannot help."""
+    """One attempt at one shard failed."""
 
-    terminal = False
+    repeatable = True
 
 
 class InputCorrupt(ShardError):
     """The file's bytes are not a readable file of its format."""
 
-    terminal = True
+    repeatable = False
 
 
 class InputChanged(ShardError):
     """The file is not the one that was planned: size or version differ."""
 
-    terminal = True
+    repeatable = False
 
 
 class SchemaMismatch(ShardError):
     """The file lacks a column of the job, or has it with another type."""
 
-    terminal = True
+    repeatable = False
 
 
 class LabelInvalid(ShardError):
     """A label is neither 0 nor 1 nor null."""
 
-    terminal = True
+    repeatable = False
 
 
 class OverBudget(ShardError):
     """This shard alone quarantined more rows than the run may lose. `row`: the first of them, its index in its file."""
 
-    terminal = True
+    repeatable = False
 
     def __init__(self, message: str, row: int = -1) -> None:
         super().__init__(message, row)
@@ -194,19 +211,19 @@ class OverBudget(ShardError):
 class BatchesBroken(ShardError):
     """Batches fail again and again of which every row can be scored: row by row it would take a night."""
 
-    terminal = True
+    repeatable = False
 
 
 class OutsideIdentity(ShardError):
     """The job says `identity: strict`, and its predictor used something that identity does not cover."""
 
-    terminal = True
+    repeatable = False
 
 
 class ModelChanged(ShardError):
     """A file that scores is read where it lies, and was changed while the run went on: the run ends."""
 
-    terminal = True
+    repeatable = False
 
 
 class ShardTooSlow(ShardError):

@@ -32,7 +32,7 @@ from nightjar.flows.cluster.reaching import raylets, reach, unusable
 from nightjar.flows.cluster.shipping import shipped
 from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.inference.engine.ray.capacity import alive
-from nightjar.inference.errors import ClusterError, NightjarError, RunFailed
+from nightjar.inference.errors import ClusterError, ClusterLost, NightjarError
 from nightjar.inference.job.model import Job
 from nightjar.inference.scoring import memory
 
@@ -102,7 +102,7 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
 
     Raises:
         ClusterError: there is no usable cluster at the address.
-        RunFailed: it was lost meanwhile.
+        ClusterLost: it was lost meanwhile.
     """
     with ExitStack() as connected:
         if not is_connected():
@@ -115,10 +115,10 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
         except (ray.exceptions.RayError, grpc.RpcError) as error:
             # A call of this process's own: what becomes of tasks, their results say. Of a head that was replaced Ray
             # says that it wants a token.
-            raise RunFailed(LOST) from error
+            raise ClusterLost(LOST) from error
         except ConnectionError as error:
             # The same through `ray://`.
-            raise RunFailed(f"{LOST}: {str(error).partition('.')[0]}") from error
+            raise ClusterLost(f"{LOST}: {str(error).partition('.')[0]}") from error
 
 
 def is_connected() -> bool:

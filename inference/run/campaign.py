@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import (
+    ClusterLost,
     Fenced,
     InputChanged,
     InputCorrupt,
@@ -211,7 +212,7 @@ class Campaign:
         self._check_budget()
         self._silent_passes = 0 if started else self._silent_passes + 1
         if self._silent_passes >= self.spec.job.retry.attempts:
-            raise RunFailed(
+            raise ClusterLost(
                 f"{self._silent_passes} passes in a row started nothing. {ended or 'Is the cluster alive?'}"
             )
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 from nightjar.inference import witness
 from nightjar.inference.errors import (
     Fenced,
+    NightjarError,
     OverBudget,
     ProcessSpoilt,
-    ShardError,
     ShardTooSlow,
 )
 from nightjar.inference.input.sources import parquet
@@ -285,7 +285,7 @@ class ShardWorker:
             attempt=running.started.attempt,
             cause=type(error).__name__,
             message=clip(str(error) or type(error).__name__),
-            terminal=isinstance(error, Fenced) or (isinstance(error, ShardError) and error.terminal),
+            terminal=isinstance(error, NightjarError) and not error.repeatable,
             uri=pieces[0].uri,
             # Which file of several it is in is not said; those are split and tried again.
             row=error.row if isinstance(error, OverBudget) and len(pieces) == 1 else -1,

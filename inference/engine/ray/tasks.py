@@ -18,7 +18,7 @@ from nightjar.inference.engine.blocks import audit_blocks
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray.capacity import alive, fits, total
 from nightjar.inference.engine.ray.gathering import capture, gather
-from nightjar.inference.errors import JobError, NightjarError, RunFailed
+from nightjar.inference.errors import ClusterLost, JobError, NightjarError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
 from nightjar.inference.records import Piece
@@ -117,7 +117,7 @@ def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iter
     Plain tasks: an audit needs neither a pool nor a model, and repeating one harms nothing.
 
     Raises:
-        RunFailed: the cluster lost its tasks again and again, or let none of them end for `NO_EVENT` × `stall_s`.
+        ClusterLost: the cluster lost its tasks again and again, or let none of them end for `NO_EVENT` × `stall_s`.
     """
     audit_task = ray.remote(num_cpus=1)(_audit_lines)
     waiting = audit_blocks(outcomes)
@@ -139,7 +139,7 @@ def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iter
             merged.merge(found.pop(blocks))
             blocks += 1
         if time.monotonic() > deadline:
-            raise RunFailed(
+            raise ClusterLost(
                 f"the audit stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the cluster busy "
                 "with others, or the storage away? Repeat the command: what is scored is kept"
             )
@@ -148,7 +148,7 @@ def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iter
 
 
 def _answer(task: Any, what: str) -> Any:
-    """A task's result; RunFailed when the cluster lost it as often as Ray tries it again."""
+    """A task's result; ClusterLost when the cluster lost it as often as Ray tries it again."""
     try:
         return ray.get(task)
     except ray.exceptions.RayTaskError as error:
@@ -156,7 +156,7 @@ def _answer(task: Any, what: str) -> Any:
             raise error.cause from error
         raise
     except ray.exceptions.RayError as error:
-        raise RunFailed(f"the cluster lost {what}: {clip(str(error))}") from error
+        raise ClusterLost(f"the cluster lost {what}: {clip(str(error))}") from error
 
 
 def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
@@ -165,7 +165,7 @@ def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
     chosen: lines of `outcomes.OUTCOMES`.
 
     Raises:
-        RunFailed: a process was lost over it, or nothing came for as long as a shard may take.
+        ClusterLost: a process was lost over it, or nothing came for as long as a shard may take.
     """
     need = spec.job.resources
     again = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
@@ -189,7 +189,7 @@ def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
         if time.monotonic() > deadline:
             for task in running:
                 ray.cancel(task, force=True)
-            raise RunFailed(f"audit.rescore: no shard was scored again within {patience:g} s; is the cluster busy?")
+            raise ClusterLost(f"audit.rescore: no shard was scored again within {patience:g} s; is the cluster busy?")
         yield None
     yield merged
 
