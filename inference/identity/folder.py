@@ -29,8 +29,8 @@ from nightjar.inference.identity.ignores import (
 from nightjar.inference.identity.neighbours import Neighbours, is_job
 from nightjar.inference.identity.ownstate import FileId, OwnState, file_id
 from nightjar.inference.identity.packages import is_environment
-from nightjar.inference.input.discovery import hidden, input_folder, takes_in
 from nightjar.inference.input.everydate import EveryDate
+from nightjar.inference.input.listing import hidden, input_folder, takes_in
 from nightjar.inference.job.model import Job, is_dated
 
 _NEVER = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"}

@@ -5,13 +5,10 @@ Nothing here decides what a shard is (see `plan`): a `Discovery` is the lake as 
 
 from __future__ import annotations
 
-import os
-import re
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -22,28 +19,16 @@ from nightjar.inference.errors import (
     JobError,
     Missing,
 )
-from nightjar.inference.input.sources import forms, parquet, unsupported
+from nightjar.inference.input.listing import input_files
+from nightjar.inference.input.schemas import SharedSchemas, UsualSchema
+from nightjar.inference.input.sources import parquet, unsupported
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.protocol import (
-    Entry,
-    Storage,
-    is_local,
-    join,
-)
+from nightjar.inference.storage.protocol import Entry, Storage
 
 _READERS = 32
 _WINDOW = 4096
 _LISTINGS = 3
-_KINDS = 100
-"""So many different schemas are told apart; a lake has few."""
-
-_FOLDERS = 64
-"""A pattern's folders are listed one by one up to so many; where there are more, all at once is quicker."""
-
-_GLOB = re.compile(r"[*?\[]")
-_ESCAPED = re.compile(r"\[([*?\[])\]")
-_ANY = re.compile(".*", re.DOTALL)
 
 FILES = pa.schema(
     [
@@ -114,7 +99,7 @@ def discover(storage: Storage, job: Job) -> Discovery:
 def _look(storage: Storage, job: Job) -> Discovery | str:
     """One listing and its footers; the name of a file that was listed and is not there any more, if there is one."""
     footers = _footers(storage, input_files(storage, job))
-    usual, empty, unread = _Usual(), _Usual(), _AllUnread(job)
+    usual, empty, unread = UsualSchema(), UsualSchema(), _AllUnread(job)
     batches: list[pa.RecordBatch] = []
     while window := list(islice(footers, _WINDOW)):
         for entry, footer in window:
@@ -137,59 +122,9 @@ def _look(storage: Storage, job: Job) -> Discovery | str:
     return discovery
 
 
-class _Usual:
-    """The columns that most files have: one odd file, even the first, must not make all the others the odd ones."""
-
-    def __init__(self) -> None:
-        self._seen: list[_Alike] = []
-
-    def add(self, schema: pa.Schema) -> None:
-        """Count one file."""
-        if any(known.add_equal(schema) for known in self._seen):
-            return
-        columns = forms.columns(schema)
-        if any(known.add_alike(schema, columns) for known in self._seen):
-            return
-        if len(self._seen) < _KINDS:
-            self._seen.append(_Alike(schema, columns))
-
-    def schema(self) -> pa.Schema | None:
-        """That of most files, as the first of them stores it; a column without nulls only if each of them says so."""
-        return max(self._seen, key=lambda each: each.files).schema() if self._seen else None
-
-
-class _Alike:
-    """Files whose columns hold the same, however each writer stored and declared them."""
-
-    def __init__(self, schema: pa.Schema, columns: pa.Schema) -> None:
-        self.files = 1
-        self._columns = columns
-        self._ways = [schema]
-        self._required = forms.without_nulls(schema)
-
-    def add_equal(self, schema: pa.Schema) -> bool:
-        """Count a file that says what one of these said, if it does; quickly, as most of a million do."""
-        known = any(way.equals(schema) for way in self._ways)
-        self.files += known
-        return known
-
-    def add_alike(self, schema: pa.Schema, columns: pa.Schema) -> bool:
-        """Count a file with the same columns, if these are."""
-        if not self._columns.equals(columns):
-            return False
-        self.files += 1
-        self._required &= forms.without_nulls(schema)
-        if len(self._ways) < _KINDS:
-            self._ways.append(schema)
-        return True
-
-    def schema(self) -> pa.Schema:
-        return forms.admitting(self._ways[0], self._required)
-
-
 def usual_schema(storage: Storage, job: Job) -> pa.Schema | None:
     """The columns that most of the first few thousand files with rows have; None when none can be read."""
-    usual = _Usual()
+    usual = UsualSchema()
     for _, footer in _footers(storage, islice(input_files(storage, job), _WINDOW)):
         if isinstance(footer, parquet.Footer) and any(footer.rows):
             usual.add(footer.schema)
@@ -233,189 +168,6 @@ def _no_rows(job: Job, files: int) -> JobError:
     return JobError(f"input.uri: {which} no rows")
 
 
-def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
-    """The input's files, sorted by uri. Hidden ones (a name starting with `.` or `_`) are no input.
-
-    A linked folder is followed, unless it leads to files that are input under their own names, too: rows count once.
-
-    Raises:
-        JobError: nothing matches; names `input.uri`, and what was found there instead.
-    """
-    others = Counter[str]()
-    found = 0
-    for entry in matching_files(storage, job, others):
-        found += 1
-        yield entry
-    if not found:
-        raise JobError(f"input.uri: no Parquet files at {job.input.uri}{_instead(job.input.uri, others)}")
-
-
-def matching_files(storage: Storage, job: Job, others: Counter[str] | None = None) -> Iterator[Entry]:
-    """The same, and none if there is none. others: counts by their endings the files that are of no known format.
-
-    Raises:
-        JobError: a name that is no text; names `input.uri`.
-    """
-    uri = job.input.uri
-    base, pattern = _split_glob(uri)
-    exact = _stat(storage, uri)
-    if exact is None and pattern is _ANY and base != uri.rstrip("/"):
-        exact = _stat(storage, base)  # a file whose name had to be escaped
-    if exact is not None:
-        yield _named(exact)
-        return
-    links = _Links(base)
-    for entry in _listed(storage, uri, base):
-        name = entry.uri[len(base.rstrip("/")) + 1 :]
-        if hidden(name) or not pattern.fullmatch(name):
-            continue
-        own = links.own_name(name)
-        if own != name and not hidden(own) and pattern.fullmatch(own):
-            continue
-        if job.input.format or name.lower().endswith(parquet.SUFFIXES):
-            yield _named(entry)
-        elif others is not None:
-            others[unsupported.suffix(name)] += 1
-
-
-def hidden(name: str) -> bool:
-    """Whether a name below the input is no input: it, or a folder in it, begins with `.` or `_`."""
-    return any(part.startswith((".", "_")) for part in name.split("/"))
-
-
-class _Links:
-    """Which files below a folder are reached through a link to another folder below it, and their names there."""
-
-    def __init__(self, base: str) -> None:
-        self._base = base
-        self._real = os.path.realpath(base) if is_local(base) else ""
-        self._folder, self._own = "", ""
-
-    def own_name(self, name: str) -> str:
-        """A file's name where it lies, if that is below the folder, else as given. Names come sorted."""
-        folder, _, file = name.rpartition("/")
-        if not self._real or not folder:
-            return name
-        if folder != self._folder:
-            real = os.path.realpath(join(self._base, folder))
-            below = os.path.relpath(real, self._real)
-            self._folder, self._own = folder, folder if below.startswith("..") else below
-        return file if self._own == "." else join(self._own, file)
-
-
-def _listed(storage: Storage, uri: str, base: str) -> Iterator[Entry]:
-    """All that the pattern can match, and more, sorted: a bucket of all nights is not listed for one of them.
-
-    A local disk is walked anyway, and follows links in its own way.
-    """
-    folders = [base]
-    for step in _folder_steps(uri) if not is_local(uri) else ():
-        matches = re.compile(_translate(step), re.DOTALL).fullmatch
-        named = (
-            join(folder, name)
-            for folder in folders
-            for name in (filter(matches, storage.subfolders(folder)) if _is_glob(step) else [_unescaped(step)])
-        )
-        narrowed = list(islice(named, _FOLDERS + 1))
-        if len(narrowed) > _FOLDERS:
-            break
-        folders = narrowed
-    for folder in sorted(folders, key=lambda each: each + "/"):
-        yield from storage.list(folder)
-
-
-def _folder_steps(uri: str) -> list[str]:
-    """The parts of a pattern that name one folder each, from the first with a wildcard on."""
-    parts = uri.partition("://")[2].rstrip("/").split("/")
-    steps = parts[_literal(parts) :] if uri.endswith("/") else parts[_literal(parts) : -1]
-    return list(takewhile(lambda part: "**" not in part, steps))
-
-
-def _literal(parts: list[str]) -> int:
-    """How many parts of a path stand before the first one with a wildcard."""
-    return next((i for i, part in enumerate(parts) if _is_glob(part)), len(parts))
-
-
-def _is_glob(part: str) -> bool:
-    return _GLOB.search(_ESCAPED.sub("", part)) is not None
-
-
-def _unescaped(path: str) -> str:
-    return _ESCAPED.sub(r"\g<1>", path)
-
-
-def _named(entry: Entry) -> Entry:
-    """The entry, if its name is text: only then can outputs and reports name it."""
-    try:
-        entry.uri.encode()
-    except UnicodeEncodeError:
-        raise JobError(f"input.uri: the name of {os.fsencode(entry.uri)!r} is not UTF-8; rename the file") from None
-    return entry
-
-
-def _instead(uri: str, others: Counter[str]) -> str:
-    """What may be meant when nothing matches. others: the files there that are not named as Parquet is, by suffix."""
-    if others:
-        return unsupported.found_instead(others)
-    return "; in a pattern, write [[] for the bracket [" if "[" in uri else ""
-
-
-def takes_in(uri: str, file: str) -> bool:
-    """Whether an input uri would take in a Parquet file at that place."""
-    base, pattern = _split_glob(uri)
-    folder = base.rstrip("/") + "/"
-    below = file.startswith(folder) and pattern.fullmatch(file.removeprefix(folder)) is not None
-    return below or file == uri
-
-
-def input_folder(uri: str) -> str:
-    """The folder (or file) an input uri names, without its pattern."""
-    return _split_glob(uri)[0]
-
-
-def _stat(storage: Storage, uri: str) -> Entry | None:
-    if uri.endswith("/"):
-        return None
-    try:
-        return storage.stat(uri)
-    except Missing:
-        return None
-
-
-def _split_glob(uri: str) -> tuple[str, re.Pattern[str]]:
-    """The folder to list, and the pattern of names below it; a pattern with a slash at its end names folders."""
-    scheme, _, path = ("", "", uri) if is_local(uri) else uri.partition("://")
-    parts = path.rstrip("/").split("/")
-    depth = _literal(parts)
-    base = _unescaped("/".join(parts[:depth]))
-    base = f"{scheme}://{base}" if scheme else base or "/"
-    rest = "/".join(parts[depth:])
-    if not rest:
-        return base, _ANY
-    try:
-        # A name may hold a newline.
-        return base, re.compile(f"{_translate(rest)}{'/.*' if path.endswith('/') else ''}", re.DOTALL)
-    except re.error as error:
-        raise JobError(f"input.uri: {uri!r} is no pattern: {error}") from None
-
-
-def _translate(glob: str) -> str:
-    """A glob over whole paths as a regular expression: `*` stays in one folder, `**` crosses them."""
-    out = ""
-    for token in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", glob):
-        out += {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token) or (
-            _character(token[1:-1]) if token.startswith("[") else re.escape(token)
-        )
-    return out
-
-
-def _character(choice: str) -> str:
-    """`a-c` or `!a-c`, as between a glob's brackets."""
-    negated = choice.startswith("!")
-    inside = re.escape(choice[negated:]).replace("\\-", "-")
-    return f"[{'^/' if negated else ''}{inside}]"
-
-
 @dataclass(frozen=True, slots=True)
 class _Unread:
     """Why a file has no footer. denied: reading it is not allowed."""
@@ -451,7 +203,7 @@ def _footers(
     storage: Storage, entries: Iterator[Entry], ahead: int = _WINDOW
 ) -> Iterator[tuple[Entry, parquet.Footer | _Unread | None]]:
     """The files in order with their footers, None of one that is gone. Reads the first `ahead` at once, then more."""
-    kinds = _Kinds()
+    kinds = SharedSchemas()
     with ThreadPoolExecutor(_READERS) as pool:
         while window := list(islice(entries, ahead)):
             found = pool.map(lambda entry: _footer(storage, entry, kinds), window)
@@ -459,23 +211,7 @@ def _footers(
             ahead = min(2 * ahead, _WINDOW)
 
 
-class _Kinds:
-    """The schemas seen so far: thousands of footers that say the same share one, or wide ones would fill the memory."""
-
-    def __init__(self) -> None:
-        self._seen: list[pa.Schema] = []
-
-    def shared(self, schema: pa.Schema) -> pa.Schema:
-        """An equal one, metadata included, that is kept already; else this one."""
-        for known in self._seen:
-            if known.equals(schema, check_metadata=True):
-                return known
-        if len(self._seen) < _KINDS:
-            self._seen.append(schema)
-        return schema
-
-
-def _footer(storage: Storage, entry: Entry, kinds: _Kinds) -> parquet.Footer | _Unread | None:
+def _footer(storage: Storage, entry: Entry, kinds: SharedSchemas) -> parquet.Footer | _Unread | None:
     """A file's footer, or why there is none; None when the file is not there any more."""
     try:
         footer = parquet.read_footer(storage, entry.uri)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 
-from nightjar.inference.input.discovery import takes_in
+from nightjar.inference.input.listing import takes_in
 from nightjar.inference.input.sources import parquet
 
 _DIGITS = {"Y": 4, "m": 2, "d": 2, "y": 2, "j": 3}

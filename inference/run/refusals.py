@@ -9,12 +9,8 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.identity.unpacking import place_model
-from nightjar.inference.input.discovery import (
-    first_schema,
-    input_folder,
-    takes_in,
-    usual_schema,
-)
+from nightjar.inference.input.discovery import first_schema, usual_schema
+from nightjar.inference.input.listing import input_folder, takes_in
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import nearest

@@ -32,9 +32,8 @@ from nightjar.inference.input.discovery import (
     _footers,
     discover,
     first_schema,
-    input_files,
-    takes_in,
 )
+from nightjar.inference.input.listing import input_files, takes_in
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources.parquet import Footer, read_footer, read_piece
 from nightjar.inference.job.file import parse_job
