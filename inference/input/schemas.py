@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from nightjar.inference.input.sources import forms
+from nightjar.inference.input.sources import normalisation
 
 _KINDS = 100
 """So many different schemas are told apart; a lake has few."""
@@ -20,7 +20,7 @@ class UsualSchema:
         """Count one file."""
         if any(known.add_equal(schema) for known in self._seen):
             return
-        columns = forms.columns(schema)
+        columns = normalisation.columns(schema)
         if any(known.add_alike(schema, columns) for known in self._seen):
             return
         if len(self._seen) < _KINDS:
@@ -38,7 +38,7 @@ class _Alike:
         self.files = 1
         self._columns = columns
         self._ways = [schema]
-        self._required = forms.without_nulls(schema)
+        self._required = normalisation.without_nulls(schema)
 
     def add_equal(self, schema: pa.Schema) -> bool:
         """Count a file that says what one of these said, if it does; quickly, as most of a million do."""
@@ -51,13 +51,13 @@ class _Alike:
         if not self._columns.equals(columns):
             return False
         self.files += 1
-        self._required &= forms.without_nulls(schema)
+        self._required &= normalisation.without_nulls(schema)
         if len(self._ways) < _KINDS:
             self._ways.append(schema)
         return True
 
     def schema(self) -> pa.Schema:
-        return forms.admitting(self._ways[0], self._required)
+        return normalisation.admitting(self._ways[0], self._required)
 
 
 class SharedSchemas:

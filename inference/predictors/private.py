@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import xxhash
 
-from nightjar.inference.input.sources.forms import PLAIN
+from nightjar.inference.input.sources.normalisation import PLAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.input.sources.forms import PLAIN
+from nightjar.inference.input.sources.normalisation import PLAIN
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import (

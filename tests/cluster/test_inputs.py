@@ -21,7 +21,7 @@ from nightjar.inference.errors import (
     QuarantineFull,
     ShardsFailed,
 )
-from nightjar.inference.input.sources import forms
+from nightjar.inference.input.sources import normalisation
 from nightjar.inference.output import publications as publish
 from nightjar.inference.run.report import RunReport
 from nightjar.inference.storage.credentials import StorageSettings
@@ -328,7 +328,7 @@ def carried(ray_local: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 def test_a_value_is_carried_exactly(carried: tuple[pa.Table, pa.Table, pa.Table], name: str) -> None:
     """Value by value with its type, in the output and in the quarantine; dictionaries' indices of 32 bits."""
     given, published, quarantine = carried
-    kind = forms.settled(given.schema).field(name).type
+    kind = normalisation.normalised(given.schema).field(name).type
     bad = [row for row in range(2 * ROWS) if row % ROWS % 10 == 7]
     good = [row for row in range(2 * ROWS) if row not in bad]
     assert published.schema.field(name).type == kind

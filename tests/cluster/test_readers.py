@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.input.sources import forms
+from nightjar.inference.input.sources import normalisation
 from support import Lake
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
@@ -152,7 +152,7 @@ def test_a_part_may_be_empty(published: Published) -> None:
 def test_a_carried_column_is_untouched(published: Published, name: str) -> None:
     """Value by value, null by null, with its type, its nullability and its field's metadata; indices have 32 bits."""
     found, given = published.in_order(), published.given
-    assert found.schema.field(name).equals(forms.settled(given.schema).field(name), check_metadata=True)
+    assert found.schema.field(name).equals(normalisation.normalised(given.schema).field(name), check_metadata=True)
     mine, theirs = found[name].combine_chunks(), given[name].combine_chunks()
     if pa.types.is_dictionary(mine.type):
         mine, theirs = mine.dictionary_decode(), theirs.dictionary_decode()

@@ -16,7 +16,7 @@ from nightjar.inference.errors import (
     Missing,
     SchemaMismatch,
 )
-from nightjar.inference.input.sources import forms
+from nightjar.inference.input.sources import normalisation
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, is_local
@@ -29,7 +29,7 @@ _TEXT_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a file says of itself: its schema, settled; per row group its rows and its bytes once decoded, estimated."""
+    """What a file says of itself: its normalised schema; per row group its rows and its decoded bytes, estimated."""
 
     schema: pa.Schema
     rows: tuple[int, ...]
@@ -53,7 +53,7 @@ def read_footer(storage: Storage, uri: str) -> Footer:
         kinds = (field.type for field in file.schema_arrow)
         width = sum(value_bytes(kind, text=_TEXT_BYTES, items=1, indices=True) for kind in kinds)
         sizes = tuple(max(size, int(count * width)) for size, count in zip(encoded, rows, strict=True))
-        return Footer(forms.settled(file.schema_arrow), rows, sizes)
+        return Footer(normalisation.normalised(file.schema_arrow), rows, sizes)
 
 
 def read_piece(storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
@@ -153,7 +153,7 @@ def _check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
     for name, count in _counts(found.names, wanted.names).items():
         if count != 1:
             raise SchemaMismatch(f"{uri}: column {name!r} is {'missing' if not count else 'there twice'}")
-        if forms.values(found.field(name).type) != forms.values(wanted.field(name).type):
+        if normalisation.values(found.field(name).type) != normalisation.values(wanted.field(name).type):
             raise SchemaMismatch(
                 f"{uri}: column {name!r} is {found.field(name).type}, "
                 f"in the other files it is {wanted.field(name).type}"

@@ -1,4 +1,4 @@
-"""What of a file's schema is only how its writer stored the values: no reason to refuse it among the others.
+"""Schema normalisation: what of a schema is only how its writer stored the values, and no reason to refuse a file.
 
 pandas, polars, DuckDB and Arrow write the same texts as `string`, `large_string` or `string_view`, number a dictionary
 with as few bits as one file needs, and declare a column without nulls wherever a file happens to hold none.
@@ -19,7 +19,7 @@ PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary(
 """The plain type that holds whatever a view type does."""
 
 
-def settled(schema: pa.Schema) -> pa.Schema:
+def normalised(schema: pa.Schema) -> pa.Schema:
     """The schema with every dictionary numbered by 32 bits: the next file, or row group, may have more values."""
     for index, field in enumerate(schema):
         kind = field.type
