@@ -9,9 +9,10 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from importlib.metadata import requires, version
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
 
 import psutil
 from packaging.requirements import Requirement
@@ -28,7 +29,7 @@ from nightjar.inference.run.refusals import check_request
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.run.resume import probe
 
-_SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "torch", "boto3")
+_SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "boto3")
 _SKEW_S = 30.0
 _LINES = 12
 """So many of the processes that listen are named."""
@@ -67,11 +68,18 @@ def _versions() -> Finding:
         wanted = Requirement(line)
         if wanted.marker is None and not wanted.specifier.contains(version(wanted.name), prereleases=True):
             wrong.append(f"{wanted.name} {version(wanted.name)} (wants {wanted.specifier})")
-    shown = ", ".join(f"{name} {version(name)}" for name in _SHOWN)
+    shown = ", ".join(f"{name} {version(name)}" for name in (*_SHOWN, *_libraries()))
     found = f"nightjar {version('nightjar-batch')} on Python {platform.python_version()}; {shown}"
     if not wrong:
         return Finding("versions", True, found)
     return Finding("versions", False, f"{found}; not supported: {', '.join(wrong)}", "pip install -c constraints.txt .")
+
+
+def _libraries() -> Iterator[str]:
+    """The installed ones of those that the frameworks' adapters use; some of them are extras."""
+    for name in (each for framework in frameworks() for each in framework.libraries):
+        with suppress(PackageNotFoundError):
+            yield distribution(name).name
 
 
 def _prefect() -> Iterator[Finding]:

@@ -1,8 +1,8 @@
 """The command line's commands, by what they are for: `running` a job, `looking` at its runs,
 `publishing` (what readers see), `scheduling`.
 
-Here is what they share. Ray, Prefect and torch are imported inside a command: help, completion and a wrong job
-file must not wait for them.
+Here is what they share. Ray, Prefect and the models' frameworks are imported inside a command: help, completion and a
+wrong job file must not wait for them.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ from nightjar.inference.identity.snapshots import (
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import input_columns
+from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.records import known
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.yamlvalues import mapping
@@ -115,7 +116,8 @@ def fix(storage: Storage, job: Job) -> ScoringSet:
         for key, module in job.modules().items()
         if not _is_in_folder(key, module, job, listing)
     }
-    packages = {name: package_content(job, name) for name in sorted(installed.union(job.identity.packages))}
+    counted = installed.union(job.identity.packages, adapter_of(job).fingerprint(job))
+    packages = {name: package_content(job, name) for name in sorted(counted)}
     return ScoringSet(code, take_model(storage, job.model.path), packages, listing.left_out)
 
 
@@ -127,6 +129,8 @@ def package_content(job: Job, name: str) -> str:
     """
     if name in job.identity.packages:
         return of_distribution(name)
+    if name in (versions := adapter_of(job).fingerprint(job)):
+        return versions[name]
     try:
         return content_of(name, outside=job.folder)
     except LookupError:
@@ -134,7 +138,7 @@ def package_content(job: Job, name: str) -> str:
 
 
 def package_files(job: Job, name: str) -> list[Path]:
-    """The files whose content `package_content` counts."""
+    """The files whose content `package_content` counts; none of a package whose version alone does."""
     return files_of_distribution(name) if name in job.identity.packages else files_of(name, outside=job.folder)
 
 

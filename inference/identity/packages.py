@@ -23,7 +23,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.messages import nearest
 
 _READ_BYTES = 8 << 20
-"""Larger files, compiled libraries mostly, are hashed by xxh3, six times as fast as SHA-256: torch has gigabytes."""
+"""Larger files are hashed by xxh3, six times as fast as SHA-256: some compiled libraries have gigabytes."""
 
 _ENVIRONMENT = {"pyvenv.cfg", "conda-meta"}
 """One of them lies in every virtual environment, whatever its name."""

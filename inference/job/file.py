@@ -61,7 +61,7 @@ _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
 }
 _CHOICES = {
     "model.batch_size": "auto or a number of rows, 1 or more",
-    "identity": "strict, or {strict: true, packages: [torch]}",
+    "identity": "strict, or {strict: true, packages: [numpy]}",
     "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}",
     "input.wait.until": "the name of a marker, as _SUCCESS, or a number of files, 1 or more",
     "checks[]": "a check on a column, on rows or on files, as {column: score, min: 0} or {rows: {min: 1000}}",

@@ -13,7 +13,7 @@ from nightjar.inference.predictors import batches, outputs, user
 from nightjar.inference.predictors.adapter import Predictor, adapter_of
 from nightjar.inference.predictors.private import Copier
 
-__all__ = ["Scorer", "input_columns", "load_scorer"]
+__all__ = ["Scorer", "check_keys", "input_columns", "load_scorer"]
 
 
 class Scorer(Protocol):
@@ -60,6 +60,16 @@ def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
     raise JobError("model.features: every column of the input is carried or the label; list the model's own")
 
 
+def check_keys(job: Job) -> None:
+    """Whether the model's adapter takes what the job says of it. Looks at no file, and imports no framework.
+
+    Raises:
+        JobError: it does not; names the key.
+    """
+    batches.batch_format(job.model.options)
+    adapter_of(job).check_keys(job)
+
+
 def load_scorer(job: Job, model_path: str | None) -> Scorer:
     """Load the job's model from a local file or folder. Runs in the worker, once per actor.
 
@@ -68,6 +78,7 @@ def load_scorer(job: Job, model_path: str | None) -> Scorer:
     Raises:
         JobError: the model, the user's code or the options are wrong; the message names the key.
     """
+    check_keys(job)
     form = batches.batch_format(job.model.options)
     preprocess = user.load_preprocess(job)
     adapter = adapter_of(job)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.messages import nearest
 
 _OWN = "nightjar.inference.predictors.user"
 """The adapter of the user's own classes and functions."""
@@ -37,11 +39,29 @@ class Adapter(Protocol):
     """One framework. It is imported by `load` and no sooner: commands that only look must not wait for it.
 
     libraries: distributions whose versions the manifest names. reads_arrow: its predictors are given Tables, and write
-    into nothing of them; others are given batches in the job's format, made of copies.
+    into nothing of them; others are given batches in the job's format, made of copies. scratch: how the paths of files
+    begin that it makes for itself while it computes.
     """
 
     libraries: tuple[str, ...]
     reads_arrow: bool
+    scratch: tuple[str, ...]
+
+    def check_keys(self, job: Job) -> None:
+        """Whether it takes what the job says of the model. Looks at no file, and imports nothing.
+
+        Raises:
+            JobError: an option is unknown, or a key means nothing to it; names the key.
+        """
+
+    def fingerprint(self, job: Job) -> Mapping[str, str]:
+        """The installed distributions whose code scores and is not in the model's file, with their versions here.
+
+        They are part of what a result is kept under, and the same on each node that scores.
+
+        Raises:
+            JobError: one of them is not installed.
+        """
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
         """Whether the columns that the model sees can serve it. Not called where a preprocess makes others of them.
@@ -83,6 +103,20 @@ def adapter_of(job: Job) -> Adapter:
 def frameworks() -> Iterator[Adapter]:
     """Every framework's adapter."""
     return (_adapter(framework.module) for framework in FRAMEWORKS.values())
+
+
+def check_options(job: Job, known: Collection[str]) -> None:
+    """Whether a framework's adapter knows each of `model.options`; every one knows `batch_format`.
+
+    Raises:
+        JobError: it does not know one.
+    """
+    known = [*known, "batch_format"]
+    for name in sorted(set(job.model.options) - set(known)):
+        raise JobError(
+            f"model.options.{name}: the {job.model.uses} adapter knows no option but {', '.join(known)}"
+            + nearest(name, known)
+        )
 
 
 def _adapter(module: str) -> Adapter:

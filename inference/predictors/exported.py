@@ -36,8 +36,6 @@ def load_program(job: Job, model_path: str | None) -> Program:
     """
     if model_path is None:
         raise JobError("model.path: the torch adapter needs the path of an exported program (.pt2)")
-    if unknown := sorted(set(job.model.options) - {"batch_format"}):
-        raise JobError(f"model.options.{unknown[0]}: the torch adapter knows no option but batch_format")
     inspect_program(model_path, job.model.allow_pickle)
     torch.set_num_threads(job.resources.cores)
     # Ray may count GPUs that are not there (tests do); `device` then tells the truth.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors.adapter import Adapter, Predictor
+from nightjar.inference.predictors.adapter import Adapter, Predictor, check_options
 from nightjar.inference.predictors.archive import inspect_program
 
 
@@ -17,6 +18,14 @@ class Torch:
 
     libraries: tuple[str, ...] = ("torch",)
     reads_arrow = True
+    scratch: tuple[str, ...] = ("/dev/shm/torch_", "/tmp/torchinductor_", "/var/tmp/torchinductor_")
+
+    def check_keys(self, job: Job) -> None:
+        check_options(job, ())
+
+    def fingerprint(self, job: Job) -> Mapping[str, str]:
+        """Nothing: an exported program holds the operations, too."""
+        return {}
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
         for name in job.model.features or schema.names:

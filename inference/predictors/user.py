@@ -31,6 +31,14 @@ class Own:
 
     libraries: tuple[str, ...] = ()
     reads_arrow = False
+    scratch: tuple[str, ...] = ()
+
+    def check_keys(self, job: Job) -> None:
+        """Only the code knows what it takes."""
+
+    def fingerprint(self, job: Job) -> Mapping[str, str]:
+        """Nothing: what a job names of its own is part of what scores, with the packages it lies in."""
+        return {}
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
         """Only the code knows what it takes."""

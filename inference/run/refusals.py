@@ -16,7 +16,7 @@ from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import nearest
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.parts import output_schema
-from nightjar.inference.predictors import input_columns
+from nightjar.inference.predictors import check_keys, input_columns
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.run.request import RunRequest, check_same_run
 from nightjar.inference.storage.protocol import is_local, join
@@ -45,9 +45,10 @@ def check_without_input(request: RunRequest) -> None:
     """Refuse what can be refused while the input is still to come.
 
     Raises:
-        JobError: the output is another job's or inside the input, or the model cannot be read or would run code when
-            loaded.
+        JobError: the model's adapter does not take what the job says of it; the output is another job's or inside the
+            input; or the model cannot be read or would run code when loaded.
     """
+    check_keys(request.job)
     _check_places(request)
     publish.check_owner(request.storage, request.output, request.job.name)
     with suppress(Missing):

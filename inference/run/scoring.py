@@ -114,7 +114,10 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
 def told(request: RunRequest, loaded: Loaded) -> list[str]:
     """What preflight saw that a person should know, whatever comes of it."""
     on_cpu = request.job.resources.gpus > 0 and loaded.device == "cpu"
-    lost = "resources.gpus reserves GPUs, but the model runs on the CPU: torch finds no CUDA device there"
+    lost = (
+        "resources.gpus reserves GPUs, but the model runs on the CPU; `nightjar doctor` on that node says which GPUs "
+        "the frameworks find there"
+    )
     return [*([lost] if on_cpu else []), *loaded.notes]
 
 

@@ -1,6 +1,6 @@
 """A table and a scorer → outputs for the rows that can be scored, and a failure for each that cannot.
 
-Pure: no Ray, no storage, no torch. Rows go to the scorer in micro-batches. One that raises is cut in two,
+Pure: no Ray, no storage, no framework. Rows go to the scorer in micro-batches. One that raises is cut in two,
 again and again, down to the rows that fail alone; one that runs out of memory is cut in two and its size
 remembered. Every row ends exactly once, in `Scored.outputs` or in `Scored.failures`. A predictor that only fails
 for rows together is not scored row by row for a night: `BatchesBroken`.

@@ -93,7 +93,7 @@ def from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Package]:
 
 
 def differences(before: Mapping[str, Package], now: Mapping[str, Package]) -> list[str]:
-    """What differs, one clause a package: "torch 2.13.0 → 2.14.0". Of what only one of them loaded nothing is said."""
+    """What differs, one clause a package: "numpy 2.4.6 → 2.5.0". Of what only one of them loaded nothing is said."""
     found = (_difference(name, before[name], now[name]) for name in sorted(before.keys() & now.keys()))
     return [clause for clause in found if clause]
 

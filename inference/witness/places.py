@@ -15,6 +15,8 @@ from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType
 
+from nightjar.inference.predictors.adapter import frameworks
+
 _SYSTEM = (
     "/proc/",
     "/sys/",
@@ -80,13 +82,13 @@ _HOME = (
 
 _WIDE = frozenset({"/", "/home", "/tmp", "/var/tmp", "/usr", "/usr/local", "/var", "/etc", os.path.expanduser("~")})  # noqa: PTH111
 
-_SHARED_MEMORY = re.compile(r"/dev/shm/(?!(plasma|sem\.|psm_|pym-|torch_|ray_))")
+_SHARED_MEMORY = re.compile(r"/dev/shm/(?!(plasma|sem\.|psm_|pym-|ray_))")
 _RAY_SESSION = re.compile(
     r"/session_\d{4}(-\d\d){2}_\d\d(-\d\d){2}_\d+_\d+/(?!runtime_resources/(working_dir|py_modules)_files/)"
 )
 """What a Ray keeps for itself; not the code that somebody sent along with a Ray job."""
 
-_COMPILED = re.compile(r"^/(var/)?tmp/(torchinductor_|triton_|numba_)")
+_COMPILED = re.compile(r"^/(var/)?tmp/(triton_|numba_)")
 
 
 MADE_MOST = 10_000
@@ -189,11 +191,18 @@ def _upward(path: str) -> Iterator[str]:
 
 
 def _is_system(path: str) -> bool:
+    if path.startswith(_scratch()):
+        return True
     if path.startswith(_SYSTEM):
         return not _SHARED_MEMORY.match(path)
     if _ETC.match(path) or _COMPILED.match(path) or _RAY_SESSION.search(path):
         return True
     return path.startswith(_home())
+
+
+@lru_cache(1)
+def _scratch() -> tuple[str, ...]:
+    return tuple(prefix for framework in frameworks() for prefix in framework.scratch)
 
 
 @lru_cache(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.predictors.adapter import frameworks
+
 ROOT = Path(__file__).parent.parent.parent
-HEAVY = ("ray", "torch", "prefect", "pandas", "boto3")
+HEAVY = ("ray", "torch", "sklearn", "skops", "prefect", "pandas", "boto3")
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -157,6 +161,23 @@ def importers(room: str, module: str) -> set[str]:
 def test_each_sdk_has_its_owners_and_no_others(room: str, module: str, owners: set[str]) -> None:
     """`inference/` knows no Prefect, `flows/` touches no row, and every SDK is met in one place."""
     assert importers(room, module) == owners
+
+
+def test_only_the_predictors_name_a_framework() -> None:
+    """Neither in code nor in a message: what is said of a framework outside its adapter is a guess for all others."""
+    libraries = {name for adapter in frameworks() for name in adapter.libraries}
+    names = re.compile(
+        "|".join({*FRAMEWORKS, *libraries, r"\.pt2", "tensorflow", "keras", "onnx", "xgboost", "lightgbm"})
+    )
+    assert names.search("import torch")
+    allowed = {ROOT / "inference/job/seams.py", *(ROOT / "inference/predictors").glob("*.py")}
+    files = {*(ROOT / "inference").rglob("*.py"), *(ROOT / "flows").rglob("*.py")} - allowed
+    found = {
+        f"{path.relative_to(ROOT)}: {names.findall(text)}"
+        for path in files
+        if names.search(text := path.read_text().lower())
+    }
+    assert not found
 
 
 def test_the_rooms_are_where_the_rules_look() -> None:

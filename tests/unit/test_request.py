@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.run.refusals import check_request
+from nightjar.inference.run.refusals import check_request, check_without_input
 from nightjar.inference.run.request import make_request, record_run
 from support import Lake
 
@@ -112,3 +112,23 @@ def test_a_job_never_scores_its_own_predictions_by_any_name_they_have(lake: Lake
     lake.write_file("../other/dates/2026-11-18/data/a.parquet", 0, 10)
     lake.write_job(output__uri="out/", input__uri=f"other/{place}/data/*.parquet")
     check_request(lake.request())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"model__uses": "torch", "model__path": "m.pt2", "model__options": {"half": True}},
+            r"options\.half: the t",
+        ),
+        ({"model__options": {"batch_format": "numpi"}}, r"options\.batch_format: 'numpi' .* did you mean 'numpy'"),
+    ],
+)
+def test_an_option_that_the_adapter_does_not_know_is_refused_before_anything_is_looked_at(
+    lake: Lake, changes: dict[str, object], sentence: str
+) -> None:
+    (lake.folder / "m.pt2").write_bytes(b"no program")
+    lake.write_model()
+    lake.write_job(**changes)
+    with pytest.raises(JobError, match=rf"^model\.{sentence}"):
+        check_without_input(lake.request())
