@@ -51,9 +51,11 @@ import threading
 import time
 
 from nightjar.flows.cluster import call, cluster
-from nightjar.flows.nightly import _result
+from nightjar.flows.nightly import _wait
 from nightjar.inference.errors import RunFailed
 from nightjar.inference.job.file import load_job
+from nightjar.inference.run.lease import Succession
+from nightjar.inference.storage.lake import LakeStorage
 
 
 class Never:
@@ -69,7 +71,7 @@ try:
     with cluster(sys.argv[1], load_job(sys.argv[2]), {}, verbose=False):
         print("is there", flush=True)
         if sys.argv[3] == "waits":
-            _result(Never())
+            _wait(Never(), Succession(LakeStorage(), '/no/run', 'ours'))
         sys.stdin.readline()
         call(threading.active_count)
 except RunFailed as lost:

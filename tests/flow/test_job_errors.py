@@ -23,7 +23,7 @@ from support import Lake, command
 
 pytestmark = pytest.mark.flow
 
-STARTERS = {"ray", "prefect", "prefect_ray", "torch", "nightjar.flows.launch", "nightjar.inference.engine"}
+STARTERS = {"ray", "prefect", "prefect_ray", "torch", "nightjar.flows.launch", "nightjar.inference.engine.local"}
 
 
 class Refusal:
