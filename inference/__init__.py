@@ -1,0 +1,78 @@
+"""How a job is scored. The public names below are what a program may build on.
+
+`Job` is the job file as a model, and `load_job` reads one. `Storage`, `Engine`, `Adapter` and `Predictor` are the
+seams: a new storage, engine or framework is a class with these methods. The errors are those that the functions of
+`nightjar.flows` raise.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nightjar.inference.engine.protocol import Engine
+    from nightjar.inference.errors import (
+        ClusterError,
+        GateFailed,
+        Held,
+        Interrupted,
+        JobError,
+        NightjarError,
+        RunFailed,
+        StorageError,
+    )
+    from nightjar.inference.job.file import load_job
+    from nightjar.inference.job.model import Job
+    from nightjar.inference.predictors.adapter import Adapter, Predictor
+    from nightjar.inference.storage.protocol import Storage
+
+__all__ = [
+    "Adapter",
+    "ClusterError",
+    "Engine",
+    "GateFailed",
+    "Held",
+    "Interrupted",
+    "Job",
+    "JobError",
+    "NightjarError",
+    "Predictor",
+    "RunFailed",
+    "Storage",
+    "StorageError",
+    "load_job",
+]
+
+_MODULES = {
+    **dict.fromkeys(
+        (
+            "ClusterError",
+            "GateFailed",
+            "Held",
+            "Interrupted",
+            "JobError",
+            "NightjarError",
+            "RunFailed",
+            "StorageError",
+        ),
+        "nightjar.inference.errors",
+    ),
+    "Adapter": "nightjar.inference.predictors.adapter",
+    "Engine": "nightjar.inference.engine.protocol",
+    "Job": "nightjar.inference.job.model",
+    "Predictor": "nightjar.inference.predictors.adapter",
+    "Storage": "nightjar.inference.storage.protocol",
+    "load_job": "nightjar.inference.job.file",
+}
+"""Where each public name is defined. It is imported when it is asked for, so that a module below loads no more."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

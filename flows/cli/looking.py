@@ -23,6 +23,7 @@ from nightjar.flows.cli.options import (
     out,
     tell,
 )
+from nightjar.flows.reports import as_data
 
 
 def status(
@@ -42,7 +43,7 @@ def status(
     with as_json_too(as_json, {}):
         run = named_run(run_name, run_id)
         found = summary.status(make_request(job, date=date, run_id=run, scores=False))
-    out.print_json(data=found) if as_json else tell(summary.status_text(found))
+    out.print_json(data=as_data(found)) if as_json else tell(summary.status_text(found))
 
 
 def runs(
@@ -76,7 +77,7 @@ def runs(
         return
     out.print(tables.runs(request, found))
     for line, why in zip(found, told, strict=True):
-        if why["cause"] or why["tried_again"] or why["commands"]:
+        if why.cause or why.tried_again or why.commands:
             tell(summary.reason_text(line.run_id, why))
 
 
@@ -102,11 +103,11 @@ def show(
         lines = limit or lines
         request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
         found = summary.status(request)
-        report = RunReport(request, found["revision"]) if found["revision"] else None
+        report = RunReport(request, found.revision) if found.revision else None
         shards, incidents = (report.shards(lines), report.incidents(lines)) if report else ([], [])
     if as_json:
         named = ([summary.in_snake_case(line) for line in told] for told in (shards, incidents))
-        out.print_json(data={**found, **dict(zip(("shards_shown", "incidents"), named, strict=True))})
+        out.print_json(data={**as_data(found), **dict(zip(("shards_shown", "incidents"), named, strict=True))})
         return
     tell(summary.status_text(found))
     if report and shards:

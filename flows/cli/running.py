@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,13 +26,11 @@ from nightjar.flows.cli.options import (
     out,
     tell,
 )
+from nightjar.flows.reports import as_data
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
     from nightjar.inference.run.request import RunRequest
-
-_PATIENCE_S = 10.0
-"""So long a run waits for the user's imports, once its own are done, before it starts all the same."""
 
 
 def run(
@@ -92,54 +89,14 @@ def retry(
 
 
 def _launch(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> None:
-    began = time.monotonic()
-    try:
-        _look_first(request, ray)
-    except JobError as error:
-        from nightjar.inference.run import reasons
-
-        reasons.keep(request, error, "discover")
-        raise
-    from nightjar.flows.launch import launch
+    from nightjar.flows.api import launched
     from nightjar.flows.pages import summary
 
-    launched = launch(request, ray, out, verbose=verbose, quiet=as_json)
-    total_s = time.monotonic() - began
+    done, total_s = launched(request, ray, out, verbose=verbose, quiet=as_json)
     if as_json:
-        print(json.dumps(summary.as_json(launched, total_s)))
+        print(json.dumps(as_data(summary.run_result(done, total_s))))
     else:
-        tell(summary.as_text(launched, total_s))
-
-
-def _look_first(request: RunRequest, ray: str | None) -> None:
-    """What must be changed first, found before Ray starts: job, input, labels of the first files, and the code.
-
-    The code is imported in a process of its own while this one imports Prefect and Ray, which takes as long.
-
-    Raises:
-        JobError: so it is.
-    """
-    from nightjar.inference.input.discovery import first_pieces
-    from nightjar.inference.run.inspection import Inspection
-    from nightjar.inference.run.refusals import check_request, check_without_input
-    from nightjar.inference.run.samples import check_labels
-    from nightjar.inference.run.waiting import awaited
-    from nightjar.inference.scoring.preflight import PLACES
-
-    waits = awaited(request.storage, request.job) is not None
-    if waits:
-        check_without_input(request)
-    else:
-        schema = check_request(request)
-    with Inspection(request, silent=True) as inspection:  # the workers print it, too, into the run's logs
-        if not waits:
-            pieces = first_pieces(request.storage, request.job, PLACES)
-            check_labels(request.storage, request.job, schema, pieces, all_alike=True)
-        from nightjar.flows import launch  # noqa: F401 (it is needed next; importing it takes seconds)
-        from nightjar.flows.cluster import named
-
-        # What is not known by then, preflight will tell.
-        inspection.found(elsewhere=named(ray) is not None, patience_s=_PATIENCE_S)
+        tell(summary.as_text(done, total_s))
 
 
 def plan(

@@ -20,6 +20,7 @@ from nightjar.flows.cli.options import (
     out,
     tell,
 )
+from nightjar.flows.reports import as_data
 
 
 def deploy(
@@ -74,20 +75,16 @@ def backfill(
 
     Published ones are left alone, partial ones continued.
     """
+    from nightjar.flows import api
     from nightjar.flows.cli.options import say
-    from nightjar.inference.run.refusals import check_model
-    from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
-        start, end = (make_request(job, date=date) for date in (first, last))
-        check_model(start)  # the rest depends on the night
-        from nightjar.flows.backfill import launch_backfill
+        nights = api.nights(job, first, last, parallel, ray, out, verbose=verbose, quiet=as_json)
+    if as_json:
+        print(json.dumps(as_data(nights)))
+    else:
         from nightjar.flows.cli import tables
 
-        nights = launch_backfill(start, end, parallel, ray, out, verbose=verbose, quiet=as_json)
-    if as_json:
-        print(json.dumps([asdict(night) for night in nights]))
-    else:
         out.print(tables.nights(nights))
     if missing := [night for night in nights if not night.ok]:
         again = any(night.state == "failed" for night in missing)

@@ -1,4 +1,4 @@
-"""Runs in words and in JSON: what the command line prints when it has something to say."""
+"""Runs in words, and as the records of `reports`: what the command line prints when it has something to say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from nightjar.flows.pages.advice import (
 )
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import describe, duration, evaluation_lines, notes
+from nightjar.flows.reports import EngineFigures, Explained, FailedShard, RunResult, RunStatus, Seconds
 from nightjar.inference.errors import StorageError
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import publications as publish
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 _FAILURES = 20
 """Failed shards that `status` names; it says how many there are."""
 
+_PUBLISHED = 10
+"""Runs that readers see and `status` names: the last ones by name."""
+
 START_S = 20.0
 """What a run takes besides its model and its rows: starting Ray and Prefect, the steps' own beginning and end. Taken
 from runs of examples/flights on two cores: 32 s, of which loading the model twice, scoring and the audit took 12.
@@ -52,51 +57,52 @@ _NAME_CHARS = 30
 """Names of columns are aligned up to so many characters."""
 
 
-def as_json(launched: Launched, total_s: float) -> dict[str, Any]:
-    """A finished run for machines; times in seconds."""
+def run_result(launched: Launched, total_s: float) -> RunResult:
+    """A finished run as a record; times in seconds."""
     outcome = launched.outcome
     scored, progress = outcome.scored, outcome.scored.progress
-    return {
-        "job": outcome.request.job.name,
-        "run_id": outcome.request.run_id,
-        "revision": scored.revision,
-        "state": _state(launched),
-        "publication": outcome.publication.number,
-        "rows_in": progress.rows,
-        "rows_out": progress.rows_out,
-        "rows_quarantined": progress.rows_quarantined,
-        "shards": progress.shards,
-        "reused_shards": progress.reused_shards,
-        "failed_attempts": progress.failed_attempts,
-        "retries": progress.retries,
-        "batches_cut": progress.cuts,
-        "deaths": progress.deaths,
-        "device": scored.device,
-        "again": list(scored.again),
-        "notes": list(scored.warnings),
-        "unreported": launched.unreported,
-        "metrics": outcome.verdict.metrics,
-        "manifest": f"{outcome.request.output}/{outcome.publication.manifest}",
-        "seconds": {
-            "total": round(total_s, 3),
-            "ray": round(launched.ray_s, 3),
-            "prefect": round(launched.prefect_s, 3),
-            "discover": round(outcome.discover_s, 3),
-            "score": round(scored.seconds, 3),
-            "validate": round(outcome.verdict.seconds, 3),
-            "publish": round(outcome.publication.seconds, 3),
-        },
-        "engine": {
-            "startup_s": round(scored.startup_s, 3),
-            "first_start": round(progress.first_start, 3),
-            "steady_s": round(progress.steady_s, 3),
-            "rows_per_s": round(progress.rows_per_s),
-        },
-    }
+    return RunResult(
+        job=outcome.request.job.name,
+        run_id=outcome.request.run_id,
+        revision=scored.revision,
+        state="published" if outcome.publication.number else "validated",
+        publication=outcome.publication.number,
+        rows_in=progress.rows,
+        rows_out=progress.rows_out,
+        rows_quarantined=progress.rows_quarantined,
+        shards=progress.shards,
+        reused_shards=progress.reused_shards,
+        failed_attempts=progress.failed_attempts,
+        retries=progress.retries,
+        batches_cut=progress.cuts,
+        deaths=progress.deaths,
+        device=scored.device,
+        again=scored.again,
+        notes=scored.warnings,
+        unreported=launched.unreported,
+        metrics=outcome.verdict.metrics,
+        manifest=f"{outcome.request.output}/{outcome.publication.manifest}",
+        seconds=_seconds(launched, total_s),
+        engine=EngineFigures(
+            startup_s=round(scored.startup_s, 3),
+            first_start=round(progress.first_start, 3),
+            steady_s=round(progress.steady_s, 3),
+            rows_per_s=round(progress.rows_per_s),
+        ),
+    )
 
 
-def _state(launched: Launched) -> str:
-    return "published" if launched.outcome.publication.number else "validated"
+def _seconds(launched: Launched, total_s: float) -> Seconds:
+    outcome = launched.outcome
+    return Seconds(
+        total=round(total_s, 3),
+        ray=round(launched.ray_s, 3),
+        prefect=round(launched.prefect_s, 3),
+        discover=round(outcome.discover_s, 3),
+        score=round(outcome.scored.seconds, 3),
+        validate=round(outcome.verdict.seconds, 3),
+        publish=round(outcome.publication.seconds, 3),
+    )
 
 
 def as_text(launched: Launched, total_s: float) -> str:
@@ -185,8 +191,8 @@ def after_failure(request: RunRequest, ray: str | None = None) -> str:
     # The storage may be why it failed: that was said.
     with suppress(StorageError):
         found = status(request)
-        if found["revision"]:
-            lines.append(f"  so far     {found['summary']}")
+        if found.revision:
+            lines.append(f"  so far     {found.summary}")
         lines += [f"  {word:<10} {text}" for word, text in remarks_of(request.storage, request.run_uri)]
     commands = remedies(request, after.state, near(request.job_path), fresh=after.fresh, ray=ray)
     lines += [f"  {word:<10} {typed('nightjar')} {command}{_scores(word, after)}" for word, command in commands.items()]
@@ -197,13 +203,13 @@ def _scores(word: str, after: Aftermath) -> str:
     return "   (scores only what is missing)" if word == "repeat" and not after.fresh else ""
 
 
-def status(request: RunRequest) -> dict[str, Any]:
+def status(request: RunRequest) -> RunStatus:
     """How far a run is and how it stands, from its ledger and the publications; and what to do about it."""
     newest = revs.newest_revision(request.storage, request.run_uri)
     now = publish.newest(request.storage, request.output)
-    shown = now.runs.get(request.run_id)
     if newest is None:
         return _never_begun(request, now)
+    shown = now.runs.get(request.run_id)
     found = stands(
         request.storage,
         request.run_uri,
@@ -212,96 +218,107 @@ def status(request: RunRequest) -> dict[str, Any]:
         request.job.name,
         request.lease_s,
     )
-    progress = next(follow(request.storage, request.run_uri))
+    progress = next(follow(request.storage, request.run_uri)) or Progress()
     about = newest.state.about
     failed = lost(request.storage, newest)
-    return {
-        "job": request.job.name,
-        "job_file": near(request.job_path),
-        "run_id": request.run_id,
-        "revision": newest.number,
-        **explained(request, found),
-        "holder": str(newest.state.holder) if newest.state.holder else None,
-        "published_revision": shown.revision if shown else None,
-        "publication": now.number,
-        "shards": progress.shards if progress else 0,
-        "committed": progress.done_shards if progress else 0,
-        "rows_out": progress.rows_out if progress else 0,
-        "rows_quarantined": progress.rows_quarantined if progress else 0,
-        "summary": describe(progress, running=found.state == "running") if progress else "not planned yet",
-        "again": list(about.again),
-        "notes": list(about.notes(progress.cuts if progress else 0)),
-        "failed_shards": len(failed),
-        "failures": [
-            {"shard": shard, "attempts": len(said), "cause": said[-1].cause, "message": said[-1].message}
+    return replace(
+        _bare(request, found, now),
+        revision=newest.number,
+        holder=str(newest.state.holder) if newest.state.holder else None,
+        published_revision=shown.revision if shown else None,
+        shards=progress.shards,
+        committed=progress.done_shards,
+        rows_out=progress.rows_out,
+        rows_quarantined=progress.rows_quarantined,
+        summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
+        again=about.again,
+        notes=about.notes(progress.cuts),
+        failed_shards=len(failed),
+        failures=tuple(
+            FailedShard(shard, len(said), said[-1].cause, said[-1].message)
             for shard, said in islice(failed.items(), _FAILURES)
-        ],
-    }
+        ),
+    )
 
 
-def _never_begun(request: RunRequest, now: publish.Snapshot) -> dict[str, Any]:
+def _never_begun(request: RunRequest, now: publish.Snapshot) -> RunStatus:
     """`status` of a run without a ledger: why it could not begin, where that was kept."""
-    about = {"job": request.job.name, "run_id": request.run_id, "revision": 0, "published": sorted(now.runs)[-10:]}
     note = reasons.note_of(request.storage, request.run_uri, request.job.name)
-    return {**about, **explained(request, Standing(note.outcome, note) if note else Standing("unknown"))}
+    return _bare(request, Standing(note.outcome, note) if note else Standing("unknown"), now)
 
 
-def explained(request: RunRequest, found: Standing) -> dict[str, Any]:
+def _bare(request: RunRequest, found: Standing, now: publish.Snapshot) -> RunStatus:
+    """What is known of every run."""
+    return RunStatus(
+        **_explanation(request, found),
+        job=request.job.name,
+        job_file=near(request.job_path),
+        run_id=request.run_id,
+        publication=now.number,
+        published=tuple(sorted(now.runs)[-_PUBLISHED:]),
+    )
+
+
+def explained(request: RunRequest, found: Standing) -> Explained:
     """How a run stands, why, and the commands that look, repeat or mend."""
+    return Explained(**_explanation(request, found))
+
+
+def _explanation(request: RunRequest, found: Standing) -> dict[str, Any]:
     return {
         "state": found.state,
         "standing": found.words,
         "cause": found.cause,
-        "ended": asdict(found.ended) if found.ended else None,
-        "tried_again": asdict(found.tried) if found.tried else None,
+        "ended": found.ended,
+        "tried_again": found.tried,
         "commands": advised(request, found, near(request.job_path)),
     }
 
 
-def status_text(found: dict[str, Any]) -> str:
+def status_text(found: RunStatus) -> str:
     """`status` for people."""
-    if not found["revision"]:
+    if not found.revision:
         return "\n".join(_never_text(found))
-    lines = [f"{found['job']} {found['run_id']} r{found['revision']}: {found['standing']}, {found['summary']}"]
-    if found["holder"]:
-        lines.append(f"  writer     {found['holder']}")
+    lines = [f"{found.job} {found.run_id} r{found.revision}: {found.standing}, {found.summary}"]
+    if found.holder:
+        lines.append(f"  writer     {found.holder}")
     lines += explained_lines(found)
-    seen = f"r{found['published_revision']}" if found["published_revision"] else "nothing of it"
-    lines.append(f"  readers    see {seen} (publication {found['publication']})")
-    lines += [f"  {word:<10} {line(text)}" for word, text in worded(found["again"], found["notes"])]
-    lines += [f"  shard      {f['shard']}: {f['cause']}: {line(f['message'])}" for f in found["failures"]]
-    if more := found["failed_shards"] - len(found["failures"]):
-        shown = shlex.join(["show", found["job_file"], found["run_id"], "--lines", str(found["failed_shards"])])
+    seen = f"r{found.published_revision}" if found.published_revision else "nothing of it"
+    lines.append(f"  readers    see {seen} (publication {found.publication})")
+    lines += [f"  {word:<10} {line(text)}" for word, text in worded(found.again, found.notes)]
+    lines += [f"  shard      {each.shard}: {each.cause}: {line(each.message)}" for each in found.failures]
+    if more := found.failed_shards - len(found.failures):
+        shown = shlex.join(["show", found.job_file, found.run_id, "--lines", str(found.failed_shards)])
         lines.append(f"             and {more:,} more: {typed('nightjar')} {shown}")
     return "\n".join([*lines, *command_lines(found)])
 
 
-def run_data(run: RunLine, why: dict[str, Any]) -> dict[str, Any]:
-    """A line of `runs` for machines. why: as `explained`."""
+def run_data(run: RunLine, why: Explained) -> dict[str, Any]:
+    """A line of `runs` for machines."""
     found = asdict(run)
     del found["standing"]
-    return {**found, **why}
+    return {**found, **asdict(why)}
 
 
-def _never_text(found: dict[str, Any]) -> list[str]:
-    known = ", ".join(found["published"]) or "none"
-    if found["state"] == "unknown":
-        said = f"{found['run_id']}: no such run yet; published runs: {known}"
+def _never_text(found: RunStatus) -> list[str]:
+    if found.state == "unknown":
+        known = ", ".join(found.published) or "none"
+        said = f"{found.run_id}: no such run yet; published runs: {known}"
     else:
-        said = f"{found['job']} {found['run_id']}: {found['standing']}, nothing of it was begun"
+        said = f"{found.job} {found.run_id}: {found.standing}, nothing of it was begun"
     return [said, *explained_lines(found), *command_lines(found)]
 
 
-def explained_lines(found: dict[str, Any]) -> list[str]:
+def explained_lines(found: Explained) -> list[str]:
     """Why a run stands as it does, and when that was."""
-    lines = [f"  why        {line(found['cause'])}"] if found["cause"] else []
-    if found["ended"]:
-        for gate in found["ended"]["gates"]:
-            lines += [f"  {key:<10} {line(gate[key])}" for key in ("row", "replay") if gate[key]]
-        lines.append(f"  ended      {found['ended']['at']}")
-    if tried := found["tried_again"]:
-        how = f"{tried['outcome']} at {tried['step']}"
-        lines.append(f"  tried      again {tried['at']}: {how}: {line(tried['message'])}")
+    lines = [f"  why        {line(found.cause)}"] if found.cause else []
+    if found.ended:
+        for gate in found.ended.gates:
+            told = (("row", gate.row), ("replay", gate.replay))
+            lines += [f"  {word:<10} {line(text)}" for word, text in told if text]
+        lines.append(f"  ended      {found.ended.at}")
+    if tried := found.tried_again:
+        lines.append(f"  tried      again {tried.at}: {tried.outcome} at {tried.step}: {line(tried.message)}")
     return lines
 
 
@@ -310,14 +327,14 @@ def in_snake_case(line: dict[str, Any]) -> dict[str, Any]:
     return {heading.replace(" ", "_"): value for heading, value in line.items()}
 
 
-def reason_text(run_id: str, found: dict[str, Any]) -> str:
+def reason_text(run_id: str, found: Explained) -> str:
     """Of one run in a list: how it stands, why, and what to do about it."""
-    return "\n".join([f"{run_id}: {found['standing']}", *explained_lines(found), *command_lines(found)])
+    return "\n".join([f"{run_id}: {found.standing}", *explained_lines(found), *command_lines(found)])
 
 
-def command_lines(found: dict[str, Any]) -> list[str]:
+def command_lines(found: Explained) -> list[str]:
     """What to do about it."""
-    return [f"  {word:<10} {command}" for word, command in found["commands"].items()]
+    return [f"  {word:<10} {command}" for word, command in found.commands.items()]
 
 
 def replayed(result: Replayed) -> str:

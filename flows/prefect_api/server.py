@@ -188,8 +188,11 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
             try:
                 yield api
             finally:
-                # What is still queued goes out while there is somebody to take it.
-                _drain()
+                # What is still queued goes out while there is somebody to take it. In a thread without an event loop:
+                # where one runs, as in a notebook, Prefect would give something to be awaited, and drain nothing.
+                drain = threading.Thread(target=_drain, daemon=True, name="nightjar-drain")
+                drain.start()
+                drain.join()
     finally:
         _stop(api)
 

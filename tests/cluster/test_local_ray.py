@@ -23,8 +23,8 @@ pytestmark = pytest.mark.cluster
 DRIVER = '''
 import sys
 import time
+from importlib import import_module
 
-from nightjar.flows import nightly
 from nightjar.flows.cluster import cluster
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.job.file import load_job
@@ -41,6 +41,7 @@ class Never:
         time.sleep(seconds)
 
 
+nightly = import_module("nightjar.flows.nightly")
 nightly._LOOK_S = 0.5
 try:
     with cluster(None, load_job(sys.argv[1]), {}, verbose=False):

@@ -12,6 +12,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,13 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from commands import DATE, Flights, Partial, Watched
-from nightjar.flows import nightly
 from nightjar.flows.prefect_api.ending import Ending, keeping_ending
 from nightjar.flows.waiting import showing
 from nightjar.inference.errors import GateFailed
 from service import Server, prefect_server
 from support import Lake, command, nightjar, wait_until
+
+nightly = import_module("nightjar.flows.nightly")
 
 pytestmark = pytest.mark.flow
 

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -43,7 +44,6 @@ from prefect.settings import (
 from prefect.states import Cancelling, Running
 
 from commands import DATE
-from nightjar.flows import nightly
 from nightjar.flows.prefect_api.api import (
     ask_api,
     is_away,
@@ -60,6 +60,8 @@ from nightjar.inference.errors import (
 )
 from service import client, free_port, own_server, prefect_server
 from support import Lake, command, wait_until
+
+nightly = import_module("nightjar.flows.nightly")
 
 pytestmark = pytest.mark.flow
 

@@ -59,6 +59,7 @@ ORDER = {
     ),
     "flows": (
         "cli",
+        "api",
         "serving",
         "backfill",
         "launch",
@@ -68,9 +69,13 @@ ORDER = {
         "prefect_api",
         "cluster",
         "outcome",
+        "reports",
     ),
 }
-"""The rooms of each package from top to bottom: each imports from those below it and from itself, never from above."""
+"""The rooms of each package from top to bottom: each imports from those below it and from itself, never from above.
+
+Above them all stands the package itself, whose `__init__` gives the public names.
+"""
 
 
 def modules(package: str) -> dict[str, Path]:
@@ -102,7 +107,7 @@ def test_every_room_has_its_place_in_the_order(package: str) -> None:
 
 @pytest.mark.parametrize("package", ORDER)
 def test_no_room_imports_from_above(package: str) -> None:
-    rank = {room: place for place, room in enumerate(ORDER[package])}
+    rank = {room: place for place, room in enumerate(("", *ORDER[package]))}
     above = [pair for pair in edges(package) if rank[pair[0].partition(".")[0]] > rank[pair[1].partition(".")[0]]]
     assert not above
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from nightjar.flows import nightly
 from nightjar.inference.errors import Held
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.run.lease import Succession
 from nightjar.inference.storage.lake import LakeStorage
+
+nightly = import_module("nightjar.flows.nightly")
 
 
 class Never:

@@ -1,0 +1,110 @@
+"""The rows of a published run, for a program: its exact files as an Arrow dataset, read through the job's storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow import fs
+
+from nightjar.inference.errors import Missing
+from nightjar.inference.output import outcomes, places
+from nightjar.inference.storage.protocol import Storage
+
+
+@dataclass(frozen=True)
+class Files:
+    """The data files of one published run, in input order.
+
+    publication: the newest one of the output when this was looked up. manifest: its URI. uris: of the Parquet files,
+    which are never rewritten: who reads them reads one run, whatever is published meanwhile. bytes: their size.
+    """
+
+    publication: int
+    run_id: str
+    date: str
+    revision: int
+    manifest: str
+    rows: int
+    bytes: int
+    uris: tuple[str, ...] = field(repr=False)
+    storage: Storage = field(repr=False, compare=False)
+
+    def dataset(self) -> ds.Dataset:
+        """The rows as a `pyarrow.dataset.Dataset`: read when they are asked for, with the job's own credentials.
+
+        A run all of whose rows are in the quarantine has no files; its dataset has no rows and no columns.
+        """
+        if not self.uris:
+            return ds.dataset(pa.table({}))
+        return ds.dataset(list(self.uris), filesystem=self.filesystem(), format="parquet")
+
+    def filesystem(self) -> fs.FileSystem:
+        """What opens `uris`: a file system of pyarrow's over the job's storage, for reading alone."""
+        return fs.PyFileSystem(_Reading(self.storage))
+
+
+def files(storage: Storage, output: str, run_id: str | None) -> Files:
+    """The files of a published run, by default of the latest night.
+
+    Raises:
+        JobError: it is not published; or its manifest or list of shards is not what was published.
+        Missing: one of these was deleted.
+    """
+    night = places.published(storage, output, run_id)
+    return Files(
+        publication=night.publication,
+        run_id=night.run or "",
+        date=night.date or "",
+        revision=night.revision or 0,
+        manifest=night.manifest or "",
+        rows=outcomes.total(night.parts, "rows"),
+        bytes=outcomes.total(night.parts, "size"),
+        uris=tuple(file["uri"] for file in night.files()),
+        storage=storage,
+    )
+
+
+class _Reading(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
+    """A storage, as pyarrow asks a file system; of what is not reading it does nothing."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reading) and other._storage is self._storage
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get_type_name(self) -> str:
+        return "nightjar"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        return [self._info(path) for path in paths]
+
+    def _info(self, path: str) -> fs.FileInfo:
+        try:
+            return fs.FileInfo(path, fs.FileType.File, size=self._storage.stat(path).size)
+        except Missing:
+            return fs.FileInfo(path, fs.FileType.NotFound)
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        found = self._storage.list(selector.base_dir)
+        return [fs.FileInfo(entry.uri, fs.FileType.File, size=entry.size) for entry in found]
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        return self._storage.open(path)
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        return self._storage.open(path)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise PermissionError("published files are never rewritten: this file system only reads")
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
+    move = copy_file = open_output_stream = open_append_stream = _refuse

@@ -1,0 +1,100 @@
+"""The Python functions: the public names, the page that documents them, and its example, run as it stands."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import polars
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.flows import Files, files, status
+from nightjar.inference.errors import JobError, Missing
+from nightjar.inference.output import reading
+from support import Lake
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PAGE = (DOCS / "python.md").read_text()
+PACKAGES = ("nightjar.flows", "nightjar.inference")
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_public_name_is_there_and_documented(name: str) -> None:
+    """Those listed, those that can be had and those that type checkers see are the same."""
+    package = import_module(name)
+    assert sorted(package.__all__) == sorted(package._MODULES) == sorted(typed(package))
+    for public in package.__all__:
+        assert getattr(package, public).__name__ == public or public == "nightly"
+        assert re.search(rf"`{public}\b", PAGE), f"docs/python.md says nothing of {public}"
+
+
+def typed(package: ModuleType) -> list[str]:
+    """The names that the package imports for type checkers alone."""
+    assert package.__file__ is not None
+    head = Path(package.__file__).read_text().partition("if TYPE_CHECKING:\n")[2].partition("\n__all__")[0]
+    blocks = re.findall(r"import \(([^)]*)\)|import (.*)", head)
+    return [each for pair in blocks for each in re.findall(r"\w+", "".join(pair))]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_another_name_is_an_attribute_error(name: str) -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = import_module(name).nothing
+
+
+@pytest.mark.parametrize("first", ["import nightjar.flows.nightly, nightjar.flows.backfill", "import nightjar.flows"])
+def test_nightly_is_the_flow_and_backfill_the_function_whatever_was_imported_first(first: str) -> None:
+    """Python would otherwise let the names mean the modules, once these are imported."""
+    told = "print(type(nightly).__name__, type(backfill).__name__)"
+    code = f"{first}\nfrom nightjar.flows import backfill, nightly\n{told}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "Flow function\n"
+
+
+def test_the_rows_of_a_night_are_read_from_exactly_its_files(lake: Lake) -> None:
+    lake.ready().run(engine="local")
+    (lake.revision() / "data" / "left-over.parquet").write_bytes(b"no part of it")
+    night = files(lake.job_path)
+    assert (night.run_id, night.revision, night.rows, len(night.uris)) == ("2026-11-19", 1, 8000, 8)
+    assert night.bytes == sum(Path(uri).stat().st_size for uri in night.uris)
+    table = night.dataset().to_table(columns=["id", "score"])
+    assert table["id"].to_pylist() == list(range(8000))
+    assert polars.scan_pyarrow_dataset(night.dataset()).select("score").sum().collect().item() == 2 * sum(range(8000))
+    assert files(lake.job_path, date=dt.date(2026, 11, 19)) == night
+    with pytest.raises(PermissionError):
+        pq.write_table(table, f"{night.uris[0]}.new", filesystem=night.filesystem())
+    with pytest.raises(JobError, match="the run '2026-11-18' is not published"):
+        files(lake.job_path, date="2026-11-18")
+
+
+def test_a_file_that_is_gone_is_named(lake: Lake) -> None:
+    lake.ready().run(engine="local")
+    night = files(lake.job_path)
+    Path(night.uris[3]).unlink()
+    with pytest.raises((FileNotFoundError, Missing), match=re.escape(night.uris[3])):
+        night.dataset().to_table()
+
+
+def test_a_night_without_rows_is_an_empty_dataset(lake: Lake) -> None:
+    night = Files(1, "2026-11-19", "2026-11-19", 1, "", 0, 0, (), lake.ready().request().storage)
+    assert night.dataset().count_rows() == 0
+
+
+def test_the_status_of_a_run_that_never_began(lake: Lake) -> None:
+    lake.ready()
+    found = status(lake.job_path, date="2026-11-19")
+    assert (found.state, found.revision, found.published) == ("unknown", 0, ())
+    assert [*found.commands] == ["try"]
+
+
+def test_dates_and_files_are_records_of_what_the_storage_has(lake: Lake) -> None:
+    """`files` of a named run, as the command takes it."""
+    lake.ready().run(engine="local", run_id="trial")
+    request = lake.request(run_id="trial")
+    assert files(lake.job_path, run_id="trial") == reading.files(request.storage, request.output, "trial")
