@@ -24,10 +24,10 @@ import ray
 from prefect.task_runners import TaskRunner
 from prefect_ray import RayTaskRunner
 from prefect_ray.task_runners import PrefectRayFuture
-from ray._private import worker as ray_worker
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.flows.cluster import local
+from nightjar.flows.cluster.internals import has_ended, keep_off_stdout
 from nightjar.flows.cluster.reaching import raylets, reach, unusable
 from nightjar.flows.cluster.shipping import shipped
 from nightjar.flows.cluster.starting import essence, is_rays, start
@@ -37,8 +37,6 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.scoring import memory
 
 T = TypeVar("T")
-
-_print_to_stdstream = ray_worker.print_to_stdstream
 
 ADDRESS = "NIGHTJAR_RAY"
 """Environment variable: the cluster of runs that name none."""
@@ -135,7 +133,7 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
         "logging_level": logging.INFO if verbose else logging.CRITICAL,
         "configure_logging": True,
     }
-    _keep_off_stdout(verbose)
+    keep_off_stdout(verbose)
     if not verbose:
         # What the client says of a connection that is lost, the run's end says, too.
         logging.getLogger("ray.util.client").setLevel(logging.CRITICAL)
@@ -182,7 +180,7 @@ def ended(task: PrefectRayFuture[Any]) -> threading.Event:
 
     def ask() -> None:
         try:
-            while task._final_state is None and not _let_go.is_set():
+            while not has_ended(task) and not _let_go.is_set():
                 task.wait(_QUESTION_S)
         finally:
             _asking.discard(threading.current_thread())
@@ -267,17 +265,3 @@ def _join(address: str, options: dict[str, Any]) -> None:
         if not is_rays(error):
             raise
         raise unusable(address, essence(error)) from error
-
-
-def _keep_off_stdout(verbose: bool) -> None:
-    """What Ray has to say of nodes goes to standard error, and only if asked for.
-
-    It prints that to standard output whatever `log_to_driver` says, into the middle of `--json`, and has no setting
-    for it.
-    """
-
-    def tell(data: dict[str, Any], ignore_prefix: bool) -> None:
-        if verbose:
-            _print_to_stdstream({**data, "is_err": True}, ignore_prefix)
-
-    ray_worker.print_to_stdstream = tell

@@ -21,9 +21,8 @@ from typing import Any
 
 import psutil
 import ray
-from ray._common.utils import get_default_system_temp_dir
-from ray._private import ray_constants
 
+from nightjar.flows.cluster.internals import in_folder, loopback, temporary_folder
 from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.flows.cluster.token import keep_token_private
 from nightjar.inference.errors import ClusterError
@@ -150,9 +149,9 @@ def _new_folder() -> Path:
 
 def _start(folder: Path, env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
     try:
-        with _inherited({**env, _MARK: str(folder)}), _loopback():
+        with _inherited({**env, _MARK: str(folder)}), loopback():
             # One level down: Ray opens its own folder to everybody.
-            start("local", {**options, "_temp_dir": str(folder / "r"), "include_dashboard": False})
+            start("local", {**options, **in_folder(folder / "r"), "include_dashboard": False})
     except BaseException:
         # Of a node that did not come up Ray forgets which processes it started.
         ray.shutdown()
@@ -174,21 +173,6 @@ def _inherited(settings: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def _loopback() -> Iterator[None]:
-    """A Ray that is started meanwhile takes 127.0.0.1 for its node's address, and then binds every port to it.
-
-    That is what Ray does on macOS and Windows. Elsewhere it replaces a loopback address that it is given by one that
-    others reach, and its servers listen on every interface.
-    """
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def _end(folder: Path, *, keep_logs: bool) -> None:
@@ -229,7 +213,7 @@ def _base() -> Path:
     Raises:
         ClusterError: the path is too long for sockets.
     """
-    base: str = get_default_system_temp_dir()  # type: ignore[no-untyped-call]
+    base = temporary_folder()
     if len(base) <= _LONGEST_BASE:
         return Path(base)
     if "RAY_TMPDIR" in os.environ:

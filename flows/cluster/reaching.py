@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import grpc
 import psutil
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.exceptions import RayError
 
+from nightjar.flows.cluster.internals import SIGNS_IN, sign_in
 from nightjar.flows.cluster.starting import essence
 from nightjar.inference.errors import ClusterError
 
@@ -31,9 +31,9 @@ def reach(address: str) -> None:
     """
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", _TRIES)
     # A head uses the token it finds on its machine; a client does only when told to.
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    logging.getLogger(SIGNS_IN).setLevel(logging.ERROR)
     try:
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        sign_in()
     except RayError as error:
         raise unusable(address, essence(error)) from error
     host, _, port = address.removeprefix("ray://").rpartition(":")

@@ -8,8 +8,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from ray._private.authentication.authentication_token_generator import generate_new_authentication_token
-
+from nightjar.flows.cluster.internals import new_token
 from nightjar.inference.errors import ClusterError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -56,7 +55,7 @@ def _create(path: Path) -> None:
     descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(generate_new_authentication_token())
+            file.write(new_token())
         with suppress(FileExistsError):
             os.link(made, path)
     finally:

@@ -1,81 +1,100 @@
-"""Prefect's runner, for nights that outlast its API: what is away is asked again."""
+"""Prefect's runner, for nights that outlast its API: what is asked of an API that is away is asked again."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any
 
 import httpx
+from prefect.client.orchestration import PrefectClient
+from prefect.context import AsyncClientContext, ContextModel
 from prefect.logging import get_logger
 from prefect.runner import Runner
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_API_URL
 
 from nightjar.flows.prefect_api.api import is_away
 
 _ASK_S = 10.0
-"""How often an API that is away is asked again about a run that is to be cancelled."""
+"""How often an API that is away is asked again."""
+
+_POLL = "/deployments/get_scheduled_flow_runs"
+"""What the runner asks for due runs. An error that this raises ends the runner, of any other it makes a log line."""
 
 _log = get_logger("runner")
 
 
 class PatientRunner(Runner):
-    """Prefect's runner, but it outlives its API. over: raises when there is no use in waiting for it any more."""
+    """Prefect's runner, but it outlives its API. over: raises when there is no use in waiting for it any more.
+
+    With a client of its own Prefect ends the runner, and with it the run that is going on, after three polls without
+    an answer; and it no longer looks for cancelled runs.
+    """
 
     def __init__(self, over: Callable[[], None], **options: Any) -> None:
         super().__init__(**options)
-        self._over = over
+        self._patience = _Patience(over)
 
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        # After three polls without an answer Prefect ends the runner, and with it the run that is going on.
-        poller: Any = self._scheduled_run_poller
-        poller._get_and_submit_flow_runs = _Patient(poller._get_and_submit_flow_runs, self._over)
-        return self
+    async def start(self, run_once: bool = False, webserver: bool | None = None) -> None:
+        async with _Client(_PatientClient(self._patience)):
+            await super().start(run_once, webserver)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # After as many Prefect looks for cancelled runs no more; without a websocket it does so from the moment this
-        # is entered, which is where it is made.
-        if name == "_cancelling_observer" and value is not None:
-            ask = value._check_for_cancelled_flow_runs
-            if not isinstance(ask, _Patient):
-                # That there is no use in waiting is for the poller to say: this would end alone, and loudly.
-                value._check_for_cancelled_flow_runs = _Patient(ask)
-        super().__setattr__(name, value)
-
-    async def _cancel_run(self, flow_run: Any, state_msg: str | None = None) -> None:
-        # Prefect asks for the run first, and an API that is away then would end the runner, too.
-        while True:
-            try:
-                await super()._cancel_run(flow_run, state_msg)
-                return
-            except httpx.HTTPError as error:
-                if not is_away(error):
-                    raise
-                _log.warning("Prefect's API is away; cancelling the run when it is back: %s", error)
-            await asyncio.sleep(_ASK_S)
+    async def __aexit__(self, *exc_info: Any) -> None:
+        self._patience.ends = True
+        await super().__aexit__(*exc_info)
 
     def handle_sigterm(self, *_: Any, **__: Any) -> None:
         """As Ctrl-C. Prefect's own leaves its `stop` unawaited, so that nothing is stopped in order."""
         raise KeyboardInterrupt
 
 
-class _Patient:
-    """A question to Prefect's API that is asked again while it is away: it says so once, and once that it is back."""
+class _Patience:
+    """Whether an API that is away is asked again. It says once that the API is away, and once that it is back.
 
-    def __init__(self, ask: Callable[[], Awaitable[None]], over: Callable[[], None] = lambda: None) -> None:
-        self._ask, self._over, self._away = ask, over, False
+    ends: the runner is being stopped, which must not wait for an API.
+    """
 
-    async def __call__(self) -> None:
-        try:
-            await self._ask()
-        except httpx.HTTPError as error:
-            if not is_away(error):
-                raise
+    def __init__(self, over: Callable[[], None]) -> None:
+        self.ends = False
+        self._over, self._away = over, False
+
+    def away(self, error: httpx.HTTPError, path: str) -> None:
+        if path == _POLL:
             self._over()
-            if not self._away:
-                _log.warning("Prefect's API is away, asking again until it is back: %s", error or type(error).__name__)
-            self._away = True
-            return
+        if not self._away:
+            _log.warning("Prefect's API is away, asking again until it is back: %s", error or type(error).__name__)
+        self._away = True
+
+    def back(self) -> None:
         if self._away:
             _log.warning("Prefect's API is back")
         self._away = False
+
+
+class _PatientClient(PrefectClient):
+    """Prefect's client, each request of which lasts until the API is there."""
+
+    def __init__(self, patience: _Patience) -> None:
+        api, key, password = PREFECT_API_URL.value(), PREFECT_API_KEY.value(), PREFECT_API_AUTH_STRING.value()
+        super().__init__(api, api_key=key, auth_string=password)
+        self._patience = patience
+
+    async def request(self, method: Any, path: Any, *args: Any, **kwargs: Any) -> httpx.Response:
+        while True:
+            try:
+                answer = await super().request(method, path, *args, **kwargs)
+            except httpx.HTTPError as error:
+                if not is_away(error) or self._patience.ends:
+                    raise
+                self._patience.away(error, path)
+            else:
+                self._patience.back()
+                return answer
+            await asyncio.sleep(_ASK_S)
+
+
+class _Client(AsyncClientContext):
+    """While it lasts, this client is the one that Prefect takes wherever it needs one."""
+
+    def __init__(self, client: PrefectClient) -> None:
+        ContextModel.__init__(self, client=client)  # that of AsyncClientContext makes a client of its own

@@ -19,11 +19,11 @@ from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
-import ray.data
 from ray.data import ActorPoolStrategy, DataContext
 
 from nightjar.inference.engine.protocol import NO_EVENT
 from nightjar.inference.engine.ray.gathering import capture, gather
+from nightjar.inference.engine.ray.internals import bound_events_ahead, mapped
 from nightjar.inference.engine.stream import streamed
 from nightjar.inference.errors import PassEnded, ProcessSpoilt
 from nightjar.inference.input.plan import shard_of_line
@@ -149,13 +149,10 @@ def _pass(spec: WorkerSpec, blocks: list[pa.Table], most: int, suspects: bool) -
         max_size=min(most, len(blocks)),
         max_tasks_in_flight_per_actor=1 if suspects else 2,
     )
-    # Not from_arrow: that asks a task for each block's size, and waits for ever where every CPU is taken.
-    # Not map_batches: that wants a batch size for GPUs, and would join suspects to blocks of so many rows.
-    return ray.data.from_blocks(blocks).map_batches_internal(
+    return mapped(
+        blocks,
         _Actor,
-        fn_constructor_args=(_Sealed(spec),),
-        batch_size=None,
-        batch_format="pyarrow",
+        _Sealed(spec),
         compute=pool,
         num_cpus=need.cpus,
         num_gpus=need.gpus,
@@ -174,8 +171,7 @@ def _arrived(dataset: Any) -> Iterator[Any]:
 
 def _configure(stall_s: float, buffered: int) -> None:
     context = DataContext.get_current()
-    # How many events an actor may be ahead of the driver; there is no public name for it.
-    context._max_num_blocks_in_streaming_gen_buffer = buffered
+    bound_events_ahead(context, buffered)
     context.max_errored_blocks = -1
     # Each event is handed over when it is yielded, not when a block is full.
     context.target_max_block_size = 1
