@@ -169,7 +169,7 @@ def _scored(job: str, date: dt.date, ray: str | None) -> Night:
 
 
 def _seen(request: RunRequest) -> publish.Published | None:
-    return publish.newest(request.storage, request.output).runs.get(request.run_id)
+    return publish.shown(request.storage, request.output, request.run_id)
 
 
 def _run(job: str, date: dt.date, ray: str | None) -> tuple[bool, str]:

@@ -1,8 +1,30 @@
-"""How many bytes a value of an Arrow type takes in memory, where only the schema is known."""
+"""What kind an Arrow type is of, and how many bytes one of its values takes in memory."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.types as is_
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether it is any of Arrow's types of lists."""
+    lists = (is_.is_list, is_.is_large_list, is_.is_fixed_size_list, is_.is_list_view, is_.is_large_list_view)
+    return any(of_kind(kind) for of_kind in lists)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it is any of Arrow's types of text."""
+    return bool(is_.is_string(kind) or is_.is_large_string(kind) or is_.is_string_view(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether it is a number, decimals included, or a bool."""
+    return bool(is_native_number(kind) or is_.is_decimal(kind))
+
+
+def is_native_number(kind: pa.DataType) -> bool:
+    """Whether it is a number that numpy and the frameworks have a type for, or a bool."""
+    return bool(is_.is_boolean(kind) or is_.is_integer(kind) or is_.is_floating(kind))
 
 
 def value_bytes(kind: pa.DataType, *, text: int, items: int, indices: bool = False) -> float:
@@ -19,9 +41,9 @@ def value_bytes(kind: pa.DataType, *, text: int, items: int, indices: bool = Fal
             return of(kind.index_type if indices else kind.value_type)
         if isinstance(kind, pa.FixedSizeListType):
             return int(kind.list_size) * of(kind.value_type)
-        if pa.types.is_nested(kind):
+        if is_.is_nested(kind):
             inner = sum(of(kind.field(index).type) for index in range(kind.num_fields))
-            return inner if pa.types.is_struct(kind) else items * inner
+            return inner if is_.is_struct(kind) else items * inner
         try:
             return int(kind.bit_width) / 8
         except ValueError:  # no fixed width: text, binary

@@ -6,6 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import is_text
+
 NULL = "null"
 _ITEMS = 16
 """Of a list, so many are shown; a vector's first numbers tell as much as all of them."""
@@ -40,7 +42,7 @@ def _text(value: Any, most: int, quoted: bool) -> str:
         items = [_text(item, most, True) for item in value.values[:_ITEMS]]
         return f"[{', '.join([*items, *(['…'] if len(value.values) > _ITEMS else [])])}]"
     kind = value.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if is_text(kind):
         text: str = value.as_py()[: most + 1]
         return repr(text) if quoted else text
     plain = value.as_py()

@@ -65,7 +65,7 @@ def aftermath(request: RunRequest) -> Aftermath:
     """Look: what fails last may fail after the publication."""
     try:
         newest = revs.newest_revision(request.storage, request.run_uri)
-        shown = publish.newest(request.storage, request.output).runs.get(request.run_id)
+        shown = publish.shown(request.storage, request.output, request.run_id)
     except StorageError:
         # The storage may be why it failed: that was said.
         said = "What was committed is kept; what readers see could not be looked up: the storage does not answer."

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nightjar.inference.arrow_types import is_list, is_number
+
 _UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
@@ -126,14 +128,14 @@ def _kind(type_: pa.DataType) -> str:
     is_ = pa.types
     if is_.is_null(type_):
         return ""
-    if is_.is_integer(type_) or is_.is_floating(type_) or is_.is_decimal(type_) or is_.is_boolean(type_):
+    if is_number(type_):
         return "number"
     if is_.is_timestamp(type_):
         return "timestamp_utc" if type_.tz else "timestamp"
     for test, kind in ((is_.is_date, "date"), (is_.is_time, "time"), (is_.is_duration, "duration")):
         if test(type_):
             return kind
-    while is_.is_list(type_) or is_.is_large_list(type_) or is_.is_fixed_size_list(type_):
+    while is_list(type_):
         type_ = type_.value_type
         if is_.is_floating(type_):
             return "list"

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
+from nightjar.inference.arrow_types import is_text
 from nightjar.inference.job.model import LINEAGE, Job
 from nightjar.inference.messages import utf8
 from nightjar.inference.metrics.states import Metrics
@@ -134,7 +135,7 @@ def _dictionaries(table: pa.Table) -> list[str]:
     for field in table.schema:
         if pa.types.is_dictionary(field.type):
             chosen.append(field.name)
-        elif pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+        elif is_text(field.type):
             sample = table[field.name].slice(0, _SAMPLE)
             # Longer texts than that repay no dictionary, and more than 2 GiB of them cannot be counted.
             if sample.nbytes > _SAMPLE_BYTES:

@@ -226,6 +226,11 @@ def _try(storage: Storage, output: str, number: int, run_id: str, published: Pub
     return there.origin == origin and there.runs.get(run_id) == published
 
 
+def shown(storage: Storage, output: str, run_id: str) -> Published | None:
+    """What readers see of this run now; None if they see nothing of it."""
+    return newest(storage, output).runs.get(run_id)
+
+
 def newest_below(storage: Storage, output: str, number: int) -> Snapshot:
     """The snapshot that `number` builds on."""
     below = [n for n in numbers(storage, output) if n < number]

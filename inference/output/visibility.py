@@ -119,7 +119,7 @@ def republish(storage: Storage, output: str, run_id: str) -> Snapshot:
     entry = _published_before(storage, join(output, "runs", run_id))
     if entry is None:
         raise JobError(f"no revision of the run {run_id!r} was published in {output}; `nightjar run` publishes")
-    if publish.newest(storage, output).runs.get(run_id) == entry:
+    if publish.shown(storage, output, run_id) == entry:
         raise JobError(f"readers see r{entry.revision} of the run {run_id!r} already")
     publish.read_manifest(storage, output, entry)
     origin = Origin("republish", run_id, entry.revision)

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nightjar.inference.arrow_types import is_list
+
 NUMERIC = "biuf"
 """Kinds of numpy dtypes that hold plain numbers."""
 
@@ -65,13 +67,6 @@ def _stacked(array: pa.Array) -> Array | None:
         return None
     values = to_numpy(array.flatten())
     return values.reshape(len(array), width, *values.shape[1:]) if values.dtype.kind in NUMERIC else None
-
-
-def is_list(type_: pa.DataType) -> bool:
-    """Is this any of Arrow's types of lists?"""
-    types = pa.types
-    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
-    return any(is_kind(type_) for is_kind in kinds)
 
 
 def is_tensor(value: Any) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch.export.passes import move_to_device_pass
 from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tree_unflatten
 
+from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
@@ -20,7 +21,6 @@ from nightjar.inference.predictors.arrays import (
     NUMERIC,
     Array,
     columns,
-    is_list,
     is_tensor,
     to_numpy,
 )

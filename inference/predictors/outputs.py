@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nightjar.inference.arrow_types import is_list, is_number, is_text
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.predictors.arrays import (
     Array,
@@ -122,7 +123,7 @@ def _from_list(values: list[Any], declared: pa.DataType, rows: int | None) -> pa
     values = [_from_tensor(item) if is_tensor(item) else None if item is np.ma.masked else item for item in values]
     if any(isinstance(item, np.ma.MaskedArray) and np.ma.is_masked(item) for item in values):
         return _from_numpy(np.ma.stack(values), declared, rows)  # np.stack and Arrow forget the masks
-    if values and all(isinstance(item, np.ndarray) for item in values) and not _nested(declared):
+    if values and all(isinstance(item, np.ndarray) for item in values) and not is_list(declared):
         return _from_numpy(np.stack(values), declared, rows)
     return pa.array(values, from_pandas=_nan_is_null(declared))
 
@@ -131,9 +132,9 @@ def _from_numpy(values: Array, declared: pa.DataType, rows: int | None) -> pa.Ar
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
     if values.ndim == 0:
         values = values.reshape(1)  # one row, squeezed too far: common, and only seen on batches of one
-    elif rows == 1 and _nested(declared) and values.ndim == 1 and values.dtype != object:
+    elif rows == 1 and is_list(declared) and values.ndim == 1 and values.dtype != object:
         values = values.reshape(1, -1)  # the same for a list
-    if values.ndim > 1 and not _nested(declared):
+    if values.ndim > 1 and not is_list(declared):
         if values.size != len(values):
             raise ValueError(f"it has shape {values.shape}, and {declared} holds one value a row")
         values = values.reshape(len(values))
@@ -153,24 +154,7 @@ def _flat_or_lists(values: Array, declared: pa.DataType) -> pa.Array:
 
 def _nan_is_null(declared: pa.DataType) -> bool:
     """NaN among texts or dates is how pandas writes a missing value; among numbers it is a number, and loud."""
-    return not _nested(declared) and not _number(declared)
-
-
-def _nested(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
-
-
-def _number(type_: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(type_)
-        or pa.types.is_floating(type_)
-        or pa.types.is_decimal(type_)
-        or pa.types.is_boolean(type_)
-    )
-
-
-def _text(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
+    return not is_list(declared) and not is_number(declared)
 
 
 def _fits(source: pa.DataType, declared: pa.DataType) -> bool:
@@ -179,10 +163,10 @@ def _fits(source: pa.DataType, declared: pa.DataType) -> bool:
         return True
     if pa.types.is_dictionary(source):
         return _fits(source.value_type, declared)
-    if _nested(source) and _nested(declared):
+    if is_list(source) and is_list(declared):
         return _fits(source.value_type, declared.value_type)
     binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    kinds = (_number, _text, pa.types.is_temporal, lambda type_: any(is_kind(type_) for is_kind in binary))
+    kinds = (is_number, is_text, pa.types.is_temporal, lambda type_: any(is_kind(type_) for is_kind in binary))
     return any(kind(source) and kind(declared) for kind in kinds)
 
 

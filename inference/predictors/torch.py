@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import is_native_number
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.adapter import Adapter, Predictor, check_options
@@ -64,7 +65,7 @@ def _is_numeric(kind: pa.DataType) -> bool:
     """Numbers, or lists of them."""
     while (inner := getattr(kind, "storage_type", None) or getattr(kind, "value_type", None)) is not None:
         kind = inner
-    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    return is_native_number(kind)
 
 
 ADAPTER: Adapter = Torch()

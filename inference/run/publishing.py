@@ -48,7 +48,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
         except StorageError as error:
             # What readers see decides. What is left to do is done by whoever runs it next: `settle`.
             intent = writer.state.intent
-            if intent is None or publish.newest(request.storage, request.output).runs.get(request.run_id) != entry:
+            if intent is None or publish.shown(request.storage, request.output, request.run_id) != entry:
                 raise
             number, unfinished = intent["number"], str(error)
     behind = lead_readers(request)
@@ -62,7 +62,7 @@ def lead_readers(request: RunRequest) -> str:
 
 def _visible(request: RunRequest, scored: Scored, verdict: Verdict) -> int:
     """The number this revision was published as."""
-    shown = publish.newest(request.storage, request.output).runs.get(request.run_id)
+    shown = publish.shown(request.storage, request.output, request.run_id)
     if shown is None or shown.checksum != verdict.checksum:
         raise TakenBack(
             f"r{scored.revision} of the run {request.run_id!r} was published before and rolled back or unpublished "

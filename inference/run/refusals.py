@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import is_native_number
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.discovery import first_schema, usual_schema
@@ -64,7 +65,7 @@ def check_columns(job: Job, schema: pa.Schema) -> None:
             if name not in schema.names:
                 known = nearest(name, schema.names) or f"; it has {', '.join(schema.names[:30])}"
                 raise JobError(f"{key}: {name!r} is not a column of the input{known}")
-    if job.label and not _is_label(schema.field(job.label).type):
+    if job.label and not is_native_number(schema.field(job.label).type):
         raise JobError(f"label: {job.label!r} is {schema.field(job.label).type}; a label is bool, or 0 and 1")
     if job.preprocess is None:
         adapter_of(job).check_columns(job, pa.schema([schema.field(name) for name in features]))
@@ -73,10 +74,6 @@ def check_columns(job: Job, schema: pa.Schema) -> None:
             raise JobError(f"input.uri: the column {name!r} is there twice; which one is meant nobody can tell")
     output_schema(job, schema)
     check_label_and_gates(job, schema)
-
-
-def _is_label(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def check_model(request: RunRequest) -> None:

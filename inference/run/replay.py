@@ -30,7 +30,7 @@ from nightjar.inference.run.child import Child, WorkLost
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.scoring.assignment import WorkerSpec, batch_rows, open_scorer
-from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, Scored, drained, score_table
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.values import row_values
 
@@ -226,13 +226,9 @@ def _score_row(
         return _finish(steps)
 
 
-def _finish(steps: Any) -> Scored:
+def _finish(steps: Generator[Any, None, Scored]) -> Scored:
     try:
-        while True:
-            next(steps)
-    except StopIteration as stop:
-        scored: Scored = stop.value
-        return scored
+        return drained(steps)
     except ProcessSpoilt as spoilt:
         raise RunFailed(str(spoilt)) from spoilt
 

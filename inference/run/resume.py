@@ -46,7 +46,7 @@ def probe(request: RunRequest) -> None:
 def number_for(newest: revs.Revision | None, request: RunRequest) -> int:
     if newest is None:
         # A night that was published and then deleted goes on where readers were: no number stands for two things.
-        shown = publish.newest(request.storage, request.output).runs.get(request.run_id)
+        shown = publish.shown(request.storage, request.output, request.run_id)
         return shown.revision + 1 if shown else 1
     return newest.number + (newest.sealed or (request.fresh and not newest.begun_by(request.invocation)))
 

@@ -13,6 +13,7 @@ import itertools
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ from nightjar.inference.predictors.adapter import is_device_lost, is_memory
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.cuts import Cuts
 
+T = TypeVar("T")
 Scorer = Callable[[pa.Table], dict[str, pa.Array]]
 """n rows → exactly n values of each declared output, or it raises."""
 
@@ -86,6 +88,17 @@ def auto_batch_rows(schema: pa.Schema, gpu: bool) -> int:
     target, most = (64 << 20, 65536) if gpu else (4 << 20, 16384)
     width = max(1, int(sum(max(1, value_bytes(column.type, text=256, items=64)) for column in schema)))
     return min(most, max(32, 1 << (max(1, target // width).bit_length() - 1)))
+
+
+def drained(steps: Generator[Any, None, T], between: Callable[[], object] = lambda: None) -> T:
+    """What a generator (`score_table`, mostly) returns, all of its steps done. between: called after each step."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        between()
 
 
 def score_table(

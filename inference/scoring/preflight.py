@@ -32,6 +32,7 @@ from nightjar.inference.scoring.microbatches import (
     BatchSize,
     Scored,
     Scorer,
+    drained,
     score_table,
 )
 from nightjar.inference.scoring.worker import ShardWorker
@@ -145,13 +146,7 @@ def score_sample(worker: ShardWorker, table: pa.Table, first: int, scorer: Score
 
     scorer: in place of the worker's own.
     """
-    steps = calls(worker, table, min(SAMPLE_ROWS, worker.size.rows), first, scorer)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            scored: Scored = stop.value
-            return scored
+    return drained(calls(worker, table, min(SAMPLE_ROWS, worker.size.rows), first, scorer))
 
 
 def calls(

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import (
     InputChanged,
     Missing,
@@ -34,7 +35,7 @@ from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import RowFailure, Shard
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import WorkerSpec, batch_rows, open_scorer
-from nightjar.inference.scoring.microbatches import BatchSize, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
@@ -131,13 +132,7 @@ def _score(
             steps = score_table(
                 table.select(features), scorer, size, spec.job.model.output_types(), skip=skip, origin=piece.first_row
             )
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as stop:
-                    again.add(piece, table, stop.value)
-                    break
-                watchdog.calling()
+            again.add(piece, table, drained(steps, watchdog.calling))
     return again
 
 
@@ -199,8 +194,7 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _holds_floats(kind: pa.DataType) -> bool:
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(is_list(kind) for is_list in lists) and pa.types.is_floating(kind.value_type)
+    return is_list(kind) and bool(pa.types.is_floating(kind.value_type))
 
 
 def _float_differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.ndarray, float]:
