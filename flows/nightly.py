@@ -117,8 +117,8 @@ def score_task(request: RunRequest, discovery: Discovery) -> Scored:
     expect_failures()
     try:
         with artifacts.ProgressArtifact(request) as progress:
-            scored = steps.score(request, discovery, progress)
-            progress(scored.progress)
+            scored = steps.score(request, discovery, [progress])
+            progress.progress(scored.progress)
     except RunFailed as error:
         if isinstance(error, GateFailed):
             artifacts.show_gates(request, error.gates)
@@ -141,7 +141,7 @@ def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> 
     """The audit and the gates."""
     expect_failures()
     try:
-        verdict = steps.validate(request, scored, discovery, lambda _: None)
+        verdict = steps.validate(request, scored, discovery)
     except GateFailed as error:
         artifacts.show_gates(request, error.gates)
         raise

@@ -229,8 +229,8 @@ class Ran:
 def run_steps(request: RunRequest) -> Ran:
     """Discover, score, validate and publish in this process."""
     found = run.discover(request)
-    scored = run.score(request, found, lambda _: None)
-    verdict = run.validate(request, scored, found, lambda _: None)
+    scored = run.score(request, found)
+    verdict = run.validate(request, scored, found)
     return Ran(scored, verdict, run.publish_run(request, scored, verdict))
 
 

@@ -127,8 +127,8 @@ def run_steps_with(request: RunRequest, storages: Mapping[str, Storage]) -> Ran:
         return replace(request, storage=storages.get(step, request.storage))
 
     found = run.discover(request)
-    scored = run.score(at("score"), found, lambda _: None)
-    verdict = run.validate(at("validate"), scored, found, lambda _: None)
+    scored = run.score(at("score"), found)
+    verdict = run.validate(at("validate"), scored, found)
     return Ran(scored, verdict, run.publish_run(at("publish"), scored, verdict))
 
 
@@ -149,10 +149,10 @@ def die_at(request: RunRequest, point: Point, ray_address: str, scratch: Path) -
     request = replace(request, lease_s=LONG_S)
     last = Last(request, point, ray_address, run.discover(request))
     if point.step != "score":
-        last = replace(last, scored=run.score(request, last.found, lambda _: None))
+        last = replace(last, scored=run.score(request, last.found))
     if point.step == "publish":
         assert last.scored is not None
-        last = replace(last, verdict=run.validate(request, last.scored, last.found, lambda _: None))
+        last = replace(last, verdict=run.validate(request, last.scored, last.found))
     handed = scratch / "last"
     handed.write_bytes(pickle.dumps(last))
     died = subprocess.run(
@@ -180,9 +180,9 @@ def carry_out(handed: str) -> None:
     faulty = OnDriver(LakeStorage(), [pause(point.operation, point.pattern, point.nth, before=die)])
     request = replace(last.request, storage=faulty)
     if last.scored is None:
-        run.score(request, last.found, lambda _: None)
+        run.score(request, last.found)
     elif last.verdict is None:
-        run.validate(request, last.scored, last.found, lambda _: None)
+        run.validate(request, last.scored, last.found)
     else:
         run.publish_run(request, last.scored, last.verdict)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextvars
 import shlex
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -43,6 +43,8 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output.revisions import newest_revision
+from nightjar.inference.records import Event
+from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.report import (
     MAX_LINES,
     RunReport,
@@ -70,7 +72,7 @@ _PRINTED = 3
 Send = Callable[[], object]
 
 
-class ProgressArtifact:
+class ProgressArtifact(Listener):
     """A progress bar in Prefect's UI, fed from a thread: an API that is slow or away never delays scoring."""
 
     def __init__(self, request: RunRequest) -> None:
@@ -90,9 +92,12 @@ class ProgressArtifact:
         self._done.set()
         self._thread.join(PATIENCE_S)
 
-    def __call__(self, progress: Progress) -> None:
+    def progress(self, progress: Progress) -> None:
         """Take note; the thread sends it when it is due."""
         self._latest = progress
+
+    def events(self, events: Sequence[Event]) -> None:
+        """The bar shows totals alone."""
 
     def _loop(self) -> None:
         while True:

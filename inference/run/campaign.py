@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -44,6 +44,7 @@ from nightjar.inference.records import (
     as_line,
     encode,
 )
+from nightjar.inference.run.listeners import Listeners
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.suspects import Attempt, GivenUp, next_attempt
 from nightjar.inference.witness import Collection, Seen
@@ -62,8 +63,6 @@ _OWN_FAULT = {InputCorrupt.__name__, InputChanged.__name__, SchemaMismatch.__nam
 
 _LONGEST_BACKOFF_S = 60.0
 
-Listener = Callable[[Progress], None]
-
 
 @dataclass
 class Campaign:
@@ -75,7 +74,7 @@ class Campaign:
     writer: LedgerWriter
     fingerprint: str
     progress: Progress
-    listener: Listener
+    listeners: Listeners
     only: frozenset[str] = frozenset()
     passes: int = 0
     first_event_at: float = 0.0
@@ -195,6 +194,7 @@ class Campaign:
         events = self.engine.run_pass(self.spec, table, attempts)
         try:
             for batch in events:
+                self.listeners.events(batch)
                 for event in batch:
                     started += isinstance(event, Started)
                     self._take(event, running, crumbs)
@@ -206,8 +206,10 @@ class Campaign:
         finally:
             events.close()
             self._flush()
-        for shard, start in running.items():
-            self._charge(_death(start, crumbs.get(shard), ended))
+        deaths = [_death(start, crumbs.get(shard), ended) for shard, start in running.items()]
+        self.listeners.events(deaths)
+        for death in deaths:
+            self._charge(death)
         self._flush()
         self._check_budget()
         self._silent_passes = 0 if started else self._silent_passes + 1
@@ -299,7 +301,7 @@ class Campaign:
         self.writer.append(records)
         for record in records:
             self.progress.fold(record)
-        self.listener(self.progress)
+        self.listeners.progress(self.progress)
 
     def _summary(self) -> str:
         shard, first = next(iter(self.given_up.items()))

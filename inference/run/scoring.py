@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from nightjar.inference.engine import opened
@@ -22,8 +23,9 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.space import check_space
 from nightjar.inference.records import known
 from nightjar.inference.run import outside
-from nightjar.inference.run.campaign import Campaign, Listener
+from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import lead_readers
 from nightjar.inference.run.request import (
     RunRequest,
@@ -49,7 +51,7 @@ from nightjar.inference.validation import gates
 from nightjar.inference.validation.evidence import judge_input
 
 
-def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scored:
+def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listener] = ()) -> Scored:
     """Score every shard the ledger does not have.
 
     Raises:
@@ -58,7 +60,7 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
         GateFailed: there is too little input, or too much; nothing was scored.
         RunFailed: some shards have no result; the others are committed.
     """
-    began = time.time()
+    began, told_of = time.time(), Listeners(listeners)
     identity = identity_of(request, discovery.schema)
     claim(request)
     for snapshot in (request.scoring.code, request.scoring.model):
@@ -89,11 +91,11 @@ def score(request: RunRequest, discovery: Discovery, listener: Listener) -> Scor
             rows=made.rows,
         )
         progress = progress_of(writer, made)
-        campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, listener, _only(request, made))
-        listener(progress)
+        campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, told_of, _only(request, made))
+        told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
-        loaded = _preflight(engine, spec, made, writer, progress, listener)
+        loaded = _preflight(engine, spec, made, writer, progress, told_of)
         outside.learn(request.job, loaded, told(request, loaded), writer)
         campaign.run()
         started = (campaign.first_event_at or time.time()) - began
@@ -158,7 +160,7 @@ def _only(request: RunRequest, made: Plan) -> frozenset[str]:
 
 
 def _preflight(
-    engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWriter, progress: Progress, listener: Listener
+    engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWriter, progress: Progress, listeners: Listeners
 ) -> Loaded:
     """Try labels and model, unless nothing is left to score."""
     left = next((shard for shard in made.shards() if shard.id not in writer.state.committed), None)
@@ -170,5 +172,5 @@ def _preflight(
     doing = {"t": "doing", "step": "load"}
     writer.append([doing])
     progress.fold(doing)
-    listener(progress)
+    listeners.progress(progress)
     return engine.preflight(spec, places)

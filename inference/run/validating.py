@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -27,8 +28,8 @@ from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Failed, encode, known
-from nightjar.inference.run.campaign import Listener
 from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import finished_revision
 from nightjar.inference.run.request import (
     RunRequest,
@@ -47,7 +48,7 @@ from nightjar.inference.validation.offenders import with_replays
 from nightjar.inference.validation.rescore import Rescored, sample
 
 
-def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener: Listener) -> Verdict:
+def validate(request: RunRequest, scored: Scored, discovery: Discovery, listeners: Sequence[Listener] = ()) -> Verdict:
     """Prove the cover from the files written, hold them against the gates, and write the manifest.
 
     Raises:
@@ -68,7 +69,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
             raise ShardsFailed(f"{absent} of {len(made)} shards have no result", absent, len(made))
-        audited = _audit(engine, request, uri, table, writer, listener, scored.progress)
+        audited = _audit(engine, request, uri, table, writer, Listeners(listeners), scored.progress)
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
         rescored = _rescore(engine, request, discovery, uri, table, writer)
         metrics = Metrics.from_bytes(audited.metrics)
@@ -110,13 +111,13 @@ def _audit(
     uri: str,
     table: pa.Table,
     writer: LedgerWriter,
-    listener: Listener,
+    listeners: Listeners,
     progress: Progress,
 ) -> Audited:
     audited: Audited | None = None
     for step in engine.audit(request.storage, uri, request.job, table):
         writer.check()
-        listener(progress)
+        listeners.progress(progress)
         audited = step or audited
     assert audited is not None
     return audited

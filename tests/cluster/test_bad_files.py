@@ -96,8 +96,8 @@ def score_after(lake: Lake, change: Path, rows: int) -> Ran:
     request = lake.request(date=NIGHT)
     found = run.discover(request)
     lake.write_file(change.name, 0, rows)
-    scored = run.score(request, found, lambda _: None)
-    verdict = run.validate(request, scored, found, lambda _: None)
+    scored = run.score(request, found)
+    verdict = run.validate(request, scored, found)
     return Ran(scored, verdict, run.publish_run(request, scored, verdict))
 
 

@@ -263,10 +263,10 @@ def test_a_run_whose_installed_package_changed_in_mid_run_is_not_published(lake:
     """Looked at once more when all is scored: a package is read where it is installed."""
     request = lake.ready().request()
     found = run.discover(request)
-    scored = run.score(request, found, lambda _: None)
+    scored = run.score(request, found)
     began = replace(request, scoring=replace(request.scoring, packages={"numpy": "another one"}))
     with pytest.raises(RunFailed, match="the installed package 'numpy' changed while the run went on"):
-        run.validate(began, scored, found, lambda _: None)
+        run.validate(began, scored, found)
     assert not list(lake.revision().glob("manifest*"))
 
 
@@ -482,7 +482,7 @@ def test_the_date_chooses_input_and_model_and_a_named_run_remembers_its_own(lake
     again = lake.request(date=None, run_id="backfill")
     assert again.date == "2026-11-18"
     assert again.job.input.uri.endswith("data/2026/11/18/")
-    assert run.score(again, run.discover(again), lambda _: None).finished
+    assert run.score(again, run.discover(again)).finished
     other = lake.request(date="2026-11-20", run_id="backfill")
     with pytest.raises(JobError, match=r"--date 2026-11-20: the run 'backfill' is of 2026-11-18; choose another"):
         run.discover(other)

@@ -87,9 +87,9 @@ def in_two_steps(lake: Lake, between: Callable[[], object]) -> run.Verdict:
     """Score, do something, validate."""
     request = lake.request()
     found = run.discover(request)
-    scored = run.score(request, found, lambda _: None)
+    scored = run.score(request, found)
     between()
-    return run.validate(request, scored, found, lambda _: None)
+    return run.validate(request, scored, found)
 
 
 def test_rows_in_quarantine_are_not_tried_again(lake: Lake) -> None:

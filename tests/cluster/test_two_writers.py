@@ -130,7 +130,7 @@ def test_one_that_comes_while_another_writes_is_told_who_that_is(shared: Lake) -
     try:
         for late in (replace(request, invocation="late"), replace(request, invocation="late", fresh=True)):
             with pytest.raises(Held, match=r"being written by score of flow run h, process \d+ on \S+, since"):
-                run.score(late, found, lambda _: None)
+                run.score(late, found)
     finally:
         holder.stop(release=True)
     assert not shared.revision(2, "staggered").exists()
@@ -154,8 +154,8 @@ def test_a_fresh_run_that_is_repeated_by_its_own_flow_is_continued(shared: Lake)
     """Prefect repeats a task of the same flow run: that continues the fresh revision, and begins no other."""
     request = shared.request(run_id="repeated", fresh=True, invocation="flow")
     found = run.discover(request)
-    first = run.score(request, found, lambda _: None)
-    again = run.score(request, found, lambda _: None)
+    first = run.score(request, found)
+    again = run.score(request, found)
     assert (first.revision, again.revision) == (1, 1)
     assert again.progress.reused_shards == 8
 

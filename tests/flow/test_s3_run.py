@@ -129,7 +129,7 @@ def test_a_store_that_ignores_conditional_writes_is_refused(lake: Lake) -> None:
     """Before anything is scored, in a sentence that names the key and the way out."""
     request = lake.ready().request(storage=Overwriting())
     with pytest.raises(JobError, match=r"output\.uri: .*ignores create-if-absent.*output\.single_writer: true"):
-        run.score(request, run.discover(request), lambda _: None)
+        run.score(request, run.discover(request))
 
 
 def _scores(storage: LakeStorage, uris: list[str]) -> pd.DataFrame:

@@ -86,9 +86,9 @@ def test_a_fresh_run_that_did_not_begin_is_asked_for_as_fresh_again(published: R
     assert aftermath(fresh).fresh
     assert repeating(fresh, None, fresh=True) == f"--run-id {NIGHT} --fresh"
     assert publish.newest(fresh.storage, fresh.output).runs[NIGHT].revision == 1
-    scored = run.score(fresh, run.discover(fresh), lambda _: None)  # now it has a revision of its own
+    scored = run.score(fresh, run.discover(fresh))  # now it has a revision of its own
     assert not aftermath(fresh).fresh
-    verdict = run.validate(fresh, scored, run.discover(fresh), lambda _: None)
+    verdict = run.validate(fresh, scored, run.discover(fresh))
     run.publish_run(fresh, scored, verdict)  # whose answer may be lost
     assert not aftermath(fresh).fresh
     assert aftermath(replace(fresh, invocation="another")).fresh
@@ -97,10 +97,10 @@ def test_a_fresh_run_that_did_not_begin_is_asked_for_as_fresh_again(published: R
 def test_a_fresh_run_that_did_not_begin_does_not_continue_what_it_was_to_replace(lake: Lake, ray_local: None) -> None:
     """Neither the unfinished results of before, nor, where it has no plan yet, the published ones."""
     before = lake.ready().request(date=NIGHT)
-    run.score(before, run.discover(before), lambda _: None)
+    run.score(before, run.discover(before))
     fresh = replace(before, fresh=True, invocation="fresh")
     assert aftermath(fresh).fresh
     open_epoch(fresh.storage, f"{fresh.run_uri}/r2", this_writer("score", "fresh")).stop(release=True)
     assert aftermath(fresh).fresh
-    run.score(fresh, run.discover(fresh), lambda _: None)
+    run.score(fresh, run.discover(fresh))
     assert not aftermath(fresh).fresh

@@ -80,7 +80,7 @@ def test_too_little_input_fails_its_gate_before_anything_is_scored(tmp_path: Pat
     night(lake.out, "2026-11-18", 10_000)
     request = lake.request()
     with pytest.raises(GateFailed, match=r"2,000 rows in 1 file, less than checks\[0\]\.files\.min = 5") as failed:
-        run.score(request, run.discover(request), lambda _: None)
+        run.score(request, run.discover(request))
     verdicts = {gate.name: (gate.passed, gate.limit) for gate in failed.value.gates}
     assert verdicts == {
         "files.min": (False, "5"),
@@ -95,4 +95,4 @@ def test_a_limited_run_is_judged_by_the_whole_input(tmp_path: Path) -> None:
     lake = Lake(tmp_path).ready(checks=[{"files": {"min": 5}}])
     request = lake.request(limit=1000)
     with pytest.raises(GateFailed, match="8,000 rows in 4 files"):
-        run.score(request, run.discover(request), lambda _: None)
+        run.score(request, run.discover(request))

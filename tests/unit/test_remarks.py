@@ -28,6 +28,7 @@ from nightjar.inference.records import Noticed, Receipt, encode
 from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.listeners import Listeners
 from nightjar.inference.run.report import follow, remarks_of
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.resume import number_for, plan_in, progress_of
@@ -235,7 +236,7 @@ def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) 
     with command(lake) as now:
         plan = now.plan
         spec = replace(lake.worker_spec(), revision=now.uri, epoch=now.writer.epoch)
-        campaign = Campaign(plan, spec, LocalEngine(), now.writer, "", now.progress, lambda _: None)
+        campaign = Campaign(plan, spec, LocalEngine(), now.writer, "", now.progress, Listeners())
         campaign._take(Noticed(*astuple(RARE)[:3], worker="w-1"), {}, {})
         campaign._take(Noticed("folder", "/logs", "model.py:9", "w-1"), {}, {})
         campaign._flush()
