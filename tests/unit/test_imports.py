@@ -142,9 +142,9 @@ def importers(room: str, module: str) -> set[str]:
         (
             "inference",
             "ray",
-            {f"inference/engine/ray/{name}.py" for name in ("capacity", "gathering", "passes", "tasks")},
+            {f"inference/engine/ray/{name}.py" for name in ("capacity", "gathering", "internals", "passes", "tasks")},
         ),
-        ("inference", "ray.data", {"inference/engine/ray/passes.py"}),
+        ("inference", "ray.data", {"inference/engine/ray/internals.py", "inference/engine/ray/passes.py"}),
         ("inference", "torch", {"inference/predictors/exported.py"}),
         ("inference", "boto3", {"inference/storage/credentials.py"}),
         ("inference", "botocore", {"inference/storage/credentials.py"}),
@@ -152,9 +152,9 @@ def importers(room: str, module: str) -> set[str]:
         (
             "flows",
             "ray",
-            {f"flows/cluster/{name}.py" for name in ("__init__", "local", "reaching", "starting", "token")},
+            {f"flows/cluster/{name}.py" for name in ("__init__", "internals", "local", "reaching", "starting")},
         ),
-        ("flows", "prefect_ray", {"flows/cluster/__init__.py", "flows/nightly.py"}),
+        ("flows", "prefect_ray", {"flows/cluster/__init__.py", "flows/cluster/internals.py", "flows/nightly.py"}),
         ("flows", "torch", set()),
         ("flows", "boto3", set()),
         ("flows", "obstore", set()),
