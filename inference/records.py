@@ -1,6 +1,6 @@
 """What crosses process boundaries: frozen records, and their one JSON form.
 
-A `Piece` is whole row groups of one file; a `Shard` is the pieces scored, committed, retried and
+A `Piece` is whole units of one file; a `Shard` is the pieces scored, committed, retried and
 reported together. The events (`Started`, `Crumb`, `Receipt`, `Failed`, `Noticed`) are what a worker says while it
 works on one. The same JSON form travels from the worker and lies in the ledger.
 """
@@ -16,16 +16,20 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-UNKNOWN = -1
-"""Row count of a piece whose footer could not be read."""
+UNREADABLE = -1
+"""Row count of a piece whose file could not be read when it was planned."""
+
+UNKNOWN = -2
+"""Row count of a piece whose file can be read, but not counted without reading all of it: one piece, the whole file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Whole row groups of one file, consecutive, in order.
+    """Whole units of one file, consecutive, in order.
 
     uri: absolute. size: bytes. version: as in `storage.Entry`. first_row: index in the file of the first
-    row. rows: how many, or `UNKNOWN`. row_groups: (first, past the last); (0, 0) when unknown.
+    row. rows: how many, or `UNREADABLE`, or `UNKNOWN`. row_groups: the units, (first, past the last), under the name
+    that they have in every plan and ledger; (0, 0) when unreadable.
     """
 
     uri: str
@@ -45,14 +49,13 @@ class Shard:
 
     @property
     def rows(self) -> int:
-        """Input rows; `UNKNOWN` when any piece's footer could not be read."""
-        if any(piece.rows == UNKNOWN for piece in self.pieces):
-            return UNKNOWN
-        return sum(piece.rows for piece in self.pieces)
+        """Input rows; `UNREADABLE` or `UNKNOWN` when any piece's are."""
+        rows = [piece.rows for piece in self.pieces]
+        return next((no_count for no_count in (UNREADABLE, UNKNOWN) if no_count in rows), sum(rows))
 
     @property
     def label(self) -> str:
-        """For people: the file's name and row groups."""
+        """For people: the file's name and units."""
         first = self.pieces[0]
         name = first.uri.rsplit("/", 1)[-1]
         if len(self.pieces) > 1:

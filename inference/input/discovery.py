@@ -19,11 +19,13 @@ from nightjar.inference.errors import (
     JobError,
     Missing,
 )
-from nightjar.inference.input.listing import input_files
+from nightjar.inference.input.files import input_files
 from nightjar.inference.input.schemas import SharedSchemas, UsualSchema
-from nightjar.inference.input.sources import parquet, unsupported
+from nightjar.inference.input.sources import unsupported
+from nightjar.inference.input.sources.protocol import Description
+from nightjar.inference.input.sources.reading import describe
 from nightjar.inference.job.model import Job
-from nightjar.inference.records import Piece
+from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 
 _READERS = 32
@@ -40,7 +42,7 @@ FILES = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""One line per file; `rows` and `sizes` per row group; `error` when the footer could not, or may not, be read."""
+"""One line per file; `rows` and `sizes` as in its `Description`; `error` when it could not, or may not, be read."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,17 @@ class Discovery:
 
     @property
     def rows(self) -> int:
-        """Rows of every file whose footer could be read."""
-        return sum(sum(map(int, rows)) for chunk in self.files["rows"].chunks for rows in chunk.to_pylist())
+        """Rows of every file that is counted."""
+        return sum(max(rows, 0) for chunk in self.files["rows"].chunks for rows in chunk.flatten().to_pylist())
+
+    @property
+    def uncounted(self) -> int:
+        """Files whose rows are not known before they are read."""
+        return sum(chunk.flatten().to_pylist().count(UNKNOWN) for chunk in self.files["rows"].chunks)
 
     @property
     def unreadable(self) -> int:
-        """Files whose footer could not be read."""
+        """Files that could not be read."""
         return int(self.files.num_rows - self.files["error"].null_count)
 
     @property
@@ -76,8 +83,9 @@ class Discovery:
 
 
 def discover(storage: Storage, job: Job) -> Discovery:
-    """List the input and read every footer. If a file was deleted in between, what replaces it may not be listed yet:
-    then the input is listed again.
+    """List the input and look into every file.
+
+    If a file was deleted in between, what replaces it may not be listed yet: then the input is listed again.
 
     Raises:
         JobError: there is nothing to score, no file is readable, or files vanish again and again; names `input.uri`.
@@ -97,27 +105,27 @@ def discover(storage: Storage, job: Job) -> Discovery:
 
 
 def _look(storage: Storage, job: Job) -> Discovery | str:
-    """One listing and its footers; the name of a file that was listed and is not there any more, if there is one."""
-    footers = _footers(storage, input_files(storage, job))
+    """What one listing finds; or the name of a file that was listed and is not there any more."""
+    described = _described(storage, job, input_files(storage, job))
     usual, empty, unread = UsualSchema(), UsualSchema(), _AllUnread(job)
     batches: list[pa.RecordBatch] = []
-    while window := list(islice(footers, _WINDOW)):
-        for entry, footer in window:
-            if footer is None:
+    while window := list(islice(described, _WINDOW)):
+        for entry, found in window:
+            if found is None:
                 return entry.uri
-            if isinstance(footer, _Unread):
-                unread.add(footer)
+            if isinstance(found, _Unread):
+                unread.add(found)
             else:
                 # An empty file's types may be anyone's guess (pandas writes null): files with rows go first.
-                (usual if any(footer.rows) else empty).add(footer.schema)
-        lines = [_line(entry, footer) for entry, footer in window if footer is not None]
+                (usual if any(found.rows) else empty).add(found.schema)
+        lines = [_line(entry, found) for entry, found in window if found is not None]
         batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
     files = pa.Table.from_batches(batches, schema=FILES)
     schema = usual.schema() or empty.schema()
     if schema is None:
         raise unread.error()
     discovery = Discovery(files, schema)
-    if not discovery.rows and not discovery.unreadable:
+    if not discovery.rows and not discovery.uncounted and not discovery.unreadable:
         raise _no_rows(job, files.num_rows)
     return discovery
 
@@ -125,37 +133,37 @@ def _look(storage: Storage, job: Job) -> Discovery | str:
 def usual_schema(storage: Storage, job: Job) -> pa.Schema | None:
     """The columns that most of the first few thousand files with rows have; None when none can be read."""
     usual = UsualSchema()
-    for _, footer in _footers(storage, islice(input_files(storage, job), _WINDOW)):
-        if isinstance(footer, parquet.Footer) and any(footer.rows):
-            usual.add(footer.schema)
+    for _, found in _described(storage, job, islice(input_files(storage, job), _WINDOW)):
+        if isinstance(found, Description) and any(found.rows):
+            usual.add(found.schema)
     return usual.schema()
 
 
 def first_pieces(storage: Storage, job: Job, count: int) -> Iterator[Piece]:
-    """The first row group with rows of each of the first so many files, read one after the other."""
-    for entry, footer in _footers(storage, islice(input_files(storage, job), count), ahead=1):
-        if isinstance(footer, parquet.Footer) and any(footer.rows):
-            group = next(index for index, rows in enumerate(footer.rows) if rows)
-            yield Piece(entry.uri, entry.size, entry.version, 0, footer.rows[group], (group, group + 1))
+    """The first unit with rows of each of the first so many files, read one after the other."""
+    for entry, found in _described(storage, job, islice(input_files(storage, job), count), ahead=1):
+        if isinstance(found, Description) and any(found.rows):
+            unit = next(index for index, rows in enumerate(found.rows) if rows)
+            yield Piece(entry.uri, entry.size, entry.version, 0, found.rows[unit], (unit, unit + 1))
 
 
 def first_schema(storage: Storage, job: Job) -> pa.Schema:
-    """The columns of the first file with rows: enough to check a job without reading every footer.
+    """The columns of the first file with rows: enough to check a job without looking into every file.
 
     Raises:
         JobError: there is nothing to score; names `input.uri`.
         Denied, StorageError: as `discover`.
     """
     unread, empty, schema = _AllUnread(job), 0, None
-    for _, footer in _footers(storage, input_files(storage, job), ahead=1):
-        if footer is None:
+    for _, found in _described(storage, job, input_files(storage, job), ahead=1):
+        if found is None:
             continue  # discovery lists anew
-        if isinstance(footer, _Unread):
-            unread.add(footer)
-        elif sum(footer.rows):
-            return footer.schema
+        if isinstance(found, _Unread):
+            unread.add(found)
+        elif any(found.rows):
+            return found.schema
         else:
-            empty, schema = empty + 1, schema or footer.schema
+            empty, schema = empty + 1, schema or found.schema
     if schema is None:
         raise unread.error()
     if not unread.files:
@@ -170,7 +178,7 @@ def _no_rows(job: Job, files: int) -> JobError:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """Why a file has no footer. denied: reading it is not allowed."""
+    """Why a file has no description. denied: reading it is not allowed."""
 
     why: str
     denied: bool
@@ -178,7 +186,7 @@ class _Unread:
 
 @dataclass
 class _AllUnread:
-    """Files without a footer, and what to say if there are no others."""
+    """Files without a description, and what to say if there are no others."""
 
     job: Job
     files: int = 0
@@ -199,31 +207,31 @@ class _AllUnread:
         return JobError(f"input.uri: no file can be read; the first: {self.first}" + (f". {advice}" if advice else ""))
 
 
-def _footers(
-    storage: Storage, entries: Iterator[Entry], ahead: int = _WINDOW
-) -> Iterator[tuple[Entry, parquet.Footer | _Unread | None]]:
-    """The files in order with their footers, None of one that is gone. Reads the first `ahead` at once, then more."""
+def _described(
+    storage: Storage, job: Job, entries: Iterator[Entry], ahead: int = _WINDOW
+) -> Iterator[tuple[Entry, Description | _Unread | None]]:
+    """The files in order with what is in them, None of one that is gone. Reads the first `ahead` at once, then more."""
     kinds = SharedSchemas()
     with ThreadPoolExecutor(_READERS) as pool:
         while window := list(islice(entries, ahead)):
-            found = pool.map(lambda entry: _footer(storage, entry, kinds), window)
+            found = pool.map(lambda entry: _describe(storage, job, entry, kinds), window)
             yield from zip(window, found, strict=True)
             ahead = min(2 * ahead, _WINDOW)
 
 
-def _footer(storage: Storage, entry: Entry, kinds: SharedSchemas) -> parquet.Footer | _Unread | None:
-    """A file's footer, or why there is none; None when the file is not there any more."""
+def _describe(storage: Storage, job: Job, entry: Entry, kinds: SharedSchemas) -> Description | _Unread | None:
+    """What is in a file, or why nobody can tell; None when the file is not there any more."""
     try:
-        footer = parquet.read_footer(storage, entry.uri)
-        return replace(footer, schema=kinds.shared(footer.schema))
+        found = describe(storage, job, entry)
+        return replace(found, schema=kinds.shared(found.schema))
     except Missing:
         return None
     except (InputCorrupt, Denied) as error:
         return _Unread(str(error), isinstance(error, Denied))
 
 
-def _line(entry: Entry, footer: parquet.Footer | _Unread) -> dict[str, Any]:
+def _line(entry: Entry, found: Description | _Unread) -> dict[str, Any]:
     line: dict[str, Any] = {"uri": entry.uri, "size": entry.size, "version": entry.version}
-    if isinstance(footer, _Unread):
-        return line | {"rows": [], "sizes": [], "error": footer.why}
-    return line | {"rows": footer.rows, "sizes": footer.sizes, "error": None}
+    if isinstance(found, _Unread):
+        return line | {"rows": [], "sizes": [], "error": found.why}
+    return line | {"rows": found.rows, "sizes": found.sizes, "error": None}

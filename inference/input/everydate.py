@@ -6,7 +6,7 @@ import re
 import string
 
 from nightjar.inference.input.listing import takes_in
-from nightjar.inference.input.sources import parquet
+from nightjar.inference.input.sources.reading import format_of
 
 _DIGITS = {"Y": 4, "m": 2, "d": 2, "y": 2, "j": 3}
 """Of a date's format, what is always so many digits. Whatever else it may hold can be anything: a month has a name."""
@@ -58,4 +58,4 @@ class EveryDate:
         """Whether a file belongs to it, on some date."""
         if self._place and (self.is_place(file) or takes_in(f"{self._place}/", file)):
             return True
-        return file.lower().endswith(parquet.SUFFIXES) and takes_in(self._pattern, file)
+        return format_of(file) is not None and takes_in(self._pattern, file)

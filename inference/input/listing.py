@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
 from nightjar.inference.errors import JobError, Missing
-from nightjar.inference.input.sources import parquet, unsupported
-from nightjar.inference.job.model import Job
 from nightjar.inference.storage.protocol import (
     Entry,
     Storage,
@@ -26,30 +23,15 @@ _ESCAPED = re.compile(r"\[([*?\[])\]")
 _ANY = re.compile(".*", re.DOTALL)
 
 
-def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
-    """The input's files, sorted by uri. Hidden ones (a name starting with `.` or `_`) are no input.
+def matching(storage: Storage, uri: str) -> Iterator[Entry]:
+    """The files that an input uri names, sorted by uri, whatever their format.
 
-    A linked folder is followed, unless it leads to files that are input under their own names, too: rows count once.
-
-    Raises:
-        JobError: nothing matches; names `input.uri`, and what was found there instead.
-    """
-    others = Counter[str]()
-    found = 0
-    for entry in matching_files(storage, job, others):
-        found += 1
-        yield entry
-    if not found:
-        raise JobError(f"input.uri: no Parquet files at {job.input.uri}{_instead(job.input.uri, others)}")
-
-
-def matching_files(storage: Storage, job: Job, others: Counter[str] | None = None) -> Iterator[Entry]:
-    """The same, and none if there is none. others: counts by their endings the files that are of no known format.
+    Hidden ones (a name starting with `.` or `_`) are left out. A linked folder is followed, unless it leads to files
+    that match under their own names, too: rows count once.
 
     Raises:
         JobError: a name that is no text; names `input.uri`.
     """
-    uri = job.input.uri
     base, pattern = _split_glob(uri)
     exact = _stat(storage, uri)
     if exact is None and pattern is _ANY and base != uri.rstrip("/"):
@@ -63,12 +45,8 @@ def matching_files(storage: Storage, job: Job, others: Counter[str] | None = Non
         if hidden(name) or not pattern.fullmatch(name):
             continue
         own = links.own_name(name)
-        if own != name and not hidden(own) and pattern.fullmatch(own):
-            continue
-        if job.input.format or name.lower().endswith(parquet.SUFFIXES):
+        if own == name or hidden(own) or not pattern.fullmatch(own):
             yield _named(entry)
-        elif others is not None:
-            others[unsupported.suffix(name)] += 1
 
 
 def hidden(name: str) -> bool:
@@ -146,15 +124,8 @@ def _named(entry: Entry) -> Entry:
     return entry
 
 
-def _instead(uri: str, others: Counter[str]) -> str:
-    """What may be meant when nothing matches. others: the files there that are not named as Parquet is, by suffix."""
-    if others:
-        return unsupported.found_instead(others)
-    return "; in a pattern, write [[] for the bracket [" if "[" in uri else ""
-
-
 def takes_in(uri: str, file: str) -> bool:
-    """Whether an input uri would take in a Parquet file at that place."""
+    """Whether an input uri would take in a file at that place."""
     base, pattern = _split_glob(uri)
     folder = base.rstrip("/") + "/"
     below = file.startswith(folder) and pattern.fullmatch(file.removeprefix(folder)) is not None

@@ -1,4 +1,4 @@
-"""Files → shards: whole row groups of one file, or several small files.
+"""Files → shards: whole units of one file, or several small files.
 
 A plan is an Arrow table, one line per shard, so that a million shards stay small; `Plan.shard` builds the
 record only where one is needed. Continuing a run keeps the boundaries of every file that did not change:
@@ -22,6 +22,7 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import (
     UNKNOWN,
+    UNREADABLE,
     Piece,
     Shard,
     as_line,
@@ -48,7 +49,7 @@ _PIECE = pa.struct(
     ]
 )
 SHARDS = pa.schema([("shard", pa.string()), ("rows", pa.int64()), ("pieces", pa.list_(_PIECE))])
-"""One line per shard; `rows` is `UNKNOWN` (-1) when a footer could not be read."""
+"""One line per shard; `rows` is `UNREADABLE` (-1) or `UNKNOWN` (-2) where that is so of a file of it."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,14 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Input rows of all shards; unknown ones count as none."""
+        """Input rows of all shards; those of `uncounted` ones, and of files that cannot be read, count as none."""
         known = pc.filter(self.table["rows"], pc.greater_equal(self.table["rows"], 0))
         return int(pc.sum(known).as_py() or 0)
+
+    @property
+    def uncounted(self) -> int:
+        """Shards whose rows are not known before they are read."""
+        return int(pc.sum(pc.equal(self.table["rows"], UNKNOWN)).as_py() or 0)
 
     def ids(self) -> list[str]:
         """Shard ids in order."""
@@ -106,11 +112,14 @@ class Plan:
         return cls(_sorted(pa.Table.from_batches(batches, schema=SHARDS)))
 
     def limited(self, rows: int) -> Plan:
-        """The first shards that together hold at least `rows` rows."""
+        """The first shards that together hold at least `rows` rows, as far as is known.
+
+        An uncounted shard is the last one: it may hold all of them.
+        """
         held = 0
         for index, count in enumerate(self.table["rows"].to_pylist()):
             held += max(count, 0)
-            if held >= rows:
+            if held >= rows or count == UNKNOWN:
                 return Plan(self.table.slice(0, index + 1))
         return self
 
@@ -163,12 +172,12 @@ def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[Shard], set
     """Shards of an earlier plan whose files all stand as they were, with all that is known of them now; these files."""
     if previous is None:
         return [], set()
-    # A file whose footer could not be read is planned anew: another try may find it readable.
+    # A file that could not be read is planned anew: another try may find it readable.
     now = {line["uri"]: (line["size"], line["version"]) for line in _lines(discovery) if line["error"] is None}
 
     def stands(piece: Piece) -> bool:
         size, version = now.get(piece.uri, (-1, ""))
-        return size == piece.size and same_version(version, piece.version) and piece.rows != UNKNOWN
+        return size == piece.size and same_version(version, piece.version) and piece.rows != UNREADABLE
 
     same = [shard for shard in previous.shards() if all(map(stands, shard.pieces))]
     # An earlier plan may hold only the beginning of a file (--limit): such a file is planned anew, too.
@@ -193,15 +202,18 @@ def _target(discovery: Discovery, job: Job) -> tuple[str, int]:
 
 
 def _pack(lines: Iterable[dict[str, Any]], unit: str, target: int) -> Iterator[tuple[Piece, ...]]:
-    """Large files cut at row groups; files at most half a shard packed together, whole, in order."""
+    """Large files cut between units; files at most half a shard packed together, whole, in order.
+
+    Where shards are limited by rows, a file whose rows are not known is a shard of its own.
+    """
     packed: list[Piece] = []
     held = 0
     for line in lines:
-        weight = sum(line[unit])
+        weight = target if UNKNOWN in line[unit] else sum(line[unit])
         if line["error"] is not None:
-            yield (Piece(line["uri"], line["size"], line["version"], 0, UNKNOWN, (0, 0)),)
+            yield (Piece(line["uri"], line["size"], line["version"], 0, UNREADABLE, (0, 0)),)
             continue
-        if not sum(line["rows"]):
+        if not any(line["rows"]):
             continue
         if weight * 2 > target:
             yield from ((piece,) for piece in _cut(line, unit, target))
@@ -216,12 +228,12 @@ def _pack(lines: Iterable[dict[str, Any]], unit: str, target: int) -> Iterator[t
 
 
 def _cut(line: dict[str, Any], unit: str, target: int) -> Iterator[Piece]:
-    """A file's row groups in runs of at most `target`, at least one row group each."""
+    """A file's units in runs of at most `target`, at least one unit each."""
     first, held = 0, 0
-    for group, weight in enumerate(line[unit]):
-        if group > first and held + weight > target:
-            yield _piece(line, first, group)
-            first, held = group, 0
+    for index, weight in enumerate(line[unit]):
+        if index > first and held + weight > target:
+            yield _piece(line, first, index)
+            first, held = index, 0
         held += weight
     yield _piece(line, first, len(line[unit]))
 

@@ -61,7 +61,7 @@ class _Alike:
 
 
 class SharedSchemas:
-    """The schemas seen so far: thousands of footers that say the same share one, or wide ones would fill the memory."""
+    """The schemas seen so far: thousands of files that say the same share one, or wide ones would fill the memory."""
 
     def __init__(self) -> None:
         self._seen: list[pa.Schema] = []

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
 from nightjar.inference.messages import nearest
 from nightjar.inference.yamlvalues import as_json
 
@@ -68,9 +68,16 @@ class Input(_Model):
     """
 
     uri: str = Field(min_length=1)
-    format: Literal["parquet"] | None = None
+    format: str | None = None
     shard_rows: int | None = Field(default=None, ge=1)
     wait: Wait | None = None
+
+    @field_validator("format")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        if value is not None and value not in SOURCES:
+            raise ValueError(f"must be {' or '.join(map(repr, SOURCES))}, not {value!r}")
+        return value
 
 
 class Model(_Model):

@@ -17,3 +17,9 @@ FRAMEWORKS = {
     "torch": Framework("nightjar.inference.predictors.torch", "an exported program (.pt2)"),
 }
 """`model.uses` → the framework; anything else is "module:Name" of the user's own."""
+
+SOURCES = {
+    "parquet": "nightjar.inference.input.sources.parquet",
+}
+"""`input.format` → the module whose `SOURCE` is an `input.sources.protocol.Source`. The first one reads a file that the
+job names by its path, and whose name tells no format."""

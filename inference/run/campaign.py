@@ -34,7 +34,7 @@ from nightjar.inference.ledger.ledger import LedgerWriter, Record
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output.space import LOOK_S, check_room
 from nightjar.inference.records import (
-    UNKNOWN,
+    UNREADABLE,
     Crumb,
     Event,
     Failed,
@@ -96,7 +96,7 @@ class Campaign:
         """
         for shard, failures in self.writer.state.failures.items():
             self._earlier[shard] = [failed for failed in failures if failed.died]
-        unread = self.plan.table.filter(pc.equal(self.plan.table["rows"], UNKNOWN))
+        unread = self.plan.table.filter(pc.equal(self.plan.table["rows"], UNREADABLE))
         self._unread = frozenset(unread["shard"].to_pylist())
 
     def run(self) -> None:
@@ -271,7 +271,8 @@ class Campaign:
             )
 
     def _check_budget(self) -> None:
-        if self.progress.rows_quarantined > self.spec.budget:
+        # Of rows that nobody has counted no share is known: then the gate decides, once all of them are read.
+        if self.spec.budget is not None and self.progress.rows_quarantined > self.spec.budget:
             raise QuarantineFull(
                 f"{self.progress.rows_quarantined} rows are quarantined, more than the {self.spec.budget} of "
                 f"{self.progress.rows} that retry.max_quarantined = {self.spec.job.retry.max_quarantined:g} allows; "

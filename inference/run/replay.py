@@ -22,16 +22,17 @@ from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_mode
 from nightjar.inference.identity.unpacking import is_at_hand
 from nightjar.inference.input.discovery import Discovery, usual_schema
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.input.sources import parquet
+from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors import input_columns
-from nightjar.inference.records import Piece, Shard
+from nightjar.inference.records import UNKNOWN, Piece, Shard
 from nightjar.inference.run.child import Child, WorkLost
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.scoring.assignment import WorkerSpec, batch_rows, open_scorer
 from nightjar.inference.scoring.microbatches import BatchSize, Scored, drained, score_table
 from nightjar.inference.scoring.watchdog import Watchdog
+from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.values import row_values
 
 _FINDING, _READING, _LOADING, _SCORING = "finding the row", "reading the rows", "loading the model", "scoring"
@@ -139,7 +140,7 @@ def _replay_here(
         )
     piece = _piece(shard, row, file)
     request, changed = _as_then(request, revision, live)
-    own = parquet.read_footer(request.storage, piece.uri).schema
+    own = describe(request.storage, request.job, Entry(piece.uri, piece.size, piece.version)).schema
 
     def is_theirs(schema: pa.Schema) -> bool:
         return bool(identity_of(request, schema).fingerprint == fingerprint)
@@ -151,7 +152,10 @@ def _replay_here(
     if not theirs and not changed:
         changed = "Note: the model, the code, the job or the input's columns changed since that run.\n"
     yield _Step(_READING)
-    table = parquet.read_piece(spec.storage, piece, spec.schema).slice(row - piece.first_row, 1)
+    table = read_piece(spec.storage, spec.job, piece, spec.schema)
+    if row - piece.first_row >= table.num_rows:  # it was not known before
+        raise JobError(f"--row {row}: {piece.uri} holds {_rows(0, table.num_rows)}")
+    table = table.slice(row - piece.first_row, 1)
     inputs = row_values(table, 0, _VALUE_CHARS)
     try:
         scored = yield from _score_row(spec, table, row, pdb, inputs)
@@ -235,13 +239,19 @@ def _finish(steps: Generator[Any, None, Scored]) -> Scored:
 
 def _piece(shard: Shard, row: int, file: str | None) -> Piece:
     pieces = [p for p in shard.pieces if file is None or p.uri == file or p.uri.endswith("/" + file)]
-    within = [p for p in pieces if p.first_row <= row < p.first_row + p.rows]
+    within = [p for p in pieces if p.first_row <= row and (p.rows == UNKNOWN or row < p.first_row + p.rows)]
     if len(within) > 1:
         raise JobError(f"--row {row}: {len(within)} files of shard {shard.id} have it; name one with --file")
     if not within:
-        spans = ", ".join(f"{p.uri} rows {p.first_row} to {p.first_row + p.rows - 1}" for p in shard.pieces[:5])
+        spans = ", ".join(f"{p.uri} {_rows(p.first_row, p.rows)}" for p in shard.pieces[:5])
         raise JobError(f"--row {row}: shard {shard.id} holds {spans}")
     return within[0]
+
+
+def _rows(first: int, count: int) -> str:
+    if count == UNKNOWN:
+        return "as many rows as reading it will show"
+    return f"rows {first} to {first + count - 1}" if count > 0 else "no rows that can be read"
 
 
 def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Measured:
@@ -252,7 +262,7 @@ def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Meas
         ShardError, StorageError: its file cannot be read.
         RunFailed: the child ended, or the device was lost to it.
     """
-    shard = next((shard for shard in plan.shards() if shard.rows > 0), None)
+    shard = next((shard for shard in plan.shards() if shard.rows > 0 or shard.rows == UNKNOWN), None)
     if shard is None:
         raise JobError("input.uri: no shard can be read, so none can be measured")
     with Child(_measure, worker_spec(request, discovery.schema), shard) as child:
@@ -272,7 +282,7 @@ def _measure(spec: WorkerSpec, shard: Shard) -> Iterator[Measured]:
     columns = list(input_columns(spec.job, spec.schema))
     rows = 0
     for piece in shard.pieces:
-        table = parquet.read_piece(spec.storage, piece, spec.schema)
+        table = read_piece(spec.storage, spec.job, piece, spec.schema)
         rows += table.num_rows
         _finish(score_table(table.select(columns), scorer, BatchSize(batch_rows(spec)), spec.job.model.output_types()))
     yield Measured(shard.id, rows, loaded - began, time.monotonic() - loaded)

@@ -20,11 +20,11 @@ from nightjar.inference.errors import (
     ShardError,
     StorageError,
 )
-from nightjar.inference.input.sources import parquet
+from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
-from nightjar.inference.records import Piece
+from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.microbatches import Scored, Scorer
 from nightjar.inference.scoring.preflight import (
@@ -116,7 +116,7 @@ def _labels(
     column = pa.schema([schema.field(evaluation.label)])
     for piece in places:
         try:
-            labels = parquet.read_sample(storage, piece, column, LABEL_ROWS)[evaluation.label]
+            labels = read_sample(storage, job, piece, column, LABEL_ROWS)[0][evaluation.label]
         except (ShardError, StorageError):
             continue  # a file that cannot be read is noted otherwise, and costs its own shards
         try:
@@ -140,7 +140,8 @@ def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
     """What the samples show that no run would refuse, a sentence each."""
     notes = [f"{why}: its shards will fail" for why in sampled.unread]
     if sampled.failed:
-        allowed = f"retry.max_quarantined = {spec.job.retry.max_quarantined:g} allows {spec.budget:,} of the whole run"
+        rows = "as many" if spec.budget is None else f"{spec.budget:,}"
+        allowed = f"retry.max_quarantined = {spec.job.retry.max_quarantined:g} allows {rows} of the whole run"
         notes.append(
             f"{sampled.failed:,} of {sampled.rows:,} sample rows cannot be scored, and {allowed}; the first: "
             f"{sampled.first_failure}"
@@ -190,12 +191,12 @@ def _whole(worker: ShardWorker, places: Sequence[Piece], step: Examined) -> Iter
     what is learnt. A batch that breaks may be an accident: the next place has the say.
     """
     rows, broken = worker.size.rows, ""
-    for piece in sorted(places, key=lambda piece: -min(piece.rows, rows)):
-        if min(piece.rows, rows) <= SAMPLE_ROWS:
+    for piece in sorted(places, key=lambda piece: -_at_most(piece, rows)):
+        if _at_most(piece, rows) <= SAMPLE_ROWS:
             break  # so much was scored before
         try:
-            table = parquet.read_sample(worker.spec.storage, piece, worker.features(), rows)
-            for _ in calls(worker, table, rows, piece.first_row, budget=worker.spec.budget):
+            table, first = read_sample(worker.spec.storage, worker.spec.job, piece, worker.features(), rows)
+            for _ in calls(worker, table, rows, first, budget=worker.spec.budget):
                 yield step
         except BatchesBroken as error:
             if broken:
@@ -217,17 +218,22 @@ def _whole(worker: ShardWorker, places: Sequence[Piece], step: Examined) -> Iter
         yield broken
 
 
+def _at_most(piece: Piece, rows: int) -> int:
+    """How many of so many rows a piece may have."""
+    return rows if piece.rows == UNKNOWN else min(piece.rows, rows)
+
+
 def _place(worker: ShardWorker, piece: Piece, found: Sampled, counted: Metrics) -> Sampled:
     """What was found before, and what one place adds to it."""
     try:
-        table = parquet.read_sample(worker.spec.storage, piece, worker.spec.schema, SAMPLE_ROWS)
+        table, first = read_sample(worker.spec.storage, worker.spec.job, piece, worker.spec.schema, SAMPLE_ROWS)
     except (ShardError, StorageError) as error:
         return replace(found, unread=(*found.unread, clip(str(error))))
     found = replace(found, rows=found.rows + table.num_rows, places=found.places + 1)
     witness = _Witness(worker.scorer)
     where = f"({table.num_rows} rows of {piece.uri})"
     try:
-        scored = score_sample(worker, table.select(worker.features().names), piece.first_row, witness)
+        scored = score_sample(worker, table.select(worker.features().names), first, witness)
     except BatchesBroken as error:
         if not witness.broken:
             return replace(found, cut=(*found.cut, f"{clip(str(error))} {where}"))

@@ -21,11 +21,11 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.input.plan import Plan, shard_of_line
-from nightjar.inference.input.sources import parquet
+from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
-from nightjar.inference.records import Piece
+from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.scoring.cuts import Cuts
 from nightjar.inference.scoring.microbatches import (
     Ahead,
@@ -66,9 +66,10 @@ class Loaded:
 
 def samples(plan: Plan) -> list[Piece]:
     """Some places of the input, far from each other, the first of it first: where to try the model."""
-    known = pc.indices_nonzero(pc.greater(plan.table["rows"], 0))
-    at = sorted({len(known) * index // PLACES for index in range(PLACES)}) if len(known) else []
-    return [shard_of_line(line).pieces[0] for line in plan.table.take(known.take(at)).to_pylist()] if at else []
+    rows = plan.table["rows"]
+    readable = pc.indices_nonzero(pc.or_(pc.greater(rows, 0), pc.equal(rows, UNKNOWN)))
+    at = sorted({len(readable) * index // PLACES for index in range(PLACES)}) if len(readable) else []
+    return [shard_of_line(line).pieces[0] for line in plan.table.take(readable.take(at)).to_pylist()] if at else []
 
 
 Trial = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded | str"]]
@@ -107,12 +108,11 @@ def try_model(worker: ShardWorker, places: Sequence[Piece], last: bool = False) 
     for place, piece in enumerate(places):
         yield Loaded(device, place=place)
         try:
-            table = parquet.read_sample(spec.storage, piece, worker.features(), SAMPLE_ROWS, last=last)
+            table, first = read_sample(spec.storage, spec.job, piece, worker.features(), SAMPLE_ROWS, last=last)
         except (ShardError, StorageError) as error:
             # A file that cannot be read is the passes' business: it costs its own shards.
             unread = unread or clip(str(error))
             continue
-        first = piece.first_row + (piece.rows - table.num_rows if last else 0)
         try:
             scored = score_sample(worker, table, first)
         except BatchesBroken as error:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -24,7 +24,7 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
     ShardTooSlow,
 )
-from nightjar.inference.input.sources import parquet
+from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.messages import clip
 from nightjar.inference.output import parts as sink
@@ -166,7 +166,7 @@ class ShardWorker:
         return _Running(assignment, started, storage, self._read(storage, assignment.shard.pieces[0]), at, began)
 
     def _read(self, storage: Storage, piece: Piece) -> Future[pa.Table]:
-        return self._reader.submit(parquet.read_piece, storage, piece, self.spec.schema)
+        return self._reader.submit(read_piece, storage, self.spec.job, piece, self.spec.schema)
 
     def _score(self, running: _Running) -> Generator[Event, None, Future[Event] | None]:
         """Score one shard, leaving crumbs if it is suspected; returns its write, still going on."""
@@ -179,13 +179,14 @@ class ShardWorker:
             for piece, following in zip(shard.pieces, (*shard.pieces[1:], None), strict=True):
                 self._at = _At(running.started, piece.uri)
                 table = reading.result()
+                counted = replace(piece, rows=table.num_rows)  # it may not have been known before
                 if following and not running.alone:
                     reading = self._read(running.storage, following)
-                scored = yield from self._score_piece(running, piece, table, assembly, deadline)
+                scored = yield from self._score_piece(running, counted, table, assembly, deadline)
                 self._at = _At(running.started, piece.uri)
                 if running.alone:
                     yield Crumb(shard.id, piece.uri, piece.first_row, 0)
-                assembly.add(piece, table, scored)
+                assembly.add(counted, table, scored)
                 if following and running.alone:
                     reading = self._read(running.storage, following)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
@@ -204,7 +205,7 @@ class ShardWorker:
             self.spec.job.model.output_types(),
             skip={rows.row - piece.first_row: _killer(rows) for rows in attempt.skip if _within(rows, piece)},
             singly=_singly(attempt, piece),
-            budget=self.spec.budget - assembly.failed,
+            budget=None if self.spec.budget is None else self.spec.budget - assembly.failed,
             origin=piece.first_row,
             cuts=assembly.cuts,
         )

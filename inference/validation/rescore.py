@@ -27,7 +27,7 @@ from nightjar.inference.errors import (
     RunFailed,
 )
 from nightjar.inference.input.plan import shard_of_line
-from nightjar.inference.input.sources import parquet
+from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.model import LINEAGE
 from nightjar.inference.messages import clip
 from nightjar.inference.output.parts import read_part
@@ -126,7 +126,7 @@ def _score(
     features = list(input_columns(spec.job, spec.schema))
     with Watchdog(spec.job.retry.stall_s) as watchdog:
         for piece in shard.pieces:
-            table = parquet.read_piece(storage, piece, spec.schema)
+            table = read_piece(storage, spec.job, piece, spec.schema)
             rows = (row - piece.first_row for uri, row in lost if uri == piece.uri)
             skip = {row: RowFailure(row, "", "", "") for row in rows if 0 <= row < table.num_rows}
             steps = score_table(

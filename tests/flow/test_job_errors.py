@@ -99,10 +99,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"model__uses": "torch", "model__path": "model.py"},
         r"model\.path: {folder}/model\.py is not a \.pt2 exported program; make one with torch\.export\.save\(.*\)",
     ),
-    "absent input": ({"input__uri": "nowhere/"}, r"input\.uri: no Parquet files at {folder}/nowhere/"),
+    "absent input": ({"input__uri": "nowhere/"}, r"input\.uri: no input files at {folder}/nowhere/"),
     "absent input of a date": (
         {"input__uri": "in/{date:%Y/%m/%d}/"},
-        r"input\.uri: no Parquet files at {folder}/in/2026/11/19/",
+        r"input\.uri: no input files at {folder}/in/2026/11/19/",
     ),
     "input inside output": (
         {"output__uri": "."},
@@ -147,7 +147,7 @@ def empty(lake: Lake) -> str:
 
 def without_parquet(lake: Lake) -> str:
     (lake.folder / "data" / "a.parquet").rename(lake.folder / "data" / "a.csv")
-    return r"input\.uri: no Parquet files at .*/data/, only 1 \.csv file\. CSV is not supported yet: Nightjar reads .*"
+    return r"input\.uri: no input files at .*/data/, only 1 \.csv file\. CSV is not supported yet: Nightjar reads .*"
 
 
 def unreadable(lake: Lake) -> str:

@@ -29,16 +29,18 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.discovery import (
     Discovery,
-    _footers,
+    _described,
     discover,
     first_schema,
 )
-from nightjar.inference.input.listing import input_files, takes_in
+from nightjar.inference.input.files import input_files
+from nightjar.inference.input.listing import takes_in
 from nightjar.inference.input.plan import make_plan
-from nightjar.inference.input.sources.parquet import Footer, read_footer, read_piece
+from nightjar.inference.input.sources.protocol import Description
+from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.records import UNKNOWN
+from nightjar.inference.records import UNREADABLE
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
@@ -105,7 +107,7 @@ def test_a_file_that_is_named_is_taken_whatever_its_name(tmp_path: Path, found: 
 
 def test_files_without_the_suffix_are_taken_when_the_job_says_they_are_parquet(tmp_path: Path, found: Found) -> None:
     write(tmp_path / "in" / "part-0")
-    with pytest.raises(JobError, match=r"only 1 file of other names; if they hold Parquet, set input\.format: p"):
+    with pytest.raises(JobError, match=r"only 1 file of other names; if they hold Parquet.*, set input\.format to p"):
         found("in/")
     assert found("in/", format="parquet") == ["in/part-0"]
 
@@ -194,7 +196,7 @@ def test_odd_names_are_listed_planned_and_read(tmp_path: Path) -> None:
     assert lake.files["uri"].to_pylist() == sorted(str(tmp_path / "in" / f"day={name}" / name) for name in ODD)
     plan = make_plan(lake, here, "m")
     read = {
-        piece.uri.rsplit("/", 1)[-1]: read_piece(STORAGE, piece, lake.schema).num_rows
+        piece.uri.rsplit("/", 1)[-1]: read_piece(STORAGE, here, piece, lake.schema).num_rows
         for shard in plan.shards()
         for piece in shard.pieces
     }
@@ -203,7 +205,7 @@ def test_odd_names_are_listed_planned_and_read(tmp_path: Path) -> None:
 
 def test_a_bracket_is_escaped_in_a_pattern(tmp_path: Path, found: Found) -> None:
     write(tmp_path / "in [old]" / "a.parquet")
-    with pytest.raises(JobError, match=r"no Parquet files at .*; in a pattern, write \[\[\] for the bracket \["):
+    with pytest.raises(JobError, match=r"no input files at .*; in a pattern, write \[\[\] for the bracket \["):
         found("in [old]/")
     assert found("in [[]old]/") == ["in [old]/a.parquet"]
 
@@ -243,7 +245,7 @@ def test_values_that_repeat_are_weighed_as_what_they_are_in_memory(tmp_path: Pat
     table = pa.table({name: REPEATED[name]})
     path = tmp_path / "a.parquet"
     pq.write_table(table, path, row_group_size=15_000)
-    sizes = read_footer(STORAGE, str(path)).sizes
+    sizes = describe(STORAGE, job(tmp_path, "a.parquet"), STORAGE.stat(str(path))).sizes
     assert len(sizes) == 2
     assert 0.5 < sum(sizes) / table.nbytes < 2
 
@@ -262,14 +264,15 @@ def test_an_unreadable_footer_costs_that_file_only(tmp_path: Path, content: byte
     assert lake.schema.names == first_schema(STORAGE, job(tmp_path, "in/")).names == ["x"]
 
 
-def test_footers_that_say_the_same_share_their_schema(tmp_path: Path) -> None:
+def test_files_that_say_the_same_share_their_schema(tmp_path: Path) -> None:
     """Thousands of them are held at once, and a wide one takes 200 KB; metadata tells schemas apart."""
     for index in range(8):
         write(tmp_path / "in" / f"{index}.parquet")
     other = pa.table({"x": [1]}).replace_schema_metadata({"of": "another"})
     pq.write_table(other, tmp_path / "in" / "9.parquet")
-    found = _footers(STORAGE, input_files(STORAGE, job(tmp_path, "in/")))
-    schemas = [footer.schema for _, footer in found if isinstance(footer, Footer)]
+    here = job(tmp_path, "in/")
+    found = _described(STORAGE, here, input_files(STORAGE, here))
+    schemas = [one.schema for _, one in found if isinstance(one, Description)]
     assert len(schemas) == 9
     assert len({id(schema) for schema in schemas[:8]}) == 1
     assert schemas[8].metadata == {b"of": b"another"}
@@ -339,11 +342,11 @@ def test_a_file_that_may_not_be_read_costs_that_file_only(tmp_path: Path) -> Non
     assert first_schema(denied, here).names == lake.schema.names == ["x"]
     plan = make_plan(lake, here, "m")
     shard = next(plan.shards())
-    assert (shard.rows, shard.pieces[0].uri) == (UNKNOWN, str(tmp_path / "in" / "a.parquet"))
+    assert (shard.rows, shard.pieces[0].uri) == (UNREADABLE, str(tmp_path / "in" / "a.parquet"))
     with pytest.raises(Denied, match=r"^a\.parquet: not yours$"):
-        read_piece(denied, shard.pieces[0], lake.schema)
+        read_piece(denied, here, shard.pieces[0], lake.schema)
     with pytest.raises(InputChanged, match=r"a\.parquet: could not be read when it was planned, and can be now; run"):
-        read_piece(STORAGE, shard.pieces[0], lake.schema)
+        read_piece(STORAGE, here, shard.pieces[0], lake.schema)
     assert make_plan(discover(STORAGE, here), here, "m", plan).rows == 15
 
 
@@ -356,13 +359,13 @@ def test_a_file_replaced_after_it_was_planned_is_not_read_whatever_times_it_has(
     here, times = job(tmp_path, "in/"), path.stat()
     lake = discover(STORAGE, here)
     piece = next(shard.pieces[0] for shard in make_plan(lake, here, "m").shards())
-    assert read_piece(STORAGE, piece, lake.schema).num_rows == 3
+    assert read_piece(STORAGE, here, piece, lake.schema).num_rows == 3
     pq.write_table(pa.table({"x": pa.array([2, 1, 0])}), tmp_path / "other", **plain)
     (tmp_path / "other").replace(path)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (times.st_size, times.st_mtime_ns)
     with pytest.raises(InputChanged, match=r"a\.parquet: changed since it was planned \(its size is the same; each"):
-        read_piece(STORAGE, piece, lake.schema)
+        read_piece(STORAGE, here, piece, lake.schema)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"x" * 10_000])
@@ -372,9 +375,9 @@ def test_a_file_whose_footer_cannot_be_read_fails_for_that_in_its_shard_too(tmp_
     (tmp_path / "in" / "a.parquet").write_bytes(content)
     here = job(tmp_path, "in/")
     lake = discover(STORAGE, here)
-    bad = next(shard for shard in make_plan(lake, here, "m").shards() if shard.rows == UNKNOWN)
+    bad = next(shard for shard in make_plan(lake, here, "m").shards() if shard.rows == UNREADABLE)
     with pytest.raises(InputCorrupt, match=r"in/a\.parquet: not a readable Parquet file: "):
-        read_piece(STORAGE, bad.pieces[0], lake.schema)
+        read_piece(STORAGE, here, bad.pieces[0], lake.schema)
 
 
 def test_a_lake_that_may_not_be_read_at_all_is_one_message(tmp_path: Path) -> None:
@@ -432,7 +435,7 @@ def test_a_fault_of_the_disk_is_no_fault_of_the_file(tmp_path: Path, number: int
     here = job(tmp_path, "in/")
     piece = next(shard.pieces[0] for shard in make_plan(discover(STORAGE, here), here, "m").shards())
     disk = BadDisk(number=number)
-    for read in (discover, first_schema, lambda *_: read_piece(disk, piece, pa.schema([("x", pa.int64())]))):
+    for read in (discover, first_schema, lambda *_: read_piece(disk, here, piece, pa.schema([("x", pa.int64())]))):
         with pytest.raises(kind, match=r"in/a\.parquet: ") as caught:
             read(disk, here)
         assert type(caught.value) is kind
@@ -458,13 +461,13 @@ def test_the_columns_are_those_of_the_first_file_with_rows(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
-        ({}, r"^input\.uri: no Parquet files at .*/in/$"),
+        ({}, r"^input\.uri: no input files at .*/in/$"),
         (
-            {"a.csv": b"x", "b.CSV.gz": b"x", "LICENSE": b"x"},
-            r"^input\.uri: no Parquet files at .*/in/, only 2 \.csv files, 1 file of other names\. CSV is not "
-            r"supported yet: Nightjar reads Parquet, so convert the files first$",
+            {"a.orc": b"x", "b.ORC.gz": b"x", "LICENSE": b"x"},
+            r"^input\.uri: no input files at .*/in/, only 2 \.orc files, 1 file of other names\. ORC is not "
+            r"supported yet: Nightjar reads Parquet.*, so convert the files first$",
         ),
-        ({"a.bin": b"x"}, r"^input\.uri: no Parquet files at .*/in/, only 1 \.bin file; if they hold Parquet, set"),
+        ({"a.bin": b"x"}, r"^input\.uri: no input files at .*/in/, only 1 \.bin file; if they hold Parquet.*, set"),
         ({"a.parquet": None}, r"^input\.uri: the file .*/in/ holds no rows$"),
         ({"a.parquet": None, "b.parquet": None}, r"^input\.uri: the 2 files at .*/in/ hold no rows$"),
         ({"a.parquet": b"junk"}, r"^input\.uri: .* can be read; the first: .*/in/a\.parquet: not a readable Parquet"),
@@ -486,9 +489,9 @@ def test_nothing_to_score_is_said_before_anything_starts(
 
 
 def test_a_file_of_another_format_that_is_named_is_told_so(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("{}")
-    with pytest.raises(JobError, match=r"not a readable Parquet file: .*\. JSON is not supported yet: "):
-        first_schema(STORAGE, job(tmp_path, "a.jsonl"))
+    (tmp_path / "a.orc").write_text("ORC")
+    with pytest.raises(JobError, match=r"not a readable Parquet file: .*\. ORC is not supported yet: "):
+        first_schema(STORAGE, job(tmp_path, "a.orc"))
 
 
 def test_a_linked_folder_is_followed_once(tmp_path: Path, found: Found) -> None:

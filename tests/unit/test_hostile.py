@@ -21,7 +21,7 @@ from nightjar.inference.errors import InputCorrupt, JobError, StorageError
 from nightjar.inference.identity.snapshots import take_model
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.discovery import discover
-from nightjar.inference.input.sources import parquet
+from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.job.file import MAX_BYTES, load_job, parse_job
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.credentials import StorageSettings
@@ -359,12 +359,12 @@ def whole() -> pa.Table:
 
 def look(path: Path) -> str:
     """What becomes of a file that is discovered and read: its fault in words, or nothing."""
-    storage = LakeStorage()
+    storage, job = LakeStorage(), parse_job(dict(JOB), path.parent / "job.yaml")
     try:
-        footer = parquet.read_footer(storage, str(path))
         entry = storage.stat(str(path))
-        piece = Piece(str(path), entry.size, entry.version, 0, sum(footer.rows), (0, len(footer.rows)))
-        parquet.read_piece(storage, piece, footer.schema)
+        found = describe(storage, job, entry)
+        piece = Piece(str(path), entry.size, entry.version, 0, sum(found.rows), (0, len(found.rows)))
+        read_piece(storage, job, piece, found.schema)
     except InputCorrupt as error:
         return str(error)
     return ""

@@ -16,7 +16,7 @@ from nightjar.inference.input.discovery import FILES, Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.records import UNKNOWN
+from nightjar.inference.records import UNREADABLE
 
 Lines = list[dict[str, Any]]
 
@@ -53,7 +53,7 @@ def check_cover(plan: Plan, lines: Lines) -> None:
     for each in lines:
         ours = sorted((p for p in pieces if p.uri == each["uri"]), key=lambda p: p.first_row)
         if each["error"] is not None:
-            assert [(p.rows, p.row_groups) for p in ours] == [(UNKNOWN, (0, 0))]
+            assert [(p.rows, p.row_groups) for p in ours] == [(UNREADABLE, (0, 0))]
             continue
         groups, first = 0, 0
         for piece in ours:
@@ -135,7 +135,7 @@ def test_changed_new_and_deleted_files_cost_only_the_shards_they_are_in(
     untouched = {
         shard.id
         for shard in before.shards()
-        if shard.rows != UNKNOWN and all(fates[piece.uri] == "stays" for piece in shard.pieces)
+        if shard.rows != UNREADABLE and all(fates[piece.uri] == "stays" for piece in shard.pieces)
     }
     assert untouched <= set(after.ids())
     changed = {each["uri"] for each in lines if fates[each["uri"]] != "stays"}

@@ -29,7 +29,7 @@ from nightjar.inference.ledger.ledger import (
 )
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import (
-    UNKNOWN,
+    UNREADABLE,
     Receipt,
     Shard,
     encode,
@@ -164,7 +164,7 @@ class Run:
         last, now = self.found[-2], self.found[-1]
         same = {each["uri"] for name, each in now.items() if last.get(name) == each}
         stands = {shard.id for shard in before.shards() if {piece.uri for piece in shard.pieces} <= same}
-        again = {shard.id for shard in before.shards() if shard.rows == UNKNOWN}
+        again = {shard.id for shard in before.shards() if shard.rows == UNREADABLE}
         assert stands - again <= set(self.plan.ids())
         assert not (set(before.ids()) - stands) & set(self.plan.ids())
 

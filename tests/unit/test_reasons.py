@@ -134,7 +134,7 @@ CASES = {
         "failed at publish",
         "access denied",
     ),
-    "no input": Case(no_input, "rejected at discover", "input.uri: no Parquet files at", TO_BE_CHANGED),
+    "no input": Case(no_input, "rejected at discover", "input.uri: no input files at", TO_BE_CHANGED),
     "no cluster": Case(
         lambda lake: reasons.keep(lake.request(), ClusterError("no usable Ray cluster at head:6379"), "start"),
         "failed at start",

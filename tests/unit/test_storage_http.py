@@ -40,7 +40,8 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.identity.snapshots import take_model
 from nightjar.inference.identity.unpacking import place_model
-from nightjar.inference.input.sources import parquet
+from nightjar.inference.input.sources.reading import read_piece
+from nightjar.inference.job.file import parse_job
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
@@ -444,9 +445,11 @@ class TestReading:
         direct.write(uri, file(0))
         entry = direct.stat(uri)
         piece = Piece(uri, entry.size, entry.version, 0, 300_000, (0, 1))
+        keys = {"input": {"uri": uri}, "model": {"uses": "m:f", "outputs": {"y": "int64"}}, "output": {"uri": "out"}}
+        job = parse_job({"name": "t", **keys}, Path("/job.yaml"))
         proxy.on(overwritten, "GET", "*/x.parquet", first=2)
         with pytest.raises(InputChanged, match=r"x\.parquet: changed since it was planned"):
-            parquet.read_piece(storage, piece, pa.schema([("x", pa.int64())]))
+            read_piece(storage, job, piece, pa.schema([("x", pa.int64())]))
 
     def test_a_model_cut_short_is_fetched_whole(
         self, storage: LakeStorage, proxy: FaultProxy, direct: LakeStorage, filled: str, tmp_path: Path

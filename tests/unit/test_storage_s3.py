@@ -23,7 +23,8 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.input.listing import input_files, takes_in
+from nightjar.inference.input.files import input_files
+from nightjar.inference.input.listing import takes_in
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.storage.bucket import _by_status
 from nightjar.inference.storage.credentials import StorageSettings

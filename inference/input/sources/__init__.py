@@ -1,1 +1,1 @@
-"""Input formats, one file each: `read_footer` for discovery, `read_piece` for scoring."""
+"""Input formats, one file each, behind one seam: `protocol.Source`."""

@@ -1,9 +1,15 @@
-"""Formats that are not read yet, told by the names of their files: what to say where somebody has nothing else."""
+"""Formats that are not read yet, told by the names of their files: what to say where somebody has nothing else.
+
+A suffix that some source reads is none of them, whatever stands here.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+
+from nightjar.inference.input.sources.reading import format_of, source_named
+from nightjar.inference.job.seams import SOURCES
 
 _FORMATS = {
     ".arrow": "Arrow IPC",
@@ -32,17 +38,22 @@ def suffix(name: str) -> str:
 
 def advice(name: str) -> str:
     """What to do about a file of this name; empty where its name does not tell a format."""
-    known = _FORMATS.get(suffix(name))
-    return f"{known} is not supported yet: Nightjar reads Parquet, so convert the files first" if known else ""
+    kind = suffix(name)
+    known = "" if format_of(kind) else _FORMATS.get(kind, "")
+    return f"{known} is not supported yet: Nightjar reads {_readable()}, so convert the files first" if known else ""
 
 
 def found_instead(kinds: Counter[str]) -> str:
-    """What a place holds that has no Parquet files. kinds: how many files it has of each suffix."""
+    """What a place holds that has no file of a known format. kinds: how many files it has of each suffix."""
     shown = (_files(kind, count) for kind, count in kinds.most_common(_SHOWN))
     found = f", only {', '.join(shown)}{' …' if len(kinds) > _SHOWN else ''}"
     if said := next(filter(None, (advice(kind) for kind, _ in kinds.most_common())), ""):
         return f"{found}. {said}"
-    return f"{found}; if they hold Parquet, set input.format: parquet, or name one by its path"
+    return f"{found}; if they hold {_readable()}, set input.format to {' or '.join(SOURCES)}"
+
+
+def _readable() -> str:
+    return " and ".join(source_named(name).name for name in SOURCES)
 
 
 def _files(kind: str, count: int) -> str:

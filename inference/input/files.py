@@ -1,0 +1,83 @@
+"""Which files are tonight's input: those that its uri names, of one format."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.input import listing
+from nightjar.inference.input.sources import unsupported
+from nightjar.inference.input.sources.reading import format_of, source_named
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.seams import SOURCES
+from nightjar.inference.storage.protocol import Entry, Storage
+
+
+def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
+    """The input's files, sorted by uri; at least one.
+
+    Raises:
+        JobError: nothing matches, and what was found there instead; or as `matching_files`; names `input.uri`.
+    """
+    others = Counter[str]()
+    found = 0
+    for entry in matching_files(storage, job, others):
+        found += 1
+        yield entry
+    if not found:
+        raise JobError(f"input.uri: no input files at {job.input.uri}{_instead(job.input.uri, others)}")
+
+
+def matching_files(storage: Storage, job: Job, others: Counter[str] | None = None) -> Iterator[Entry]:
+    """The same, and none if there is none. others: counts by their endings the files that are of no known format.
+
+    With `input.format`, every file but those whose names tell another of the known formats. Without it, those whose
+    names tell one. One file that the uri names is input whatever its name.
+
+    Raises:
+        JobError: files of several formats, or a name that is no text; names `input.uri`.
+    """
+    wanted = job.input.format
+    if wanted is not None:
+        yield from _of_format(storage, job.input.uri, wanted)
+        return
+    first: Entry | None = None
+    for entry in listing.matching(storage, job.input.uri):
+        told = format_of(entry.uri)
+        if told is None and not _is_exact(entry, job.input.uri):
+            if others is not None:
+                others[unsupported.suffix(entry.uri.rpartition("/")[2])] += 1
+            continue
+        first = first or entry
+        if told != format_of(first.uri):
+            raise _mixed(job, first, entry)
+        yield entry
+
+
+def _of_format(storage: Storage, uri: str, wanted: str) -> Iterator[Entry]:
+    source = source_named(wanted)
+    for entry in source.files(storage, uri):
+        if not source.suffixes or _is_exact(entry, uri) or format_of(entry.uri) in (None, wanted):
+            yield entry
+
+
+def _is_exact(entry: Entry, uri: str) -> bool:
+    """Whether the uri names this one file."""
+    return entry.uri == listing.input_folder(uri) or entry.uri == uri
+
+
+def _mixed(job: Job, one: Entry, other: Entry) -> JobError:
+    told = (f"{entry.uri} ({source_named(format_of(entry.uri) or '').name})" for entry in (one, other))
+    formats = " or ".join(SOURCES)
+    return JobError(
+        f"input.uri: {job.input.uri} holds files of several formats: {' and '.join(told)}. Set input.format to "
+        f"{formats}, and the others are left out"
+    )
+
+
+def _instead(uri: str, others: Counter[str]) -> str:
+    """What may be meant when nothing matches. others: the files there whose names tell no known format, by suffix."""
+    if others:
+        return unsupported.found_instead(others)
+    return "; in a pattern, write [[] for the bracket [" if "[" in uri else ""

@@ -1,0 +1,121 @@
+"""What every format shares: which one a file is of, whether the file is still the planned one, and what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from itertools import chain
+
+import pyarrow as pa
+
+from nightjar.inference.errors import InputChanged, InputCorrupt, Missing
+from nightjar.inference.input.sources.fitting import fitted
+from nightjar.inference.input.sources.protocol import Description, Source
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.seams import SOURCES
+from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece
+from nightjar.inference.storage.local import storage_error
+from nightjar.inference.storage.protocol import Entry, Storage, is_local
+from nightjar.inference.storage.versions import untouched
+
+
+@cache
+def source_named(name: str) -> Source:
+    """The source behind a name of `input.format`."""
+    source: Source = import_module(SOURCES[name]).SOURCE
+    return source
+
+
+def format_of(uri: str) -> str | None:
+    """The format that the end of a file's name tells, if it tells one."""
+    lower = uri.lower()
+    return next((name for name in SOURCES if lower.endswith(source_named(name).suffixes)), None)
+
+
+def suffixes() -> tuple[str, ...]:
+    """How the names of files end that tell a format."""
+    return tuple(chain.from_iterable(source_named(name).suffixes for name in SOURCES))
+
+
+def source_of(job: Job, uri: str) -> Source:
+    """The source that reads a file. A file that the job names, and whose name tells no format, is of the first one."""
+    return source_named(job.input.format or format_of(uri) or next(iter(SOURCES)))
+
+
+def describe(storage: Storage, job: Job, entry: Entry) -> Description:
+    """What is in a file.
+
+    Raises:
+        InputCorrupt: the file is not of the format.
+        StorageError: it is not there, may not be read, or the storage is at fault.
+    """
+    source = source_of(job, entry.uri)
+    with _decoding(source, entry.uri):
+        return source.describe(storage, entry)
+
+
+def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema) -> pa.Table:
+    """The columns of `schema`, in its order, for the piece's rows in file order.
+
+    Raises:
+        InputChanged: the file is not the planned one, changed while it was read, or could not be read then.
+        InputCorrupt: its bytes cannot be decoded, or hold another number of rows.
+        SchemaMismatch: a column is missing or holds values of another type.
+        StorageError: the file may not be read, or the storage is at fault.
+    """
+    _check_unchanged(storage, piece)
+    if piece.rows == UNREADABLE:
+        # Says what is wrong with it, if that is still so.
+        describe(storage, job, Entry(piece.uri, piece.size, piece.version))
+        raise InputChanged(f"{piece.uri}: could not be read when it was planned, and can be now; run again to plan it")
+    source = source_of(job, piece.uri)
+    with _decoding(source, piece.uri):
+        table = source.read(storage, piece, schema)
+    _check_unchanged(storage, piece)
+    if piece.rows not in (UNKNOWN, table.num_rows):
+        raise InputCorrupt(f"{piece.uri}: the file promised {piece.rows} rows, {table.num_rows} could be read")
+    return fitted(piece.uri, table, schema)
+
+
+def read_sample(
+    storage: Storage, job: Job, piece: Piece, schema: pa.Schema, rows: int, *, last: bool = False
+) -> tuple[pa.Table, int]:
+    """The first rows of a piece, or its last ones, at most `rows`; and the index in the file of the first of them.
+
+    Raises:
+        InputCorrupt, SchemaMismatch, StorageError: as `read_piece`.
+    """
+    source = source_of(job, piece.uri)
+    with _decoding(source, piece.uri):
+        table, before = source.sample(storage, piece, schema, rows, last=last)
+    return fitted(piece.uri, table, schema), piece.first_row + before
+
+
+@contextmanager
+def _decoding(source: Source, uri: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowMemoryError, pa.ArrowCancelled):
+        raise
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise InputCorrupt(f"{uri}: not a readable {source.name} file: {error}") from error
+    except OSError as error:
+        # Arrow reports undecodable bytes as OSError without an errno; a real I/O error has one.
+        if error.errno is not None:
+            raise storage_error(error, uri) from error
+        raise InputCorrupt(f"{uri}: not a readable {source.name} file: {error}") from error
+
+
+def _check_unchanged(storage: Storage, piece: Piece) -> None:
+    try:
+        now = storage.stat(piece.uri)
+    except Missing:
+        raise InputChanged(f"{piece.uri}: deleted since it was planned; run again to plan without it") from None
+    if now.size != piece.size or not untouched(now.version, piece.version):
+        how = f"size {piece.size} → {now.size}"
+        if now.size == piece.size:
+            how = "its size is the same"
+            how += "; each machine must read the same file, not a copy of its own" if is_local(piece.uri) else ""
+        raise InputChanged(f"{piece.uri}: changed since it was planned ({how}); run again to score what it holds now")
