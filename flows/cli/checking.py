@@ -10,6 +10,7 @@ from rich.table import Table
 from nightjar.flows.cli.tables import sample_rows
 from nightjar.flows.cluster import call, cluster, named
 from nightjar.flows.pages.escaping import line
+from nightjar.flows.pages.wording import rows_known
 from nightjar.flows.prefect_api.api import check_limit
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.inference.engine import LOCAL
@@ -54,6 +55,7 @@ def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Se
         "files": discovery.files.num_rows,
         "unreadable_files": discovery.unreadable,
         "rows": discovery.rows,
+        "uncounted_files": discovery.uncounted,
         "device": checked.device,
         "output": request.output,
         "columns": [{"name": name, "type": kind} for name, kind in checked.columns],
@@ -76,9 +78,10 @@ def as_text(said: dict[str, Any]) -> list[str | Table]:
     sample = said["sample"]
     columns = (f"{line(each['name'])} {each['type']}" for each in said["columns"])
     scores = f"scores {sample['rows']:,} rows of {_places(sample['places'])} on" if sample["rows"] else "is on"
+    rows = rows_known(said["rows"], said["uncounted_files"])
     parts: list[str | Table] = [
-        f"{said['job']}: {said['files']:,} files, {said['rows']:,} rows; the model loads and {scores} "
-        f"{said['device']}; {said['output']} accepts conditional writes. "
+        f"{said['job']}: {said['files']:,} files, {rows}; the model loads and {scores} {said['device']}; "
+        f"{said['output']} accepts conditional writes. "
         f"{'Ready, but see the notes.' if said['notes'] else 'Ready.'}",
         f"  columns    {', '.join(columns)}",
         *(f"  {'' if index else 'identity':<10} {line(what)}" for index, what in enumerate(said["identity"])),

@@ -18,7 +18,7 @@ from nightjar.flows.pages.advice import (
     typed,
 )
 from nightjar.flows.pages.escaping import line
-from nightjar.flows.pages.wording import describe, duration, evaluation_lines, notes
+from nightjar.flows.pages.wording import describe, duration, evaluation_lines, notes, rows_known
 from nightjar.flows.reports import EngineFigures, Explained, FailedShard, RunResult, RunStatus, Seconds
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.progress import Progress
@@ -360,6 +360,7 @@ def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: 
         "unreadable_files": discovery.unreadable,
         "unread": discovery.unread,
         "rows": plan.rows,
+        "uncounted_files": discovery.uncounted,
         "shards": len(plan),
         "committed": done,
         "to_score": len(plan) - done,
@@ -369,7 +370,9 @@ def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: 
     }
     if measured is not None:
         actors = request.job.resources.max_actors
-        left = plan.rows * (len(plan) - done) / max(1, len(plan))
+        # Where rows are not counted, each shard is taken to have as many as the one that was measured.
+        rows = measured.rows * len(plan) if plan.uncounted else plan.rows
+        left = rows * (len(plan) - done) / max(1, len(plan))
         found["measured"] = {
             "shard": measured.shard,
             "rows": measured.rows,
@@ -385,15 +388,16 @@ def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: 
 
 def _estimate_s(measured: Measured, rows: float, actors: int) -> float:
     """The model is loaded twice, one after the other: in preflight, then in all actors at once."""
-    return START_S + 2 * measured.load_s + rows / measured.rows * measured.score_s / actors if rows else START_S
+    return START_S + 2 * measured.load_s + rows / max(1, measured.rows) * measured.score_s / actors if rows else START_S
 
 
 def plan_text(found: dict[str, Any]) -> str:
     """`planned` for people."""
     low, high = found["rows_per_shard"]
+    shares = f", {low:,} to {high:,} rows a shard" if high else ""
     lines = [
         f"{found['job']} {found['run_id']}: {found['to_score']:,} of {found['shards']:,} shards to score, "
-        f"{found['rows']:,} rows in {found['files']:,} files, {low:,} to {high:,} rows a shard"
+        f"{rows_known(found['rows'], found['uncounted_files'])} in {found['files']:,} files{shares}"
     ]
     lines += [f"  again      {why}" for why in found["again"]]
     if found["unread"]:

@@ -22,6 +22,14 @@ def describe(progress: Progress, *, running: bool = False) -> str:
     return ", ".join([shards_done(progress), *details(progress, running)])
 
 
+def rows_known(rows: int, uncounted: int) -> str:
+    """Rows of an input of which some files are uncounted: their rows are not known before they are read."""
+    if not uncounted:
+        return f"{rows:,} rows"
+    more = f"the rows of {counted(uncounted, 'file')} not known before they are read"
+    return f"{rows:,} rows and {more}" if rows else more
+
+
 def shards_done(progress: Progress) -> str:
     """3/24 shards."""
     return f"{progress.done_shards:,}/{progress.shards:,} shards"

@@ -9,7 +9,9 @@ from typing import Any
 
 @dataclass
 class Progress:
-    """Totals of a run. Rows of shards whose footer could not be read are not in `rows`.
+    """Totals of a run. Rows of shards whose file could not be read are not in `rows`.
+
+    uncounted: planned shards whose rows are not known before they are read; of those, `rows` has what was read so far.
 
     cuts: batches that raised and were scored in parts, of every shard that is done, whichever command scored it.
     step: what is being done: plan, load, score, validate, publish. writer: the nonce of who does it.
@@ -30,6 +32,7 @@ class Progress:
     last_end: float = 0.0
     step: str = ""
     writer: str = ""
+    uncounted: int = 0
 
     def fold(self, record: dict[str, Any]) -> None:
         """Count one ledger record."""
@@ -66,7 +69,9 @@ class Progress:
         totals = {name: record[name] for name in ("shards", "rows", "done_shards", "rows_out", "rows_quarantined")}
         # What failed under an earlier plan failed all the same.
         kept = Progress(step=self.step, writer=self.writer, failed_attempts=self.failed_attempts, deaths=self.deaths)
-        self.__dict__.update(asdict(kept) | totals | {"cuts": record.get("cuts", self.cuts)})
+        later = {"cuts": record.get("cuts", self.cuts), "uncounted": record.get("uncounted", 0)}
+        self.__dict__.update(asdict(kept) | totals | later)
+        self._count()
         self.reused_shards = self.done_shards
         self.reused_rows = self.rows_out + self.rows_quarantined
 
@@ -75,6 +80,7 @@ class Progress:
         self.rows_out += record["rows_out"]
         self.rows_quarantined += record["rows_quarantined"]
         self.cuts += record.get("cuts", 0)  # receipts of before have none
+        self._count()
         if record["adopted_from"]:
             self.reused_shards += 1
             self.reused_rows += record["rows_in"]
@@ -85,6 +91,15 @@ class Progress:
         started = record["started_at"]
         self.first_start = min(self.first_start or started, started)
         self.last_end = max(self.last_end, started + record["seconds"])
+
+    def _count(self) -> None:
+        if self.uncounted:
+            self.rows = max(self.rows, self.rows_out + self.rows_quarantined)
+
+    @property
+    def counted(self) -> bool:
+        """Whether `rows` are all rows of the run: from the beginning, or once every shard is read."""
+        return not self.uncounted or self.done_shards >= self.shards
 
     @property
     def scored_rows(self) -> int:
@@ -102,8 +117,14 @@ class Progress:
         return self.scored_rows / self.steady_s if self.steady_s > 0 else 0.0
 
     def remaining_s(self, now: float | None = None) -> float | None:
-        """Seconds until every row is scored at the present speed; None while unknown."""
+        """Seconds until every row is scored at the present speed; None while unknown.
+
+        Where rows are not counted, shards are, which are of about as many bytes each.
+        """
         if not self.rows_per_s:
             return None
         left = (self.rows - self.rows_out - self.rows_quarantined) / self.rows_per_s
+        if not self.counted:
+            scored = max(1, self.done_shards - self.reused_shards)
+            left = (self.shards - self.done_shards) * self.steady_s / scored
         return max(0.0, left - max(0.0, (now or time.time()) - self.last_end))

@@ -69,6 +69,8 @@ def _bytes_per_row(job: Job, discovery: Discovery) -> float:
     carried = sum(_at_least(discovery.schema.field(name).type) for name in job.carry)
     readable = discovery.files.filter(pc.is_null(discovery.files["error"]))
     stored = (pc.sum(readable["size"]).as_py() or 0) / max(1, discovery.rows)
+    if discovery.uncounted:
+        stored = 0.0  # of how many rows these are the bytes is not known
     share = stored * len(job.carry) / max(1, len(discovery.schema))
     return min(carried, share) + sum(map(_at_least, job.model.output_types().values()))
 

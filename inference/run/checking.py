@@ -64,7 +64,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     probe(request)
     check_space(request.job, request.output, discovery, discovery.rows)
     made = make_plan(discovery, request.job, "")
-    spec = worker_spec(request, discovery.schema, rows=discovery.rows)
+    spec = worker_spec(request, discovery.schema, rows=None if discovery.uncounted else discovery.rows)
     with opened(request.engine) as engine:
         engine.check(request.job, descriptors=made.table.nbytes)
         loaded = engine.preflight(spec, samples(made), examine)

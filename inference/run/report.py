@@ -88,7 +88,7 @@ class RunReport:
             "status": line["status"],
             "failed attempts": len(failures),
             "why": failures[-1].message if failures and line["status"] == "missing" else "",
-            "rows": line["rows"] if line["rows"] >= 0 else "unknown",
+            "rows": next((rows for rows in (line["rows"], line["rows_in"] or -1) if rows >= 0), "unknown"),
             "quarantined": line["rows_quarantined"] or 0,
             "retries in place": line["retries"] or 0,
             "seconds": round(line["seconds"], 2) if line["seconds"] is not None else "",

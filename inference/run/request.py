@@ -224,11 +224,12 @@ def worker_spec(
     revision: str = "",
     epoch: int = 0,
     segment: int = 0,
-    rows: int = 0,
+    rows: int | None = 0,
 ) -> WorkerSpec:
     """What a request's workers are sent. Without a revision nothing can be written, only scored.
 
-    schema: all columns of the input. rows: of the whole run, from which its budget of lost rows follows.
+    schema: all columns of the input. rows: of the whole run, from which its budget of lost rows follows;
+    None if they are not known before they are read.
     """
     return WorkerSpec(
         job=request.job,
@@ -239,7 +240,7 @@ def worker_spec(
         schema=read_schema(request.job, schema),
         epoch=epoch,
         segment=segment,
-        budget=budget_rows(request.job.retry.max_quarantined, rows),
+        budget=None if rows is None else budget_rows(request.job.retry.max_quarantined, rows),
         scoring=request.scoring,
         cache=request.cache,
     )

@@ -207,7 +207,7 @@ def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:
         "rows_out": rows_out,
         "rows_quarantined": rows_quarantined,
         "cuts": cuts,
-    }
+    } | ({"uncounted": made.uncounted} if made.uncounted else {})
 
 
 def progress_of(writer: LedgerWriter, made: Plan) -> Progress:

@@ -88,7 +88,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             revision=uri,
             epoch=writer.epoch,
             segment=writer.number,
-            rows=made.rows,
+            rows=None if made.uncounted else made.rows,
         )
         progress = progress_of(writer, made)
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, told_of, _only(request, made))

@@ -89,7 +89,7 @@ class RunLine:
     standing: how it stands. began, seconds: when the last invocation began that wrote, and how long it took until it
     ended; None while it runs, or if nobody knows. shown: the revision readers see, 0 for none of this run.
     publication: the number under which the newest revision was published, else 0. failed: attempts that failed.
-    rows: of the input, as planned. metric: the first one of a revision that passed its gates.
+    rows: of the input, as far as they are counted. metric: the first one of a revision that passed its gates.
     """
 
     run_id: str

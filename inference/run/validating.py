@@ -74,7 +74,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         rescored = _rescore(engine, request, discovery, uri, table, writer)
         metrics = Metrics.from_bytes(audited.metrics)
         evidence = gates.Evidence(
-            found(request.storage, request.job, request.date, discovery),
+            found(request.storage, request.job, request.date, discovery, None if request.limit else audited.rows_in),
             shards=len(made),
             rows_in=audited.rows_in,
             rows_quarantined=audited.rows_quarantined,

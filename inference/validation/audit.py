@@ -26,6 +26,7 @@ from nightjar.inference.output.parts import (
     read_metrics,
     read_part,
 )
+from nightjar.inference.records import UNKNOWN
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.offenders import Finder, Offenders
 from nightjar.inference.validation.offenders import join as join_offenders
@@ -93,8 +94,9 @@ def _audit_shard(
     quarantined = pa.table({LINEAGE[0]: pa.array([], pa.string()), LINEAGE[1]: pa.array([], pa.int64())})
     if line["quarantine"] is not None:
         _, quarantined, _ = _part(storage, revision, line["quarantine"], line["shard"], True)
-    rows_in = sum(piece["rows"] for piece in line["pieces"])
-    _equal("input rows", line["rows_in"], rows_in)
+    rows_in = line["rows_in"]
+    if all(piece["rows"] != UNKNOWN for piece in line["pieces"]):
+        _equal("input rows", rows_in, sum(piece["rows"] for piece in line["pieces"]))
     _equal("rows of the data part", line["data"]["rows"], line["rows_out"])
     _equal("rows of the quarantine", quarantined.num_rows, line["rows_quarantined"])
     _equal("rows out and quarantined", line["rows_out"] + quarantined.num_rows, rows_in)
@@ -126,12 +128,22 @@ def _part(
 
 
 def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.Table) -> None:
-    """Each row of each piece, exactly once, in data or quarantine; nothing else; data in input order."""
+    """Each row of each piece, exactly once, in data or quarantine; nothing else; data in input order.
+
+    Of a piece whose rows were not known before they were read: its rows from 0 on, without a gap. With `rows_in`, what
+    the worker read, that proves that every row it read ended once, and nothing else did. That it read the whole file
+    no second count proves: its size and version were the planned ones before and after.
+    """
     found = 0
     for uri in dict.fromkeys(piece["uri"] for piece in pieces):
-        spans = [(p["first_row"], p["first_row"] + p["rows"]) for p in pieces if p["uri"] == uri]
         kept, lost = _rows_of(data, uri), _rows_of(quarantined, uri)
-        found += len(kept) + len(lost)
+        count = len(kept) + len(lost)
+        spans = [
+            (p["first_row"], p["first_row"] + (count if p["rows"] == UNKNOWN else p["rows"]))
+            for p in pieces
+            if p["uri"] == uri
+        ]
+        found += count
         for low, high in spans:
             _prove_span(uri, low, high, kept, lost)
     if found != data.num_rows + quarantined.num_rows:
@@ -173,7 +185,7 @@ def _equal(what: str, found: Any, expected: Any) -> None:
 def check_plan_covers(lines: Iterable[dict[str, Any]], files: dict[str, int]) -> list[str]:
     """Whether the shards' pieces cover rows [0, n) of every file, none twice. Returns what is wrong.
 
-    files: uri → rows, from the footers.
+    files: uri → rows, as discovery found them; `UNKNOWN` of a file that one piece must take in whole.
     """
     expected: dict[str, int] = {}
     wrong = []
@@ -181,7 +193,8 @@ def check_plan_covers(lines: Iterable[dict[str, Any]], files: dict[str, int]) ->
         for piece in line["pieces"]:
             if piece["first_row"] != expected.get(piece["uri"], 0):
                 wrong.append(f"{piece['uri']}: row {expected.get(piece['uri'], 0)} is not where a shard begins")
-            expected[piece["uri"]] = piece["first_row"] + max(piece["rows"], 0)
+            uncounted = piece["rows"] == UNKNOWN
+            expected[piece["uri"]] = UNKNOWN if uncounted else piece["first_row"] + max(piece["rows"], 0)
     wrong += [
         f"{uri}: shards end at row {expected.get(uri, 0)} of {rows}"
         for uri, rows in files.items()

@@ -17,14 +17,17 @@ from nightjar.inference.validation.gates import (
 )
 
 
-def found(storage: Storage, job: Job, date: str, discovery: Discovery) -> Found:
+def found(storage: Storage, job: Job, date: str, discovery: Discovery, rows: int | None = None) -> Found:
     """The whole input as it was found, also where the run is limited; the last night only if a check asks for it.
 
-    date: the logical date of the run.
+    date: the logical date of the run. rows: of the whole input, where all of them were read and counted.
     """
     compares = any(isinstance(check, RowsCheck) and check.rows.against for check in job.checks)
     last = last_night(storage, job.output.uri, date) if compares else None
-    return Found(discovery.files.num_rows, discovery.rows, discovery.unreadable, last)
+    uncounted = discovery.uncounted
+    if uncounted and rows is not None:
+        return Found(discovery.files.num_rows, rows, discovery.unreadable, last)
+    return Found(discovery.files.num_rows, discovery.rows, discovery.unreadable, last, uncounted)
 
 
 def judge_input(storage: Storage, job: Job, date: str, discovery: Discovery) -> tuple[GateResult, ...]:

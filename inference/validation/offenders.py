@@ -19,7 +19,7 @@ from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
-from nightjar.inference.records import replay_command
+from nightjar.inference.records import UNKNOWN, replay_command
 from nightjar.inference.validation.gates import ColumnGate, Offender, column_gates_of
 from nightjar.inference.validation.gates.verdict import number
 
@@ -83,12 +83,12 @@ def _shown(row: pa.ChunkedArray) -> str:
 
 
 def _planned(line: dict[str, Any], index: int) -> tuple[str, int]:
-    """Without lineage the plan tells which row it was, unless rows before it are in the quarantine."""
+    """Without lineage the plan tells which row it was, unless rows before it are in the quarantine, or not counted."""
     pieces = line["pieces"]
-    if line["quarantine"] is not None:
+    if line["quarantine"] is not None or (len(pieces) > 1 and any(piece["rows"] == UNKNOWN for piece in pieces)):
         return (pieces[0]["uri"] if len(pieces) == 1 else "", -1)
     for piece in pieces:
-        if index < piece["rows"]:
+        if piece["rows"] == UNKNOWN or index < piece["rows"]:
             return piece["uri"], piece["first_row"] + index
         index -= piece["rows"]
     raise AssertionError(f"shard {line['shard']} has no row {index} more")

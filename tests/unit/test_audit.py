@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from nightjar.inference.engine import blocks as cuts
 from nightjar.inference.output import parts as sink
-from nightjar.inference.records import Piece, Receipt, Shard
+from nightjar.inference.records import UNKNOWN, Piece, Receipt, Shard
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
@@ -210,6 +210,36 @@ def plan_lines(*spans: tuple[int, int]) -> list[Line]:
     piece = Piece("/a.parquet", 1, "1", 0, 0, (0, 0))
     pieces = [replace(piece, first_row=low, rows=high - low) for low, high in spans]
     return [asdict(Shard(str(index), (piece,))) for index, piece in enumerate(pieces)]
+
+
+def uncounted(line: Line) -> Line:
+    """The line as if nobody had counted its rows before they were read."""
+    return {**line, "rows": UNKNOWN, "pieces": [{**piece, "rows": UNKNOWN} for piece in line["pieces"]]}
+
+
+def test_of_files_that_were_not_counted_rows_are_proved_from_the_first_on(scored: Scored) -> None:
+    """Of each file of the shard, without a gap; and as many as the worker says that it read."""
+    line = uncounted(scored.lines[2])
+    assert [piece["first_row"] for piece in line["pieces"]] == [0, 0]
+    audited = scored.audit(line)
+    assert (audited.problems, audited.rows_in) == (0, 200)
+    table = scored.table(line)
+    for gap, found in ((0, 1), (40, 1), (100, 1), (99, 0), (199, 0)):
+        less = scored.rewritten(line, pa.concat_tables([table.slice(0, gap), table.slice(gap + 1)]))
+        # The last row of a file is missed by the count alone, which is the worker's.
+        assert scored.audit({**less, "rows_in": 199, "rows_out": 199}).problems == found, gap
+        assert scored.audit(less).problems == 1
+    for read in (199, 201):
+        assert scored.audit({**line, "rows_in": read}).problems == 1
+
+
+def test_a_file_that_was_not_counted_is_covered_by_one_piece() -> None:
+    whole = [{"pieces": [{"uri": "f", "first_row": 0, "rows": UNKNOWN}]}]
+    assert check_plan_covers(whole, {"f": UNKNOWN}) == []
+    assert check_plan_covers(whole * 2, {"f": UNKNOWN})
+    assert check_plan_covers([], {"f": UNKNOWN})
+    assert check_plan_covers(whole, {"f": 10})
+    assert check_plan_covers(plan_lines((0, 10)), {"f": UNKNOWN})
 
 
 def test_a_plan_that_leaves_a_gap_is_found() -> None:

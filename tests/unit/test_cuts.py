@@ -211,6 +211,24 @@ def test_a_receipt_of_before_has_no_cuts() -> None:
     assert (progress.done_shards, progress.cuts) == (1, 0)
 
 
+def test_rows_that_nobody_counted_are_added_as_they_are_read() -> None:
+    """At the end they are all rows of the run, also where a shard was scored again."""
+    progress = Progress()
+    counts = {"shards": 2, "rows": 10, "done_shards": 0, "rows_out": 0, "rows_quarantined": 0}
+    progress.fold({"t": "planned", **counts, "uncounted": 1})
+    receipts = [encode(Receipt(name, 1, 1, "w", 10, 9, 1, None, None, 1.0, 0.0)) for name in "ab"]
+    progress.fold(receipts[0])
+    assert (progress.rows, progress.counted, progress.remaining_s(now=1.0)) == (10, False, 1.0)
+    progress.fold(receipts[1])
+    assert (progress.rows, progress.counted) == (20, True)
+    progress.fold({"t": "revoked", "rows_out": 9, "rows_quarantined": 1})
+    assert not progress.counted
+    progress.fold(receipts[1])
+    assert (progress.rows, progress.counted) == (20, True)
+    progress.fold({"t": "planned", **counts})
+    assert (progress.rows, progress.counted) == (10, True)
+
+
 @pytest.mark.parametrize(("cuts", "said"), [(0, False), (FEW_CUTS, False), (FEW_CUTS + 1, True)])
 def test_a_person_is_told_when_more_than_a_few_batches_were_cut(cuts: int, said: bool) -> None:
     assert bool(cut_batches(cuts)) == said

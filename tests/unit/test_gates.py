@@ -288,6 +288,30 @@ def test_how_much_input_there_is_passes_exactly_at_the_limit(
     assert "checks[0]." in result.sentence
 
 
+@pytest.mark.parametrize(
+    ("check", "rows", "passed"),
+    [
+        ({"rows": {"min": 50_000}}, 0, True),
+        ({"rows": {"min": 50_000}}, 50_000, True),
+        ({"rows": {"max": 50_000}}, 50_000, True),
+        ({"rows": {"max": 50_000}}, 50_001, False),
+        ({"rows": {"against": "last", "change": 0.3}}, 0, True),
+        ({"rows": {"against": "last", "change": 0.3}}, 65_001, False),
+        ({"files": {"min": 5}}, 1, False),
+    ],
+)
+def test_rows_that_are_not_counted_yet_fail_no_gate_that_they_might_pass(
+    check: dict[str, Any], rows: int, passed: bool
+) -> None:
+    """Before anything is scored; the verdict that counts is that of the run's end, when all are."""
+    (gate,) = input_gates(parse_job({**CONTENT, "checks": [check]}, JOB))
+    result = gate.judge(Evidence(Found(4, rows, 0, NIGHT, uncounted=2)))
+    assert result.passed == passed
+    assert result.sentence.startswith(f"The input has {rows:,} row")
+    if "rows" in check:
+        assert "and those of 2 files not counted yet in 4 files" in result.sentence
+
+
 def test_too_little_input_says_how_much_there_is_and_what_to_do() -> None:
     assert input_gate({"rows": {"min": 50_000}}, 10_000).sentence == (
         "The input has 10,000 rows in 1 file, less than checks[0].rows.min = 50,000. Run again when the rest of it is "

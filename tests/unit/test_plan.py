@@ -16,7 +16,7 @@ from nightjar.inference.input.discovery import FILES, Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.records import UNREADABLE
+from nightjar.inference.records import UNKNOWN, UNREADABLE
 
 Lines = list[dict[str, Any]]
 
@@ -253,3 +253,42 @@ def test_a_plan_is_read_without_threads_of_arrow(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"
+
+
+def uncounted(name: str, size: int) -> dict[str, Any]:
+    return line(name, [UNKNOWN], [size])
+
+
+def spans(plan: Plan) -> list[list[tuple[str, int, int]]]:
+    """For each shard, of each piece: the file's name, its first row and its rows."""
+    return [[(p.uri[11:-8], p.first_row, p.rows) for p in shard.pieces] for shard in plan.shards()]
+
+
+def test_a_file_that_is_not_counted_is_planned_by_its_bytes() -> None:
+    """Small ones are packed, a large one is a shard of its own; the plan adds up what is known."""
+    found = lake([uncounted("a", 10), uncounted("b", 10), uncounted("c", 10_000), line("d", [5], [9_000])])
+    plan = make_plan(found, job(actors=1), "m")
+    assert spans(plan) == [[("a", 0, UNKNOWN), ("b", 0, UNKNOWN)], [("c", 0, UNKNOWN)], [("d", 0, 5)]]
+    assert [shard.rows for shard in plan.shards()] == [UNKNOWN, UNKNOWN, 5]
+    assert (plan.rows, plan.uncounted, found.rows, found.uncounted) == (5, 2, 5, 3)
+
+
+def test_where_rows_limit_a_shard_a_file_that_is_not_counted_is_one() -> None:
+    plan = make_plan(lake([uncounted("a", 10), uncounted("b", 10), line("c", [5]), line("d", [5])]), job(100), "m")
+    assert spans(plan) == [[("a", 0, UNKNOWN)], [("b", 0, UNKNOWN)], [("c", 0, 5), ("d", 0, 5)]]
+
+
+def test_a_limit_ends_at_the_first_shard_that_is_not_counted() -> None:
+    plan = make_plan(lake([line("a", [5]), uncounted("b", 10), line("c", [5])]), job(1), "m")
+    assert spans(plan.limited(3)) == [[("a", 0, 5)]]
+    assert spans(plan.limited(6)) == [[("a", 0, 5)], [("b", 0, UNKNOWN)]]
+
+
+def test_what_is_not_counted_keeps_its_shard_as_long_as_it_stands_and_what_cannot_be_read_does_not() -> None:
+    files = [uncounted("a", 10), unreadable("b")]
+    before = make_plan(lake(files), job(), "m")
+    again = make_plan(lake(files), job(actors=8), "m", before, "m")
+    assert again.ids() == before.ids()
+    now = make_plan(lake([uncounted("a", 10), uncounted("b", 10)]), job(), "m", before, "m")
+    assert len(set(now.ids()) & set(before.ids())) == 1
+    assert [shard.rows for shard in now.shards()] == [UNKNOWN, UNKNOWN]

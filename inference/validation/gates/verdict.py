@@ -24,12 +24,17 @@ class LastNight:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The input as discovery found it. unreadable: files of unknown rows. last: None if no gate asks, or none is."""
+    """The input as discovery found it.
+
+    unreadable: files that could not be read. last: None if no gate asks, or none is. uncounted: files
+    whose rows are not in `rows`, because they are not known before they are read.
+    """
 
     files: int
     rows: int
     unreadable: int = 0
     last: LastNight | None = None
+    uncounted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
