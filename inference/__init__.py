@@ -1,8 +1,8 @@
 """How a job is scored. The public names below are what a program may build on.
 
-`Job` is the job file as a model, and `load_job` reads one. `Storage`, `Engine`, `Adapter` and `Predictor` are the
-seams: a new storage, engine or framework is a class with these methods. The errors are those that the functions of
-`nightjar.flows` raise.
+`Job` is the job file as a model, and `load_job` reads one. `Storage`, `Source`, `Engine`, `Adapter` and `Predictor`
+are the seams: a new storage, format, engine or framework is a class with these methods. The errors are those that the
+functions of `nightjar.flows` raise.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         RunFailed,
         StorageError,
     )
+    from nightjar.inference.input.sources.protocol import Source
     from nightjar.inference.job.file import load_job
     from nightjar.inference.job.model import Job
     from nightjar.inference.predictors.adapter import Adapter, Predictor
@@ -39,6 +40,7 @@ __all__ = [
     "NightjarError",
     "Predictor",
     "RunFailed",
+    "Source",
     "Storage",
     "StorageError",
     "load_job",
@@ -62,6 +64,7 @@ _MODULES = {
     "Engine": "nightjar.inference.engine.protocol",
     "Job": "nightjar.inference.job.model",
     "Predictor": "nightjar.inference.predictors.adapter",
+    "Source": "nightjar.inference.input.sources.protocol",
     "Storage": "nightjar.inference.storage.protocol",
     "load_job": "nightjar.inference.job.file",
 }

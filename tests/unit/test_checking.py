@@ -36,6 +36,7 @@ def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> N
         "files": 4,
         "unreadable_files": 0,
         "rows": 8000,
+        "uncounted_files": 0,
         "device": "cpu",
         "output": str(lake.out),
         "columns": [{"name": "id", "type": "int64"}, {"name": "score", "type": "float32"}],
