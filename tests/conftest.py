@@ -19,6 +19,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from s3 import S3Server, s3_server
 from support import Lake, leaves_nothing, wait_until
 
+MEMORY, ENOUGH = Path("/dev/shm"), 4 << 30
+"""Where syncing costs nothing, and how many free bytes make it a place for the folders of tests, which sync a lot."""
+
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 # A shell's background job ignores it, and so would the commands that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

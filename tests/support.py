@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from nightjar.inference.engine import RAY
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.output import publications as publish
@@ -88,9 +89,13 @@ def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> 
 
 @dataclass
 class Lake:
-    """A job folder: `data/*.parquet` (columns id, x, name), `model.py`, `job.yaml`; output in `out/`."""
+    """A job folder: `data/*.parquet` (columns id, x, name), `model.py`, `job.yaml`; output in `out/`.
+
+    engine: what its runs are scored by, unless they ask for another.
+    """
 
     folder: Path
+    engine: str = RAY
 
     @property
     def job_path(self) -> Path:
@@ -161,12 +166,12 @@ class Lake:
         return self
 
     def request(self, *, storage: Storage | None = None, **options: Any) -> RunRequest:
-        """A request for this job; the date is fixed unless given."""
-        options.setdefault("date", "2026-11-19")
+        """A request for this job; date and engine are fixed unless given."""
+        options = {"date": "2026-11-19", "engine": self.engine, **options}
         return make_request(self.job_path, storage=storage, **options)
 
     def run(self, *, storage: Storage | None = None, **options: Any) -> Ran:
-        """All four steps in this process, on the session's Ray (fixture `ray_local`)."""
+        """All four steps in this process; on Ray they need the session's (fixture `ray_local`)."""
         return run_steps(self.request(storage=storage, **options))
 
     def published(self, run_id: str | None = None) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from nightjar.inference.output.outcomes import read as read_outcomes
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Scored, Verdict
-from nightjar.inference.storage.faults import FaultyStorage, pause
+from nightjar.inference.storage.faults import Fault, FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 from support import Lake, Ran, wait_until
@@ -40,20 +40,32 @@ LONG_S = 3600.0
 
 @dataclass(frozen=True)
 class Point:
-    """A storage call of one step of a run: the instant before it is where a writer stalls or dies."""
+    """A storage call of one step of a run: the instant before it is where a writer stalls or dies.
+
+    nth: which of those that match; None is the first one after a part was written.
+    """
 
     name: str
     step: str
     operation: str
     pattern: str
-    nth: int = 1
+    nth: int | None = 1
 
     def __str__(self) -> str:
         return self.name.replace(" ", "-")
 
+    def fault(self, before: Callable[[str], None]) -> Fault:
+        """Do that there, and nowhere earlier."""
+
+        def there(uri: str) -> None:
+            if self.nth or any(Path(uri).parent.with_name("data").glob("*")):
+                before(uri)
+
+        return pause(self.operation, self.pattern, self.nth, before=there)
+
 
 BEFORE_PLAN = Point("before the plan", "score", "create", "*/plan-*")
-BEFORE_RECEIPTS = Point("between parts and receipts", "score", "create", "*/ledger/00000003.jsonl")
+BEFORE_RECEIPTS = Point("between parts and receipts", "score", "create", "*/ledger/*", None)
 BEFORE_VALIDATE = Point("between score and validate", "validate", "list", "*/ledger")
 BEFORE_MANIFEST = Point("before the manifest", "validate", "create", "*/manifest-*")
 BEFORE_PUBLISH = Point("between validate and publish", "publish", "list", "*/ledger")
@@ -76,8 +88,7 @@ class Stall:
 
     def __init__(self, point: Point) -> None:
         self.reached, self._woken = threading.Event(), threading.Event()
-        freeze = pause(point.operation, point.pattern, point.nth, before=self._freeze)
-        self.storage = OnDriver(LakeStorage(), [freeze, pause("*", nth=None, before=self._wait)])
+        self.storage = OnDriver(LakeStorage(), [point.fault(self._freeze), pause("*", nth=None, before=self._wait)])
 
     def wake(self) -> None:
         """Let everything go on."""
@@ -138,16 +149,15 @@ class Last:
 
     request: RunRequest
     point: Point
-    ray_address: str
     found: Discovery
     scored: Scored | None = None
     verdict: Verdict | None = None
 
 
-def die_at(request: RunRequest, point: Point, ray_address: str, scratch: Path) -> None:
+def die_at(request: RunRequest, point: Point, scratch: Path) -> None:
     """Run up to `point`, whose step is carried out by a process that kills itself there with SIGKILL."""
     request = replace(request, lease_s=LONG_S)
-    last = Last(request, point, ray_address, run.discover(request))
+    last = Last(request, point, run.discover(request))
     if point.step != "score":
         last = replace(last, scored=run.score(request, last.found))
     if point.step == "publish":
@@ -169,15 +179,11 @@ def carry_out(handed: str) -> None:
     """In the process that dies: the last step."""
     last: Last = pickle.loads(Path(handed).read_bytes())
     point = last.point
-    if point in (BEFORE_RECEIPTS, BEFORE_MANIFEST):
-        import ray
-
-        ray.init(address=last.ray_address, log_to_driver=False, logging_level="ERROR")
 
     def die(_: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    faulty = OnDriver(LakeStorage(), [pause(point.operation, point.pattern, point.nth, before=die)])
+    faulty = OnDriver(LakeStorage(), [point.fault(die)])
     request = replace(last.request, storage=faulty)
     if last.scored is None:
         run.score(request, last.found)

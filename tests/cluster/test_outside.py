@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, RunFailed, ShardsFailed
 from nightjar.inference.run import steps as run
 from support import Lake
@@ -126,7 +127,7 @@ def test_what_identity_does_not_cover_is_said_and_kept(tmp_path: Path, outside: 
 
 def test_a_strict_job_is_refused_before_anything_is_scored(tmp_path: Path, outside: Path) -> None:
     """Preflight lists what it saw."""
-    lake = Lake(tmp_path / "job")
+    lake = Lake(tmp_path / "job", LOCAL)
     lake.write_model(MODEL.format(outside=outside, site=tmp_path).replace("import mylib", ""))
     lake.ready(model__uses="model:Predictor", identity="strict")
     with pytest.raises(JobError, match=r"identity: strict: model.py reads .*/vocab.json, which is not part of .*"):
@@ -136,7 +137,7 @@ def test_a_strict_job_is_refused_before_anything_is_scored(tmp_path: Path, outsi
 
 def test_a_strict_job_ends_when_a_worker_comes_to_something_outside(tmp_path: Path, outside: Path) -> None:
     """What preflight's rows did not lead to; what was scored before it stays, what needed it is not kept."""
-    lake = Lake(tmp_path / "job")
+    lake = Lake(tmp_path / "job", LOCAL)
     lake.write_model(RARE.format(outside=outside))
     lake.ready(model__uses="model:Predictor", identity="strict")
     with pytest.raises(RunFailed, match=r"identity: strict: model.py reads .*/rare.json"):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import GateFailed, RunFailed
 from nightjar.inference.run import steps as run
 from support import Lake
@@ -83,9 +84,9 @@ def test_what_comes_out_different_is_not_published(lake: Lake, how: str) -> None
     assert not (lake.out / "publications").exists()
 
 
-def in_two_steps(lake: Lake, between: Callable[[], object]) -> run.Verdict:
-    """Score, do something, validate."""
-    request = lake.request()
+def in_two_steps(lake: Lake, between: Callable[[], object], engine: str = LOCAL) -> run.Verdict:
+    """Score, do something, validate; in this process, where nothing ends it."""
+    request = lake.request(engine=engine)
     found = run.discover(request)
     scored = run.score(request, found)
     between()
@@ -112,10 +113,9 @@ def test_a_process_that_is_lost_over_it_ends_the_run(lake: Lake) -> None:
     lake.write_model(model(FIRST_TIME + "\n    if not first: os._exit(1)"))
     lake.ready(audit={"rescore": 0.1})
     with pytest.raises(RunFailed, match=r"the cluster lost a process that scored shards of .* again"):
-        in_two_steps(lake, (lake.folder / "again").touch)
+        in_two_steps(lake, (lake.folder / "again").touch, RAY)
 
 
-@pytest.mark.long
 def test_what_is_no_longer_there_cannot_be_compared_and_is_said(lake: Lake) -> None:
     """Input overwritten after it was scored: the parts hold the rows of the file that was planned."""
     lake.write_model(model())

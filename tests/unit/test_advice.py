@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nightjar.flows.pages.advice import aftermath, repeating, typed
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
@@ -24,9 +25,9 @@ NIGHT = "2026-11-18"
 
 
 @pytest.fixture
-def published(lake: Lake, ray_local: None) -> RunRequest:
+def published(lake: Lake) -> RunRequest:
     """A night that readers see."""
-    lake.ready().run(date=NIGHT)
+    lake.ready().run(date=NIGHT, engine=LOCAL)
     return lake.request(date=NIGHT)
 
 
@@ -86,17 +87,18 @@ def test_a_fresh_run_that_did_not_begin_is_asked_for_as_fresh_again(published: R
     assert aftermath(fresh).fresh
     assert repeating(fresh, None, fresh=True) == f"--run-id {NIGHT} --fresh"
     assert publish.newest(fresh.storage, fresh.output).runs[NIGHT].revision == 1
-    scored = run.score(fresh, run.discover(fresh))  # now it has a revision of its own
+    here = replace(fresh, engine=LOCAL)
+    scored = run.score(here, run.discover(here))  # now it has a revision of its own
     assert not aftermath(fresh).fresh
-    verdict = run.validate(fresh, scored, run.discover(fresh))
-    run.publish_run(fresh, scored, verdict)  # whose answer may be lost
+    verdict = run.validate(here, scored, run.discover(here))
+    run.publish_run(here, scored, verdict)  # whose answer may be lost
     assert not aftermath(fresh).fresh
     assert aftermath(replace(fresh, invocation="another")).fresh
 
 
-def test_a_fresh_run_that_did_not_begin_does_not_continue_what_it_was_to_replace(lake: Lake, ray_local: None) -> None:
+def test_a_fresh_run_that_did_not_begin_does_not_continue_what_it_was_to_replace(lake: Lake) -> None:
     """Neither the unfinished results of before, nor, where it has no plan yet, the published ones."""
-    before = lake.ready().request(date=NIGHT)
+    before = lake.ready().request(date=NIGHT, engine=LOCAL)
     run.score(before, run.discover(before))
     fresh = replace(before, fresh=True, invocation="fresh")
     assert aftermath(fresh).fresh

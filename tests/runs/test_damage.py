@@ -12,8 +12,6 @@ from nightjar.inference.storage.faults import FaultyStorage, tear
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, command
 
-pytestmark = [pytest.mark.cluster]
-
 TEARS = '''
 from pathlib import Path
 
@@ -37,7 +35,6 @@ def assert_whole(lake: Lake) -> None:
     np.testing.assert_array_equal(published["score"], np.arange(8000, dtype=np.float32) * 2)
 
 
-@pytest.mark.usefixtures("ray_local")
 def test_a_torn_part_is_found_and_its_shard_scored_again(lake: Lake) -> None:
     """The write said that all was well. Repeating the command scores that shard and no other."""
     torn = FaultyStorage(LakeStorage(), [tear("write", "*/data/*", nth=3)])
@@ -50,7 +47,6 @@ def test_a_torn_part_is_found_and_its_shard_scored_again(lake: Lake) -> None:
     assert len(list((lake.revision() / "data").iterdir())) == 8
 
 
-@pytest.mark.usefixtures("ray_local")
 def test_a_part_that_rotted_in_an_earlier_revision_is_not_taken_over_twice(lake: Lake) -> None:
     """The next revision takes over what did not change; what it finds damaged it scores itself."""
     first = lake.ready().run()
@@ -67,7 +63,6 @@ def test_a_part_that_rotted_in_an_earlier_revision_is_not_taken_over_twice(lake:
     assert lake.published()["id"].tolist() == list(range(9000))
 
 
-@pytest.mark.usefixtures("ray_local")
 def test_a_part_that_was_removed_from_an_earlier_revision_is_scored_again(lake: Lake) -> None:
     """There is nothing to take over: that shard, and no other, is scored anew, by the first command."""
     lake.ready().run()
@@ -82,7 +77,16 @@ def test_the_command_mends_it_by_itself_and_says_so(lake: Lake, prefect_api: str
     """Nobody is woken for a shard that can be scored again; the account of the night has it."""
     lake.write_model(TEARS)
     lake.ready()
-    ended = command("run", lake.job_path, "--date", "2026-11-19", "--json", env={"PREFECT_API_URL": prefect_api})
+    ended = command(
+        "run",
+        lake.job_path,
+        "--date",
+        "2026-11-19",
+        "--json",
+        "--engine",
+        "local",
+        env={"PREFECT_API_URL": prefect_api},
+    )
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)
     assert (said["publication"], said["rows_out"], said["failed_attempts"]) == (1, 8000, 1)

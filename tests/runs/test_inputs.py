@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import (
     JobError,
     NightjarError,
@@ -28,8 +29,6 @@ from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server
 from support import Lake
-
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
 PARTS = 6
 """Files of 1000 rows in `ordinary`."""
@@ -307,9 +306,9 @@ def score(batch):
 
 
 @pytest.fixture(scope="module")
-def carried(ray_local: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, pa.Table, pa.Table]:
+def carried(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, pa.Table, pa.Table]:
     """Two files of several row groups, scored as one shard: what went in, what was published, the quarantined rows."""
-    lake = Lake(tmp_path_factory.mktemp("exact"))
+    lake = Lake(tmp_path_factory.mktemp("exact"), LOCAL)
     (lake.folder / "data").mkdir()
     paths = [lake.folder / "data" / f"{file}.parquet" for file in range(2)]
     for file, path in enumerate(paths):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import AlreadyExists, Held
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
@@ -22,6 +24,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import steps as run
 from nightjar.inference.storage import faults
+from nightjar.inference.storage.faults import pause
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, nightjar, run_steps, wait_until
 from writers import (
@@ -30,7 +33,6 @@ from writers import (
     BEFORE_PLAN,
     BEFORE_PUBLISH,
     BEFORE_PUBLISHED,
-    BEFORE_RECEIPTS,
     BEFORE_SNAPSHOT,
     BEFORE_SUCCESS,
     BEFORE_SWEEP,
@@ -43,8 +45,6 @@ from writers import (
     published_parts,
     run_steps_with,
 )
-
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
 WAITING = '''
 import time
@@ -62,11 +62,11 @@ def score(batch):
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """One lake for all runs of this file, each under a name of its own."""
-    return Lake(tmp_path_factory.mktemp("lake")).ready()
+    return Lake(tmp_path_factory.mktemp("lake"), LOCAL).ready()
 
 
 @pytest.fixture(scope="module")
-def rows(shared: Lake, ray_local: None) -> pd.DataFrame:
+def rows(shared: Lake) -> pd.DataFrame:
     """What a run of one writer, undisturbed, publishes."""
     shared.run(run_id="undisturbed")
     return shared.published("undisturbed")
@@ -76,7 +76,6 @@ def rows(shared: Lake, ray_local: None) -> pd.DataFrame:
     "point",
     [
         BEFORE_PLAN,
-        BEFORE_RECEIPTS,
         BEFORE_VALIDATE,
         BEFORE_MANIFEST,
         BEFORE_PUBLISH,
@@ -110,16 +109,24 @@ def test_a_writer_that_stalls_is_replaced_and_changes_nothing_when_it_wakes(
     assert published_parts(shared, run_id) == before
 
 
-def test_of_two_that_start_at_once_one_publishes(shared: Lake, rows: pd.DataFrame) -> None:
+def test_of_two_that_start_at_once_one_publishes(lake: Lake) -> None:
     """Simultaneous: both see a run that nobody writes; one gets it, the other learns who has it."""
-    first, second = shared.request(run_id="at-once"), shared.request(run_id="at-once")
+    lake.write_model(WAITING)
+    lake.ready()
+    together = threading.Barrier(2)
+    begins = pause("create", "*/ledger/00000001.jsonl", before=lambda _: together.wait(60))
+    both = [replace(lake.request(), storage=OnDriver(LakeStorage(), [begins])) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        errors = [tried.exception(120) for tried in [pool.submit(run_steps, first), pool.submit(run_steps, second)]]
+        tried = [pool.submit(run_steps, request) for request in both]
+        wait_until(lambda: any(each.done() for each in tried), 120, "one of them ends")
+        (lake.folder / "go").touch()
+        errors = [each.exception(120) for each in tried]
     refused = [error for error in errors if error is not None]
     assert len(refused) == 1, errors
     assert isinstance(refused[0], Held)
     assert "is being written by" in str(refused[0])
-    assert_published_once(shared, "at-once", rows)
+    lake.run(run_id="undisturbed")
+    assert_published_once(lake, "2026-11-19", lake.published("undisturbed"))
 
 
 def test_one_that_comes_while_another_writes_is_told_who_that_is(shared: Lake) -> None:
@@ -227,7 +234,7 @@ def test_two_commands_started_together_publish_once(
     lake.write_model(WAITING)
     lake.ready()
     env = {**os.environ, "PREFECT_API_URL": prefect_api, "PREFECT_HOME": str(prefect_home)}
-    words = [nightjar(), "run", str(lake.job_path), "--date", "2026-11-19", "--json"]
+    words = [nightjar(), "run", str(lake.job_path), "--date", "2026-11-19", "--json", "--engine", "local"]
     both = [subprocess.Popen(words, env=env, stdout=-1, stderr=-1, text=True) for _ in range(2)]
     try:
         wait_until(lambda: any(process.poll() is not None for process in both), 120, "one of the two ends")

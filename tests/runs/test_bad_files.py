@@ -15,8 +15,6 @@ from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.run import steps as run
 from support import Lake, Ran, command
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
-
 NIGHT = "2026-11-20"
 """The night after the one that `Lake` scores unless told otherwise."""
 
@@ -127,7 +125,8 @@ def test_the_printed_command_mends_the_night(lake: Lake, prefect_api: str) -> No
     data = lake.folder / "data" / "part-01.parquet"
     whole = data.read_bytes()
     truncate(data)
-    failed = command("run", lake.job_path, "--date", NIGHT, env={"PREFECT_API_URL": prefect_api})
+    words = ("run", lake.job_path, "--date", NIGHT, "--engine", "local")
+    failed = command(*words, env={"PREFECT_API_URL": prefect_api})
     assert failed.returncode == 1
     assert "part-01.parquet" in failed.stderr
     assert "not a readable Parquet file" in failed.stderr

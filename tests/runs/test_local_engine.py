@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference import witness
@@ -36,7 +31,7 @@ def score(batch):
 
 
 def test_a_run_publishes_every_row_once(lake: Lake) -> None:
-    ran = lake.ready().run(engine=LOCAL)
+    ran = lake.ready().run()
     assert ran.publication.number == 1
     assert ran.scored.progress.done_shards == 8
     published = lake.published()
@@ -45,13 +40,23 @@ def test_a_run_publishes_every_row_once(lake: Lake) -> None:
 
 
 def test_what_is_committed_is_not_scored_again(lake: Lake) -> None:
-    lake.ready().run(engine=LOCAL)
+    lake.ready().run()
     (lake.folder / "data" / "part-03.parquet").unlink()
     lake.write_file("part-04.parquet", 8000, 2000)
-    ran = lake.run(engine=LOCAL)
+    ran = lake.run()
     assert ran.scored.progress.reused_shards == 6
     assert ran.publication.number == 2
     assert lake.published()["id"].tolist() == [*range(6000), *range(8000, 10000)]
+
+
+def test_a_finished_run_is_not_scored_again(lake: Lake) -> None:
+    """Run again: nothing is scored, no model is loaded, the publication stays."""
+    lake.ready().run()
+    again = lake.run()
+    assert again.scored.finished
+    assert again.scored.progress.reused_shards == 8
+    assert again.publication.number == 1
+    assert not (lake.revision(2)).exists()
 
 
 def test_the_process_is_left_as_it_was_and_the_next_run_uses_the_code_of_now(lake: Lake) -> None:
@@ -59,12 +64,12 @@ def test_the_process_is_left_as_it_was_and_the_next_run_uses_the_code_of_now(lak
     lake.write_model(WHERE)
     (lake.folder / "beside.py").write_text("FACTOR = 2\n")
     before = Path.cwd(), list(sys.path)
-    lake.ready().run(engine=LOCAL)
+    lake.ready().run()
     assert (Path.cwd(), list(sys.path)) == before
     assert "beside" not in sys.modules
     assert not witness.seen()
     (lake.folder / "beside.py").write_text("FACTOR = 3\n")
-    ran = lake.run(engine=LOCAL)
+    ran = lake.run()
     assert ran.scored.again == ("beside.py changed: 8 of 8 shards are scored again",)
     published = lake.published()
     assert (published["score"] == published["id"] * 3).all()
@@ -77,7 +82,7 @@ def test_modules_that_the_caller_has_of_the_folder_are_his_again(lake: Lake, mon
     monkeypatch.syspath_prepend(str(lake.folder))
     import beside  # type: ignore[import-not-found]
 
-    lake.ready().run(engine=LOCAL)
+    lake.ready().run()
     assert sys.modules["beside"] is beside
     monkeypatch.delitem(sys.modules, "beside")
 
@@ -89,7 +94,7 @@ def test_a_bad_row_costs_that_row(lake: Lake) -> None:
         "        raise ValueError('1234 cannot be scored')\n"
         "    return {'score': batch['x'] * 2}\n"
     )
-    ran = lake.ready().run(engine=LOCAL)
+    ran = lake.ready().run()
     assert ran.scored.progress.rows_quarantined == 1
     assert lake.quarantined()["_row"].tolist() == [1234]
     assert len(lake.published()) == 7999
@@ -100,7 +105,7 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence(lake: Lake) -> None:
     with pytest.raises(
         JobError, match=r"^model\.uses: importing module 'model' failed with ImportError: no such thing"
     ):
-        lake.ready().run(engine=LOCAL)
+        lake.ready().run()
     assert not list((lake.revision() / "data").glob("*"))
 
 
@@ -121,49 +126,5 @@ def test_code_that_hangs_ends_the_run_not_the_process(lake: Lake) -> None:
     )
     lake.ready(retry__stall_s=4, model__batch_size=1000)
     with pytest.raises(RunFailed, match=r"can score no more: Stalled: no progress for retry.stall_s = 4 s"):
-        lake.run(engine=LOCAL)
-    assert lake.run(engine=LOCAL, limit=5000).scored.progress.done_shards == 5
-
-
-KILLED = """
-import sys
-sys.path.insert(0, {tests!r})
-from pathlib import Path
-from nightjar.inference.run import campaign
-from support import Lake
-campaign.FLUSH_S = 0.0
-Lake(Path({folder!r})).run(engine="local")
-"""
-
-
-def test_a_row_that_kills_the_process_costs_the_command_and_ray_finds_it(lake: Lake, ray_local: None) -> None:
-    lake.write_model(
-        "import os, signal\n\n\ndef score(batch):\n    if 5000 in batch['x']:\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n    return {'score': batch['x'] * 2}\n"
-    )
-    lake.ready(retry__max_quarantined=0.001)
-    code = KILLED.format(tests=str(Path(__file__).parent.parent), folder=str(lake.folder))
-    ended = subprocess.run([sys.executable, "-c", code], env={**os.environ}, check=False)
-    assert ended.returncode == -signal.SIGKILL
-    ran = lake.run()
-    assert ran.scored.progress.reused_shards >= 4
-    assert lake.quarantined()["_row"].tolist() == [1000]
-    assert len(lake.published()) == 7999
-
-
-def test_both_engines_publish_the_same(lake: Lake, ray_local: None) -> None:
-    """Byte for byte in rows, parts and metrics."""
-    checks = [{"column": "score", "min": 0}]
-    lake.ready(checks=checks, resources={"actors": 2})
-    here = lake.run(run_id="here", engine=LOCAL)
-    there = lake.run(run_id="there")
-    assert here.verdict.metrics == there.verdict.metrics
-    pd.testing.assert_frame_equal(lake.published("here"), lake.published("there"))
-    assert _parts(lake, "here") == _parts(lake, "there")
-
-
-def _parts(lake: Lake, run_id: str) -> list[bytes]:
-    """The parts' bytes, by the first row they hold."""
-    parts = (lake.revision(run_id=run_id) / "data").glob("*.parquet")
-    first = {pq.read_table(part)["id"][0].as_py(): part.read_bytes() for part in parts}
-    return [first[key] for key in sorted(first)]
+        lake.run()
+    assert lake.run(limit=5000).scored.progress.done_shards == 5

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.input.sources import normalisation
 from support import Lake
-
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
 ROWS = 300
 BAD = range(100, 200)
@@ -94,9 +93,9 @@ def carried() -> dict[str, pa.Array]:
 
 
 @pytest.fixture(scope="module")
-def published(ray_local: None, tmp_path_factory: pytest.TempPathFactory) -> Published:
+def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     """One run that carries every type, in two files, one part of which is empty."""
-    lake = Lake(tmp_path_factory.mktemp("readers"))
+    lake = Lake(tmp_path_factory.mktemp("readers"), LOCAL)
     columns = {"id": pa.array(range(ROWS), pa.int64()), "x": pa.array(range(ROWS), pa.float32()), **carried()}
     fields = [
         pa.field(

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import (
     GateFailed,
     JobError,
@@ -29,8 +30,6 @@ from nightjar.inference.output import visibility
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.steps import Scored
 from support import Lake, Ran
-
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
 
 def published_files(lake: Lake, run_id: str | None = None) -> dict[str, str]:
@@ -144,7 +143,7 @@ class Kitchen(Lake):
 
 @pytest.fixture(scope="module")
 def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Kitchen:
-    lake = Kitchen(tmp_path_factory.mktemp("kitchen"))
+    lake = Kitchen(tmp_path_factory.mktemp("kitchen"), LOCAL)
     write_numbers(lake, "a.parquet", 0)
     write_numbers(lake, "b.parquet", 1000)
     return lake

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import ray
 
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import (
     GateFailed,
     JobError,
@@ -38,7 +38,7 @@ from writers import (
     run_steps_with,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.usefixtures("ray_local")]
+pytestmark = pytest.mark.chaos
 
 HALVES = '''
 def score(batch):
@@ -50,11 +50,11 @@ def score(batch):
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """One lake for all runs of this file, each under a name of its own."""
-    return Lake(tmp_path_factory.mktemp("lake")).ready()
+    return Lake(tmp_path_factory.mktemp("lake"), LOCAL).ready()
 
 
 @pytest.fixture(scope="module")
-def rows(shared: Lake, ray_local: None) -> pd.DataFrame:
+def rows(shared: Lake) -> pd.DataFrame:
     """What a run never killed publishes."""
     shared.run(run_id="never-killed")
     return shared.published("never-killed")
@@ -78,7 +78,7 @@ def test_a_run_killed_there_continues_to_the_same_publication(
 ) -> None:
     """SIGKILL at that instant, then the command again, at once: same rows and metrics, one publication, once."""
     run_id = f"killed-{point}"
-    die_at(shared.request(run_id=run_id), point, ray.get_runtime_context().gcs_address, tmp_path)
+    die_at(shared.request(run_id=run_id), point, tmp_path)
     published = bool(publications_of(shared, run_id))
     assert published == (point in (BEFORE_PUBLISHED, BEFORE_SUCCESS))
     again = shared.run(run_id=run_id)
@@ -95,7 +95,7 @@ def test_a_new_revision_killed_while_it_begins_still_takes_over_what_did_not_cha
     """Killed before its plan, or between copies and receipts: continued, it scores only the changed file."""
     lake.ready().run()
     lake.write_file("part-03.parquet", 6000, 2000, row_group=500)
-    die_at(lake.request(), point, ray.get_runtime_context().gcs_address, tmp_path)
+    die_at(lake.request(), point, tmp_path)
     again = lake.run()
     assert (again.scored.revision, again.scored.progress.reused_shards) == (2, 6)
     assert lake.published()["id"].tolist() == list(range(8000))
@@ -113,10 +113,9 @@ def test_what_one_attempt_did_not_want_is_kept_for_the_next(lake: Lake, tmp_path
     late = lake.folder / "data" / "late"
     late.mkdir()
     (lake.folder / "data" / "part-03.parquet").rename(late / "part-03.parquet")
-    address = ray.get_runtime_context().gcs_address
-    die_at(lake.request(), BEFORE_MANIFEST, address, tmp_path)
+    die_at(lake.request(), BEFORE_MANIFEST, tmp_path)
     away = late.rename(tmp_path / "away")
-    die_at(lake.request(), BEFORE_INTENT, address, tmp_path)
+    die_at(lake.request(), BEFORE_INTENT, tmp_path)
     away.rename(late)
     assert lake.run().scored.progress.reused_shards == 8
     assert sorted(lake.published()["id"]) == list(range(8000))

@@ -14,8 +14,6 @@ from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, command
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
-
 RAISES = '''
 def score(batch):
     """Twice x, but not for these."""
