@@ -15,6 +15,7 @@ class Framework:
 
 FRAMEWORKS = {
     "torch": Framework("nightjar.inference.predictors.torch", "an exported program (.pt2)"),
+    "sklearn": Framework("nightjar.inference.predictors.sklearn", "a skops file (.skops)"),
 }
 """`model.uses` → the framework; anything else is "module:Name" of the user's own."""
 

@@ -138,7 +138,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model__outputs": {"_file": "string"}}, "model.outputs: '_file' is the name of a lineage column; choose another"),
     ({"model__batch_size": 0}, "model.batch_size: must be auto or a number of rows, 1 or more, not 0"),
     ({"model__batch_size": "big"}, "model.batch_size: must be auto or a number of rows, 1 or more, not 'big'"),
-    ({"model__uses": "keras"}, 'model.uses: \'keras\' is neither "torch" nor "module:Name" of a class or function'),
+    (
+        {"model__uses": "keras"},
+        'model.uses: \'keras\' is neither "torch" nor "sklearn" nor "module:Name" of a class or function',
+    ),
     ({"model__uses": "torch"}, "model.path: the torch adapter needs the path of an exported program (.pt2)"),
     ({"preprocess": "prep"}, "preprocess: 'prep' must be \"module:name\" of a callable"),
     ({"resources__actors": 0}, "resources.actors: must be a number of actors, 1 or more, or {min: 1, max: 8}, not 0"),

@@ -1,0 +1,273 @@
+"""`uses: sklearn`: a scikit-learn model in a skops file, which names its types and holds no pickle.
+
+What skops does not trust by default is loaded only where `model.options.trusted` names it. The file holds what was
+learnt, not the code that computes with it: so the versions of scikit-learn, and of the packages that `trusted` names,
+are part of what a result is kept under.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nightjar.inference.arrow_types import is_list
+from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.job.model import Job
+from nightjar.inference.messages import nearest
+from nightjar.inference.predictors.adapter import Adapter, Predictor, check_options
+from nightjar.inference.predictors.arrays import NUMERIC, Array, columns, is_frame, to_numpy
+
+_METHODS = ("predict", "predict_proba", "decision_function")
+_INSTALL = "pip install 'nightjar-batch[sklearn]'"
+_HOW = "write one with skops.io.dump(model, 'model.skops')"
+
+
+class Sklearn:
+    """`Adapter` of scikit-learn. It computes on the CPU."""
+
+    libraries: tuple[str, ...] = ("scikit-learn", "skops")
+    reads_arrow = False
+    scratch: tuple[str, ...] = ()
+
+    def check_keys(self, job: Job) -> None:
+        check_options(job, ("method", "trusted"))
+        if (method := job.model.options.get("method", "predict")) not in _METHODS:
+            raise JobError(
+                f"model.options.method: {method!r} is none of {', '.join(_METHODS)}" + nearest(str(method), _METHODS)
+            )
+        _trusted(job)
+        if job.model.allow_pickle:
+            raise JobError(
+                "model.allow_pickle: the sklearn adapter loads no pickles; remove the key, and name the types that it "
+                "may load in model.options.trusted"
+            )
+        if job.resources.gpus > 0:
+            raise JobError("resources.gpus: the sklearn adapter computes on the CPU; write gpus: 0")
+
+    def fingerprint(self, job: Job) -> Mapping[str, str]:
+        tops = {name.partition(".")[0] for name in _trusted(job)} - {"sklearn"}
+        owners = _owners() if tops else {}
+        for top in sorted(tops):
+            if top not in owners:
+                raise JobError(
+                    f"model.options.trusted: there is no installed package {top!r}; install the one that the type is "
+                    'of, or score with code of your own (`uses: "module:Name"`)'
+                )
+        return {name: _version(name) for name in ("scikit-learn", *(owners[top][0] for top in sorted(tops)))}
+
+    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+        """Only the model knows what it takes: text, too, where it encodes it."""
+
+    def inspect(self, job: Job, path: str) -> None:
+        """Whether it is a skops file. Which types are in it, only skops can tell, and it takes seconds to import."""
+        try:
+            with zipfile.ZipFile(path) as archive:
+                schema = json.loads(archive.read("schema.json"))
+            if not {"protocol", "__class__"} <= schema.keys():
+                raise ValueError("its schema.json is not of skops")
+        except Exception as error:
+            reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            raise JobError(f"model.path: {path} is not a readable skops file: {reason}; {_HOW}") from error
+
+    def load(self, job: Job, path: str | None) -> Predictor:
+        if path is None:
+            raise JobError("model.path: the sklearn adapter needs the path of a skops file (.skops)")
+        self.inspect(job, path)
+        return _Estimator(job, _load(path, _trusted(job)))
+
+    def memory_errors(self) -> tuple[type[BaseException], ...]:
+        """None of its own: numpy's is a MemoryError."""
+        return ()
+
+    def device_errors(self) -> tuple[type[BaseException], ...]:
+        return ()
+
+    def devices(self) -> str:
+        return ""
+
+
+@lru_cache(1)
+def _owners() -> Mapping[str, list[str]]:
+    """The distributions of each importable package. All that is installed is read for it."""
+    return metadata.packages_distributions()
+
+
+def _trusted(job: Job) -> list[str]:
+    names = job.model.options.get("trusted", [])
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and "." in name for name in names):
+        raise JobError("model.options.trusted: write a list of types with their modules, as [sklearn.tree._tree.Tree]")
+    return list(names)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        raise _missing() from None
+
+
+def _missing() -> JobError:
+    return JobError(f"model.uses: the sklearn adapter needs scikit-learn and skops; install them: {_INSTALL}")
+
+
+def _load(path: str, trusted: Sequence[str]) -> Any:
+    """The model of a file of which every type is trusted.
+
+    Raises:
+        JobError: one is not, or the file cannot be loaded.
+    """
+    try:
+        from skops import io
+    except ImportError as error:
+        raise _missing() from error
+    try:
+        unknown = sorted(set(io.get_untrusted_types(file=path)) - set(trusted))
+        if not unknown:
+            return io.load(path, trusted=trusted)
+    except Exception as error:
+        raise JobError(f"model.path: skops cannot load {path}: {type(error).__name__}: {error}") from error
+    raise JobError(
+        f"model.path: {path} holds {', '.join(unknown)}, which skops does not trust: with it a crafted file could run "
+        "code or crash the process; if you trust whoever made the file, write "
+        f"model.options.trusted: [{', '.join([*trusted, *unknown])}]"
+    )
+
+
+class _Estimator:
+    """A fitted model as a `Predictor`.
+
+    A model that was fitted with named columns gets a DataFrame with these columns, by name; any other gets an array
+    (n, F) of the features in their order.
+    """
+
+    device = "cpu"
+
+    def __init__(self, job: Job, model: Any) -> None:
+        self._outputs = job.model.output_types()
+        self._method = _method(job, model)
+        self._call = getattr(model, self._method)
+        self._names = [str(name) for name in getattr(model, "feature_names_in_", ())]
+        self._width: int | None = getattr(model, "n_features_in_", None)
+        self._positive = self._method == "predict_proba" and _is_positive(model, self._outputs)
+
+    def prepare(self, batch: Any) -> Any:
+        """What the model takes: the features, in its order."""
+        held = columns(batch)
+        if held is None:
+            raise JobError(f"preprocess returned {type(batch).__name__}; the sklearn adapter needs named columns")
+        if self._names:
+            return self._framed(batch, held)
+        values = {name: _array(column) for name, column in held.items()}
+        if any(column.dtype.kind not in NUMERIC for column in values.values()):
+            # numpy would write numbers beside text as text.
+            values = {name: column.astype(object) for name, column in values.items()}
+        matrix = np.column_stack(list(values.values()))
+        if self._width not in {None, matrix.shape[1]}:
+            said = (
+                f"model.features: {', '.join(values)} make {matrix.shape[1]} columns, and the model was fitted with "
+                f"{self._width}"
+            )
+            # Rows that hold several numbers may differ, so it is theirs.
+            plain = all(column.ndim == 1 and column.dtype != object for column in values.values())
+            raise JobError(said) if plain else ValueError(said)
+        return matrix
+
+    def _framed(self, batch: Any, held: Mapping[str, Any]) -> Any:
+        import pandas as pd
+
+        for name in self._names:
+            if name not in held:
+                raise JobError(
+                    f"model.features: the model was fitted with {name!r}, and that is none of the columns it is given"
+                    + (nearest(name, held) or f": {', '.join(held)}")
+                )
+        if other := [name for name in held if name not in self._names]:
+            raise JobError(
+                f"model.features: {other[0]!r} is unknown to the model, which was fitted with {', '.join(self._names)}"
+            )
+        if is_frame(batch):
+            return batch[self._names]
+        return pd.DataFrame({name: _array(held[name]) for name in self._names})
+
+    def predict(self, prepared: Any) -> dict[str, Any]:
+        """The declared outputs."""
+        if not len(prepared):  # estimators refuse to look at no rows
+            return {name: pa.array([], kind) for name, kind in self._outputs.items()}
+        raw = np.asarray(self._call(prepared))
+        if self._positive:
+            raw = raw[:, 1]
+        first, *others = self._outputs
+        if not others and (raw.ndim == 1 or is_list(self._outputs[first])):
+            return {first: raw}
+        if raw.ndim == 2 and raw.shape[1] == len(self._outputs):
+            return dict(zip(self._outputs, raw.T, strict=True))
+        raise OutputInvalid(
+            f"{self._method} returned an array of shape {raw.shape} for {len(prepared)} rows, and model.outputs "
+            f"declares {len(self._outputs)}: {', '.join(self._outputs)}"
+        )
+
+
+def _method(job: Job, model: Any) -> str:
+    """What is called of the model.
+
+    Raises:
+        JobError: it has no such method, or it is a classifier and the job does not say which of its methods is meant.
+    """
+    from sklearn.base import is_classifier
+
+    kind = type(model).__name__
+    asked: str | None = job.model.options.get("method")
+    has = [name for name in _METHODS if hasattr(model, name)]
+    if asked is None and hasattr(model, "predict") and is_classifier(model):
+        raise JobError(
+            f"model.options.method: the model is a classifier ({kind}); say whether predict (its classes) or "
+            f"{' or '.join(has[1:]) or 'nothing else'} is meant"
+        )
+    method = asked or "predict"
+    if method not in has:
+        raise JobError(f"model.options.method: {kind} has no {method}; it has {', '.join(has) or 'none that scores'}")
+    return method
+
+
+def _is_positive(model: Any, outputs: Mapping[str, pa.DataType]) -> bool:
+    """Whether the one declared output is the probability of the second of two classes.
+
+    Raises:
+        JobError: the outputs are neither this, nor one for each class, nor one list.
+    """
+    classes = getattr(model, "classes_", None)
+    if isinstance(classes, list):
+        raise JobError("model.options.method: each target of the model has classes of its own; write method: predict")
+    if classes is None or len(classes) == len(outputs):
+        return False
+    first, *others = outputs.values()
+    if not others and is_list(first):
+        return False
+    if not others and len(classes) == 2:
+        return True
+    named = ", ".join(map(str, classes))
+    raise JobError(
+        f"model.outputs: {len(outputs)} for {len(classes)} classes ({named}); declare one for each, in this order, or "
+        f"one list, as float32[{len(classes)}]" + (", or one for the second class" if len(classes) == 2 else "")
+    )
+
+
+def _array(column: Any) -> Array:
+    """A column of whatever batch as an array; what is masked is NaN."""
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return to_numpy(column)
+    if np.ma.is_masked(column):
+        numbers = column.dtype.kind in NUMERIC
+        filled: Array = column.astype(float if numbers else object).filled(np.nan if numbers else None)
+        return filled
+    return np.asarray(column)
+
+
+ADAPTER: Adapter = Sklearn()

@@ -1,0 +1,251 @@
+"""scikit-learn models in skops files: what is trusted, which method is called, and what becomes of its answer."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import skops.io
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import JobError
+from nightjar.inference.identity.identity import differences, fix, identify
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors import check_keys, load_scorer
+from nightjar.inference.predictors.adapter import adapter_of
+from nightjar.inference.run.replay import replay_row
+from nightjar.inference.storage.lake import LakeStorage
+from support import Lake
+
+NUMBERS = np.random.default_rng(0).random((60, 2))
+TABLE = pa.table({"a": NUMBERS[:, 0], "b": NUMBERS[:, 1]})
+TWO = NUMBERS[:, 0] > 0.5
+THREE = np.array(["high", "low", "mid"])[(NUMBERS[:, 0] * 3).astype(int)]
+
+
+def saved(folder: Path, model: Any, **section: Any) -> Job:
+    """A job with this model."""
+    skops.io.dump(model, folder / "model.skops")
+    content = {
+        "name": "t",
+        "input": {"uri": "in/"},
+        "model": {"uses": "sklearn", "path": "model.skops", "outputs": {"score": "float64"}, **section},
+        "output": {"uri": "out"},
+    }
+    return parse_job(content, folder / "job.yaml")
+
+
+def scored(job: Job, table: pa.Table = TABLE) -> dict[str, list[Any]]:
+    return {name: values.to_pylist() for name, values in load_scorer(job, job.model.path)(table).items()}
+
+
+def options(**options: Any) -> dict[str, Any]:
+    return {"options": options}
+
+
+def test_a_classifier_must_be_told_what_is_meant(tmp_path: Path) -> None:
+    """Its classes as numbers, or their probability: a guess would be published for a night."""
+    job = saved(tmp_path, LogisticRegression().fit(NUMBERS, TWO))
+    with pytest.raises(
+        JobError,
+        match=r"^model\.options\.method: .* classifier \(LogisticRegression\); say whether predict .* or predict_proba "
+        "or decision_function is meant$",
+    ):
+        load_scorer(job, job.model.path)
+
+
+def test_of_two_classes_one_output_is_the_probability_of_the_second(tmp_path: Path) -> None:
+    model = LogisticRegression().fit(NUMBERS, TWO)
+    job = saved(tmp_path, model, **options(method="predict_proba"))
+    assert scored(job)["score"] == model.predict_proba(NUMBERS)[:, 1].tolist()
+
+
+def test_several_outputs_are_the_classes_in_their_order(tmp_path: Path) -> None:
+    model = LogisticRegression().fit(NUMBERS, THREE)
+    named = dict.fromkeys(["high", "low", "mid"], "float64")
+    found = scored(saved(tmp_path, model, outputs=named, **options(method="predict_proba")))
+    np.testing.assert_array_equal(np.array(list(found.values())).T, model.predict_proba(NUMBERS))
+    listed = scored(saved(tmp_path, model, outputs={"all": "float64[3]"}, **options(method="predict_proba")))
+    assert listed["all"] == model.predict_proba(NUMBERS).tolist()
+
+
+def test_outputs_that_do_not_fit_the_classes_are_refused_when_it_is_loaded(tmp_path: Path) -> None:
+    model = LogisticRegression().fit(NUMBERS, THREE)
+    job = saved(tmp_path, model, **options(method="predict_proba"))
+    with pytest.raises(JobError, match=r"^model\.outputs: 1 for 3 classes \(high, low, mid\); declare one for each"):
+        load_scorer(job, job.model.path)
+
+
+def test_classes_and_decisions_are_outputs_too(tmp_path: Path) -> None:
+    model = LogisticRegression().fit(NUMBERS, THREE)
+    words = saved(tmp_path, model, outputs={"class": "string"}, **options(method="predict"))
+    assert scored(words)["class"] == model.predict(NUMBERS).tolist()
+    named = dict.fromkeys(["high", "low", "mid"], "float64")
+    found = scored(saved(tmp_path, model, outputs=named, **options(method="decision_function")))
+    np.testing.assert_array_equal(np.array(list(found.values())).T, model.decision_function(NUMBERS))
+
+
+def test_a_regressor_of_several_targets_has_an_output_for_each(tmp_path: Path) -> None:
+    model = LinearRegression().fit(NUMBERS, NUMBERS * 2)
+    found = scored(saved(tmp_path, model, outputs={"x": "float64", "y": "float64"}))
+    np.testing.assert_allclose(np.array([found["x"], found["y"]]).T, NUMBERS * 2)
+
+
+def test_a_method_that_the_model_has_not_is_said_with_those_it_has(tmp_path: Path) -> None:
+    job = saved(tmp_path, RidgeClassifier().fit(NUMBERS, TWO), **options(method="predict_proba"))
+    with pytest.raises(JobError, match=r"RidgeClassifier has no predict_proba; it has predict, decision_function$"):
+        load_scorer(job, job.model.path)
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        (
+            options(method="predict_probe"),
+            r"options\.method: 'predict_probe' is none of .*you mean 'predict_proba'",
+        ),
+        (options(metod="predict"), r"options\.metod: the sklearn adapter knows no option but .*did you mean 'method'"),
+        (options(trusted="sklearn.tree._tree.Tree"), r"options\.trusted: write a list"),
+        ({"allow_pickle": True}, r"allow_pickle: the sklearn adapter loads no pickles"),
+    ],
+)
+def test_keys_that_mean_nothing_to_it_are_refused(tmp_path: Path, section: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(JobError, match=rf"^model\.{sentence}"):
+        check_keys(saved(tmp_path, LinearRegression(), **section))
+
+
+# ---- features -----------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_was_fitted_with_names_gets_its_columns_by_name(tmp_path: Path) -> None:
+    """Whatever order they have: as a DataFrame, text included."""
+    frame = pd.DataFrame({"a": NUMBERS[:, 0], "kind": THREE})
+    encode = make_column_transformer((OneHotEncoder(), ["kind"]), remainder="passthrough")
+    model = make_pipeline(encode, LinearRegression()).fit(frame, NUMBERS[:, 1])
+    table = pa.table({"kind": THREE, "a": NUMBERS[:, 0]})
+    assert scored(saved(tmp_path, model), table)["score"] == model.predict(frame).tolist()
+
+
+@pytest.mark.parametrize("form", ["numpy", "pandas", "pyarrow"])
+def test_the_order_is_the_models_in_any_batch_format(tmp_path: Path, form: str) -> None:
+    frame = TABLE.to_pandas()
+    model = LinearRegression().fit(frame, frame["a"] - frame["b"])
+    job = saved(tmp_path, model, features=["b", "a"], **options(batch_format=form))
+    np.testing.assert_allclose(scored(job)["score"], frame["a"] - frame["b"])
+
+
+def test_names_that_do_not_agree_are_said(tmp_path: Path) -> None:
+    job = saved(tmp_path, LinearRegression().fit(pd.DataFrame({"a": NUMBERS[:, 0], "b": TWO}), TWO))
+    with pytest.raises(JobError, match=r"^model\.features: the model was fitted with 'b', .* given: a, c$"):
+        scored(job, TABLE.rename_columns(["a", "c"]))
+    with pytest.raises(JobError, match=r"^model\.features: 'c' is unknown to the model, .* fitted with a, b$"):
+        scored(job, TABLE.append_column("c", TABLE["a"]))
+
+
+def test_the_model_may_write_over_what_it_is_given(tmp_path: Path) -> None:
+    """That is never what is carried."""
+    model = make_pipeline(StandardScaler(copy=False), LinearRegression()).fit(NUMBERS.copy(), TWO)
+    before = TABLE.to_pydict()
+    first = scored(saved(tmp_path, model))
+    assert TABLE.to_pydict() == before
+    assert scored(saved(tmp_path, model)) == first
+
+
+# ---- trust, and what counts ---------------------------------------------------------------------------------
+
+TREE = "sklearn.tree._tree.Tree"
+
+
+def test_a_type_that_skops_does_not_trust_is_refused_by_name_until_the_job_names_it(tmp_path: Path) -> None:
+    forest = RandomForestClassifier(3, random_state=0).fit(NUMBERS, TWO)
+    job = saved(tmp_path, forest, **options(method="predict_proba"))
+    with pytest.raises(JobError) as caught:
+        load_scorer(job, job.model.path)
+    said = str(caught.value)
+    assert said.startswith(f"model.path: {job.model.path} holds {TREE}, which skops does not trust")
+    assert said.endswith(f"write model.options.trusted: [{TREE}]")
+    assert "\n" not in said
+    job = saved(tmp_path, forest, **options(method="predict_proba", trusted=[TREE]))
+    assert scored(job)["score"] == forest.predict_proba(NUMBERS)[:, 1].tolist()
+
+
+def test_an_archive_that_is_not_by_skops_is_refused_without_skops(tmp_path: Path) -> None:
+    job = saved(tmp_path, LinearRegression())
+    with zipfile.ZipFile(tmp_path / "model.skops", "w") as archive:
+        archive.writestr("schema.json", '{"fields": []}')
+    with pytest.raises(JobError, match=r"^model\.path: .* is not a readable skops file: .* not of skops; write"):
+        adapter_of(job).inspect(job, str(job.model.path))
+
+
+def test_a_type_of_no_installed_package_is_refused(tmp_path: Path) -> None:
+    """Its code would be no part of what the results are kept under."""
+    job = saved(tmp_path, LinearRegression(), **options(trusted=["mine.Scaler"]))
+    with pytest.raises(JobError, match=r"^model\.options\.trusted: there is no installed package 'mine'"):
+        adapter_of(job).fingerprint(job)
+
+
+def test_the_version_that_scores_counts_and_is_named_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file holds what was learnt, not the code that computes with it."""
+    job, storage = saved(tmp_path, LinearRegression().fit(NUMBERS, TWO), **options(trusted=["pandas.X"])), LakeStorage()
+    before = identify(job, fix(storage, job), TABLE.schema)
+    assert before.packages == {"pandas": pd.__version__, "scikit-learn": _version("scikit-learn")}
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9" if name == "scikit-learn" else _version(name))
+    now = identify(job, fix(storage, job), TABLE.schema)
+    assert now.fingerprint != before.fingerprint
+    assert differences(before, now) == ["package scikit-learn changed"]
+
+
+def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = saved(tmp_path, LinearRegression().fit(NUMBERS, TWO))
+    monkeypatch.setitem(sys.modules, "skops", None)  # as Python has it of a module that is not there
+    with pytest.raises(JobError, match=r"needs scikit-learn and skops; install them: pip install 'nightjar-batch\[skl"):
+        load_scorer(job, job.model.path)
+
+
+def _version(name: str) -> str:
+    from importlib.metadata import distribution
+
+    return distribution(name).version
+
+
+# ---- a night ------------------------------------------------------------------------------------------------
+
+
+def test_a_night_is_published_a_row_that_raises_is_put_aside_and_replayed(lake: Lake) -> None:
+    """On the local engine, from the file to what readers see."""
+    lake.write_files(files=2)
+    path = lake.folder / "data" / "part-01.parquet"
+    table = pq.read_table(path)
+    values = table["x"].to_pylist()
+    values[7] = float("nan")  # which a linear model refuses
+    pq.write_table(table.set_column(1, "x", pa.array(values, pa.float32())), path, row_group_size=1000)
+    ids = pd.DataFrame({"x": np.arange(10.0)})
+    skops.io.dump(LinearRegression().fit(ids, ids["x"] * 2), lake.folder / "model.skops")
+    lake.write_job(model__uses="sklearn", model__path="model.skops")
+    ran = lake.run(engine=LOCAL)
+    assert ran.publication.number == 1
+    published = lake.published()
+    assert len(published) == 3999
+    np.testing.assert_allclose(published["score"], published["id"] * 2, rtol=1e-5, atol=1e-3)
+    lost = lake.quarantined()
+    assert lost["_row"].tolist() == [7]
+    assert lost["error"].tolist() == ["ValueError"]
+    shard = next(each for each in lake.planned().shards() if each.pieces[0].uri.endswith("part-01.parquet"))
+    replayed = replay_row(lake.request(), shard.id, 8, None, pdb=True)  # in this process
+    assert replayed.scored
+    assert float(dict(replayed.outputs)["score"]) == pytest.approx(4016)
