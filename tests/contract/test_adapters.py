@@ -1,0 +1,303 @@
+"""What every predictor adapter promises, tried on each: the frameworks' and the one of the user's own code.
+
+A new framework has one entry in `FLAVOURS`: how its file of the same linear model is written.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.predictors import check_keys, load_scorer
+from nightjar.inference.predictors.adapter import adapter_of
+from nightjar.inference.predictors.batches import to_batch
+from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
+
+F32 = pa.float32()
+WEIGHTS, BIAS = np.array([1.0, 2.0]), 0.5
+
+OWN = """
+import json
+import numpy as np
+
+class Linear:
+    def __init__(self, path):
+        held = json.load(open(path))
+        self.weights, self.bias = np.array(held["weights"]), held["bias"]
+
+    def __call__(self, batch):
+        return {"score": np.column_stack(list(batch.values())) @ self.weights + self.bias}
+"""
+
+
+def write_torch(path: Path) -> None:
+    import torch
+
+    model = torch.nn.Linear(2, 1)
+    model.load_state_dict({"weight": torch.tensor(WEIGHTS[None], dtype=torch.float32), "bias": torch.tensor([BIAS])})
+    dynamic = ({0: torch.export.Dim("n")},)
+    torch.export.save(torch.export.export(model, (torch.ones(4, 2),), dynamic_shapes=dynamic), path)
+
+
+def write_sklearn(path: Path) -> None:
+    import skops.io
+    from sklearn.linear_model import LinearRegression
+
+    features = np.random.default_rng(0).random((50, 2))
+    skops.io.dump(LinearRegression().fit(features, features @ WEIGHTS + BIAS), path)
+
+
+def write_own(path: Path) -> None:
+    path.write_text(json.dumps({"weights": list(WEIGHTS), "bias": BIAS}))
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """How one framework has the linear model. takes_nan: a null reaches it as NaN and gives NaN; else its row fails."""
+
+    uses: str
+    file: str
+    write: Callable[[Path], None]
+    takes_nan: bool
+
+
+FLAVOURS = {
+    "torch": Flavour("torch", "model.pt2", write_torch, takes_nan=True),
+    "sklearn": Flavour("sklearn", "model.skops", write_sklearn, takes_nan=False),
+    "own": Flavour("mine:Linear", "model.json", write_own, takes_nan=True),
+}
+FRAMEWORK = {name: each for name, each in FLAVOURS.items() if name in FRAMEWORKS}
+
+
+def test_every_framework_is_tried_here() -> None:
+    assert set(FLAVOURS) == {*FRAMEWORKS, "own"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model's file of each flavour, and the user's own code."""
+    folder = tmp_path_factory.mktemp("models")
+    for flavour in FLAVOURS.values():
+        flavour.write(folder / flavour.file)
+    (folder / "mine.py").write_text(OWN)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    sys.modules.pop("mine", None)
+
+
+def make_job(files: Path, flavour: Flavour, **model: Any) -> Job:
+    section = {"uses": flavour.uses, "path": flavour.file, "outputs": {"score": "float64"}, **model}
+    content = {"name": "t", "input": {"uri": "in/"}, "model": section, "output": {"uri": "out"}}
+    return parse_job(content, files / "job.yaml")
+
+
+def make_table(rows: int, seed: int = 1) -> pa.Table:
+    values = np.random.default_rng(seed).random((rows, 2)).astype("f4")
+    return pa.table({"a": values[:, 0], "b": values[:, 1]})
+
+
+def expected(table: pa.Table) -> np.ndarray:
+    values = np.column_stack([column.to_numpy() for column in table.columns])
+    return np.asarray(values @ WEIGHTS + BIAS)
+
+
+def scores(job: Job, table: pa.Table) -> np.ndarray:
+    return np.array(load_scorer(job, job.model.path)(table)["score"].to_pylist())
+
+
+each_flavour = pytest.mark.parametrize("flavour", FLAVOURS.values(), ids=FLAVOURS)
+each_framework = pytest.mark.parametrize("flavour", FRAMEWORK.values(), ids=FRAMEWORK)
+
+
+@each_flavour
+@pytest.mark.parametrize("rows", [0, 1, 1000])
+def test_the_same_model_gives_the_same_scores_for_any_number_of_rows(files: Path, flavour: Flavour, rows: int) -> None:
+    table = make_table(rows)
+    np.testing.assert_allclose(scores(make_job(files, flavour), table), expected(table), rtol=1e-5)
+
+
+@each_flavour
+def test_features_reach_the_model_in_the_order_of_the_job(files: Path, flavour: Flavour) -> None:
+    table = make_table(5)
+    turned = scores(make_job(files, flavour, features=["b", "a"]), table)
+    np.testing.assert_allclose(turned, expected(table.select(["b", "a"])), rtol=1e-5)
+
+
+@each_flavour
+def test_to_prepare_and_then_to_predict_is_the_whole(files: Path, flavour: Flavour) -> None:
+    """All batches may be prepared before the first is predicted: none of them lies in another's memory."""
+    job = make_job(files, flavour)
+    adapter = adapter_of(job)
+    predictor = adapter.load(job, job.model.path)
+    assert predictor.device == "cpu"
+    tables = [make_table(10, seed) for seed in range(3)]
+    prepared = [predictor.prepare(table if adapter.reads_arrow else to_batch(table, "numpy")) for table in tables]
+    whole = load_scorer(job, job.model.path)
+    for table, each in zip(tables, prepared, strict=True):
+        raw = np.asarray(predictor.predict(each)["score"]).reshape(-1)
+        np.testing.assert_array_equal(raw, whole(table)["score"].to_numpy())
+
+
+@each_framework
+def test_to_prepare_raises_of_rows_what_is_theirs_and_of_the_job_what_is_not(files: Path, flavour: Flavour) -> None:
+    """Rows of the wrong length fail alone; columns that never fit are the job's fault."""
+    job = make_job(files, flavour)
+    adapter = adapter_of(job)
+    predictor = adapter.load(job, job.model.path)
+
+    def prepare(columns: dict[str, Any]) -> Any:
+        table = pa.table(columns)
+        return predictor.prepare(table if adapter.reads_arrow else to_batch(table, "numpy"))
+
+    prepare({"v": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(F32))})
+    for rows in ([[1.0, 2.0], [3.0]], [[1.0, 2.0, 3.0]]):
+        with pytest.raises(ValueError, match=r"length|takes|fitted"):
+            prepare({"v": pa.array(rows, pa.list_(F32))})
+    with pytest.raises(JobError, match=r"^model\.features: a, b, c make 3 columns, and .* 2$"):
+        prepare({name: pa.array([1.0], F32) for name in "abc"})
+
+
+@each_flavour
+def test_two_threads_may_prepare_and_predict_at_once(files: Path, flavour: Flavour) -> None:
+    job = make_job(files, flavour)
+    scorer = load_scorer(job, job.model.path)
+    tables = [make_table(500, seed) for seed in range(40)]
+    with ThreadPoolExecutor(2) as threads:
+        for table, found in zip(tables, threads.map(scorer, tables), strict=True):
+            np.testing.assert_allclose(found["score"].to_numpy(), expected(table), rtol=1e-5)
+
+
+@each_flavour
+def test_a_null_reaches_the_model_as_nan_and_costs_its_row_at_most(files: Path, flavour: Flavour) -> None:
+    table = make_table(8).set_column(0, "a", pa.array([1.0, None, *range(6)], F32))
+    job = make_job(files, flavour)
+    steps = score_table(table, load_scorer(job, job.model.path), BatchSize(8), job.model.output_types())
+    try:
+        while True:
+            next(steps)
+    except StopIteration as stop:
+        scored: Scored = stop.value
+    if flavour.takes_nan:
+        assert not scored.failures
+        assert np.isnan(scored.outputs["score"].to_numpy()).tolist() == [row == 1 for row in range(8)]
+    else:
+        assert [(failure.row, failure.error) for failure in scored.failures] == [(1, "ValueError")]
+        assert "NaN" in scored.failures[0].message
+        assert scored.outputs.num_rows == 7
+
+
+@each_flavour
+def test_another_number_of_outputs_than_declared_is_said(files: Path, flavour: Flavour) -> None:
+    job = make_job(files, flavour, outputs={"score": "float64", "other": "float64"})
+    with pytest.raises(OutputInvalid, match=r"other|declares 2"):
+        load_scorer(job, job.model.path)(make_table(3))
+
+
+def damaged(path: Path, folder: Path, other: Path) -> Iterator[Path]:
+    """The file cut, empty, with a byte changed, of another framework, another kind of file, a folder, none at all."""
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        at = max(archive.infolist(), key=lambda each: each.file_size).header_offset + 100
+    contents = {
+        "empty": b"",
+        "cut": whole[: len(whole) // 2],
+        "changed": whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :],
+        "other": other.read_bytes(),
+        "text": b"PAR1 no model at all",
+    }
+    for name, content in contents.items():
+        (folder / name).mkdir()
+        (folder / name / path.name).write_bytes(content)
+        yield folder / name / path.name
+    (folder / "folder" / path.name).mkdir(parents=True)
+    yield folder / "folder" / path.name
+    yield folder / "gone" / path.name
+
+
+@each_framework
+def test_a_file_that_is_not_the_models_is_refused_by_its_key(files: Path, flavour: Flavour, tmp_path: Path) -> None:
+    other = next(each for each in FRAMEWORK.values() if each is not flavour)
+    for wrong in damaged(files / flavour.file, tmp_path, files / other.file):
+        job = make_job(tmp_path, flavour, path=str(wrong))
+        with pytest.raises(JobError, match=rf"^model\.path: .*{flavour.file}"):
+            adapter_of(job).load(job, str(wrong))
+        if wrong.parent.name != "changed":  # only who reads it whole finds this
+            with pytest.raises(JobError, match=rf"^model\.path: .*{flavour.file}"):
+                adapter_of(job).inspect(job, str(wrong))
+
+
+@each_framework
+def test_an_unknown_option_is_refused_by_its_name(files: Path, flavour: Flavour) -> None:
+    job = make_job(files, flavour, options={"batch_formt": "numpy"})
+    with pytest.raises(JobError, match=rf"^model\.options\.batch_formt: the {flavour.uses} .*you mean 'batch_format'"):
+        check_keys(job)
+
+
+LOOKS = """
+import sys
+from pathlib import Path
+from nightjar.inference.job.file import load_job
+from nightjar.inference.predictors import check_keys
+from nightjar.inference.predictors.adapter import adapter_of, is_device_lost, is_memory
+
+job = load_job(sys.argv[1])
+adapter = adapter_of(job)
+check_keys(job)
+adapter.fingerprint(job)
+adapter.inspect(job, job.model.path)
+assert adapter.memory_errors() == () == adapter.device_errors()
+assert is_memory(MemoryError()) and not is_memory(ValueError()) and not is_device_lost(ValueError())
+print(*{name.partition(".")[0] for name in sys.modules})
+"""
+
+
+@each_flavour
+def test_looking_at_job_and_file_imports_no_framework(files: Path, flavour: Flavour) -> None:
+    """Commands that only look must not wait for it; no error of it exists before that."""
+    import yaml
+
+    job = make_job(files, flavour).model_dump(mode="json", include={"name", "input", "output", "model"})
+    job["input"].pop("wait")
+    path = files / f"{flavour.file}.yaml"
+    path.write_text(yaml.safe_dump(job))
+    done = subprocess.run([sys.executable, "-c", LOOKS, path], capture_output=True, text=True, check=True)
+    assert not {"torch", "sklearn", "skops", "pandas", "scipy", "mine"} & set(done.stdout.split())
+
+
+@each_flavour
+def test_what_is_raised_for_memory_and_devices_are_exceptions(files: Path, flavour: Flavour) -> None:
+    job = make_job(files, flavour)
+    adapter = adapter_of(job)
+    adapter.load(job, job.model.path)
+    for kind in (*adapter.memory_errors(), *adapter.device_errors()):
+        assert issubclass(kind, Exception)
+
+
+@each_flavour
+def test_what_counts_beyond_job_and_file_is_the_same_each_time(files: Path, flavour: Flavour) -> None:
+    """By name, as versions that are installed here."""
+    job = make_job(files, flavour)
+    found = adapter_of(job).fingerprint(job)
+    assert found == adapter_of(job).fingerprint(job)
+    assert all(isinstance(text, str) and text for pair in found.items() for text in pair)
