@@ -39,6 +39,7 @@ from nightjar.flows.cluster import (
 )
 from nightjar.flows.outcome import Outcome
 from nightjar.flows.pages import artifacts
+from nightjar.flows.pages.advice import check_tables
 from nightjar.flows.pages.wording import describe
 from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import (
@@ -323,6 +324,7 @@ def _four_steps(request: RunRequest, tasks: _Tasks) -> Outcome:
     publication: Publication = tasks.result(tasks.done(publish_task, request, scored, verdict))
     artifacts.log_remarks(worded(scored.again, scored.warnings))
     get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
+    check_tables(request, publication.tables_behind)
     return Outcome(request, scored, verdict, publication, discover_s)
 
 

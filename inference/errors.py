@@ -9,7 +9,8 @@ NightjarError                 * marks what is worth repeating
 │   ├── QuarantineFull    more rows cannot be scored than the job allows
 │   ├── GateFailed        a check said no: nothing was published
 │   ├── AuditFailed       the files written do not prove the cover
-│   └── TakenBack         nothing was left to score, and readers do not see it: a person took it back
+│   ├── TakenBack         nothing was left to score, and readers do not see it: a person took it back
+│   └── TablesBehind      the run is published; a table of the job does not show it yet
 ├── Interrupted           a person or a signal stopped the run; committed work is kept                (exit 130)
 ├── Held                  another writer holds the revision                                             (exit 3)
 │   └── Fenced            another writer replaced this one
@@ -125,6 +126,10 @@ class AuditFailed(RunFailed):
 
 class TakenBack(RunFailed):
     """The run was published before, and rolled back or unpublished since: repeating it does not show it again."""
+
+
+class TablesBehind(RunFailed):
+    """What is published stays published, but a table of `output.tables` does not show it. The message says how to."""
 
 
 class Interrupted(NightjarError):

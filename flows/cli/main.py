@@ -75,6 +75,7 @@ for command in (
     publishing.rollback,
     publishing.unpublish,
     publishing.republish,
+    publishing.tables,
     scheduling.serve,
     scheduling.deploy,
     scheduling.backfill,

@@ -24,6 +24,7 @@ from nightjar.flows.cli.options import (
 if TYPE_CHECKING:
     from nightjar.inference.output.publications import Snapshot
     from nightjar.inference.output.visibility import Change
+    from nightjar.inference.run.request import RunRequest
 
 PlaceOption = Annotated[
     str | None, typer.Option("--date", help="Where output.uri has {date}: whose place is meant. Default: today's.")
@@ -81,7 +82,7 @@ def rollback(
     else:
         tell(f"publication {then.number}: {then.note}. {told(changed, then)}")
     if not dry_run:
-        lead_readers(request)
+        _show(request)
 
 
 def unpublish(
@@ -127,7 +128,44 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
         out.print_json(data={**as_data(after), "changes": said(changed)})
     else:
         tell(f"publication {after.number}: {after.note}. {told(changed, after)}")
+    _show(request)
+
+
+def _show(request: RunRequest) -> None:
+    """Let the places and tables for readers show it.
+
+    Raises:
+        TablesBehind: a table does not.
+    """
+    from nightjar.flows.pages.advice import check_tables
+    from nightjar.inference.run.publishing import commit_tables
+
     lead_readers(request)
+    check_tables(request, commit_tables(request))
+
+
+def tables(job: JobArgument, as_json: JsonOption = False) -> None:
+    """Commit what the job's tables lack.
+
+    Those of output.tables: each then shows what is published. Runs, rollbacks and the like do so themselves; this is
+    for when one of them could not.
+    """
+    from nightjar.flows.pages.advice import check_tables
+    from nightjar.inference.output import publications as publish
+    from nightjar.inference.run.publishing import commit_tables
+    from nightjar.inference.run.request import make_request
+
+    with as_json_too(as_json, {}):
+        request = make_request(job, scores=False)
+        check_tables(request, commit_tables(request))
+        number = publish.newest(request.storage, request.output).number
+    found = [{"kind": table.kind, "uri": table.uri, "publication": number} for table in request.job.output.tables]
+    if as_json:
+        out.print_json(data=found)
+    elif not found:
+        tell("the job has no output.tables")
+    for table in () if as_json else found:
+        tell(f"{table['uri']} shows publication {number}")
 
 
 def as_data(snapshot: Snapshot) -> dict[str, Any]:

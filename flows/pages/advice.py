@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nightjar.inference.errors import StorageError
+from nightjar.inference.errors import StorageError, TablesBehind
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS, FAILED
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -59,6 +59,20 @@ class Aftermath:
     def state(self) -> str:
         """As `remedies` takes it."""
         return "rolled back" if self.taken_back else FAILED
+
+
+def check_tables(request: RunRequest, behind: tuple[str, ...]) -> None:
+    """Fail for tables that do not show what is published.
+
+    Raises:
+        TablesBehind: with the command that commits it.
+    """
+    if behind:
+        command = shlex.join(["tables", near(request.job_path)])
+        raise TablesBehind(
+            f"published, but {'; '.join(behind)}. Readers of the files see it. Then `{typed('nightjar')} {command}` "
+            "commits what a table lacks, as does the next run of the job"
+        )
 
 
 def aftermath(request: RunRequest) -> Aftermath:

@@ -186,13 +186,14 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
         if len(_value(job, key) or "") > most:
             raise JobError(f"{path}: {key}: is longer than {most} characters")
     folder = path.parent
+    tables = [table.uri for table in job.output.tables]
     job = job.model_copy(
         update={
             "folder": str(folder),
-            "places": tuple(filter(None, (_fixed(uri, folder) for uri in (job.input.uri, job.output.uri)))),
+            "places": tuple(filter(None, (_fixed(uri, folder) for uri in (job.input.uri, job.output.uri, *tables)))),
             "templates": tuple(absolute(uri, folder, pattern=True) for uri in (job.input.uri, job.output.uri)),
             "input": job.input.model_copy(update={"uri": absolute(job.input.uri, folder, pattern=True)}),
-            "output": job.output.model_copy(update={"uri": absolute(job.output.uri, folder).rstrip("/")}),
+            "output": job.output.at(lambda uri: absolute(uri, folder).rstrip("/")),
             "model": job.model.model_copy(
                 update={"path": absolute(job.model.path, folder) if job.model.path else None}
             ),
@@ -201,6 +202,12 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     for key in _PLACES:
         if value := _value(job, key):
             _check_place(value, f"{path}: {key}")
+    for index, table in enumerate(job.output.tables):
+        where = f"{path}: output.tables[{index}].{table.kind}"
+        _check_place(table.uri, where)
+        if is_dated(table.uri) or is_dated(job.output.uri):
+            key = "the table" if is_dated(table.uri) else "output.uri"
+            raise JobError(f"{where}: a table shows all nights of one place; take the {{date}} out of {key}")
     for index, check in enumerate(job.checks):
         if isinstance(check, RowsCheck) and check.rows.against and is_dated(job.output.uri):
             raise JobError(

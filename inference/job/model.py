@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import string
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import takewhile
 from typing import Annotated, Any, Literal, Self
@@ -23,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
+from nightjar.inference.job.seams import FRAMEWORKS, SOURCES, TARGETS
 from nightjar.inference.messages import nearest
 from nightjar.inference.yamlvalues import as_json
 
@@ -133,13 +134,50 @@ class Model(_Model):
         return {name: arrow_type(text) for name, text in self.outputs.items()}
 
 
+class TableTarget(_Model):
+    """A table that shows what is published, written as one key: `{delta: s3://lake/predictions}`.
+
+    kind: a key of `TARGETS`. uri: the table's own place.
+    """
+
+    kind: str
+    uri: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_key(cls, value: Any) -> Any:
+        known = ", ".join(TARGETS)
+        if not isinstance(value, dict) or len(value) != 1:
+            raise ValueError(f"is one key and the table's place, as {{delta: tables/predictions}}; kinds: {known}")
+        ((kind, uri),) = value.items()
+        if kind not in TARGETS:
+            raise ValueError(f"{kind!r} is no kind of table{nearest(str(kind), TARGETS) or f'; known: {known}'}")
+        if not isinstance(uri, str) or not uri:
+            raise ValueError(f"{kind}: is the table's place, a path or s3://, gs:// or az:// with a bucket")
+        return {"kind": kind, "uri": uri}
+
+
 class Output(_Model):
-    """Where predictions go. `lineage` adds `_file` and `_row`, from which the audit proves the cover."""
+    """Where predictions go. `lineage` adds `_file` and `_row`, from which the audit proves the cover.
+
+    tables: where what is published is shown as a table, too.
+    """
 
     uri: str = Field(min_length=1)
     format: Literal["parquet"] = "parquet"
     lineage: bool = True
     single_writer: bool = False
+    tables: tuple[TableTarget, ...] = ()
+
+    @field_validator("tables", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    def at(self, place: Callable[[str], str]) -> Output:
+        """The same with each of its places as `place` makes it."""
+        tables = tuple(table.model_copy(update={"uri": place(table.uri)}) for table in self.tables)
+        return self.model_copy(update={"uri": place(self.uri), "tables": tables})
 
 
 class ActorRange(_Model):
@@ -455,7 +493,7 @@ class Job(_Model):
         return self.model_copy(
             update={
                 "input": self.input.model_copy(update={"uri": fill(self.input.uri, date)}),
-                "output": self.output.model_copy(update={"uri": fill(self.output.uri, date)}),
+                "output": self.output.at(lambda uri: fill(uri, date)),
                 "model": self.model.model_copy(
                     update={"path": fill(self.model.path, date) if self.model.path else None}
                 ),

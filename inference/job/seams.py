@@ -24,3 +24,6 @@ SOURCES = {
 }
 """`input.format` → the module whose `SOURCE` is an `input.sources.protocol.Source`. The first one reads a file that the
 job names by its path, and whose name tells no format."""
+
+TARGETS: dict[str, str] = {}
+"""The kind of a table in `output.tables` → the module that has `open_target`, as `output.targets` describes it."""

@@ -8,7 +8,7 @@ from nightjar.inference.errors import (
     StorageError,
     TakenBack,
 )
-from nightjar.inference.output import places
+from nightjar.inference.output import places, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.lease import tenure
@@ -31,7 +31,8 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     began = time.time()
     if scored.finished:
         number = _visible(request, scored, verdict)
-        return Publication(scored.revision, number, verdict.manifest, behind=lead_readers(request))
+        left = commit_tables(request)
+        return Publication(scored.revision, number, verdict.manifest, behind=lead_readers(request), tables_behind=left)
     if not request.publish:
         return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
     uri = revs.revision_uri(request.run_uri, scored.revision)
@@ -51,8 +52,14 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
             if intent is None or publish.shown(request.storage, request.output, request.run_id) != entry:
                 raise
             number, unfinished = intent["number"], str(error)
+    left = commit_tables(request)
     behind = lead_readers(request)
-    return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began, unfinished, behind)
+    return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began, unfinished, behind, left)
+
+
+def commit_tables(request: RunRequest) -> tuple[str, ...]:
+    """Let the tables of the job say what is published; returns what could not be done and why, a sentence each."""
+    return tuple(targets.commit(request.storage, request.output, request.job.output.tables))
 
 
 def lead_readers(request: RunRequest) -> str:

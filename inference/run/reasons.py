@@ -12,6 +12,7 @@ from nightjar.inference.errors import (
     JobError,
     Missing,
     StorageError,
+    TablesBehind,
     TakenBack,
 )
 from nightjar.inference.ledger.endings import Ended, of_error, of_record
@@ -37,7 +38,7 @@ def keep(request: RunRequest, error: BaseException, step: str) -> None:
         newest = revs.newest_revision(request.storage, request.run_uri)
         if newest is not None and newest.success is None and newest.begun_by(request.invocation):
             _end(request, newest, error)
-        elif not isinstance(error, Interrupted | TakenBack):
+        elif not isinstance(error, Interrupted | TakenBack | TablesBehind):
             _note(request, of_error(error, step, publish=request.publish))
 
 

@@ -16,6 +16,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import nearest
 from nightjar.inference.output import publications as publish
+from nightjar.inference.output import targets
 from nightjar.inference.output.parts import output_schema
 from nightjar.inference.predictors import check_keys, input_columns
 from nightjar.inference.predictors.adapter import adapter_of
@@ -28,7 +29,8 @@ def check_request(request: RunRequest) -> pa.Schema:
     """Refuse what can be refused without scoring; returns the input's columns.
 
     Raises:
-        JobError: as `check_without_input`; or the input is empty, a column is missing or clashes.
+        JobError: as `check_without_input`; or the input is empty, a column is missing or clashes, or a table cannot
+            take the columns.
     """
     check_without_input(request)
     job = request.job
@@ -39,6 +41,7 @@ def check_request(request: RunRequest) -> pa.Schema:
         # The first file may be the odd one, which costs only itself.
         schema = usual_schema(request.storage, job) or schema
         check_columns(job, schema)
+    targets.check(request.storage, job, schema)
     return schema
 
 
@@ -99,6 +102,19 @@ def _check_places(request: RunRequest) -> None:
         )
     if (input_folder(source) + "/").startswith(target + "/"):
         raise JobError(f"input.uri: {source} lies inside output.uri {target}; keep them apart")
+    for index, table in enumerate(request.job.output.tables):
+        _check_table(request.job, table.uri, f"output.tables[{index}].{table.kind}", index)
     with suppress(Missing):
         request.storage.stat(target)
         raise JobError(f"output.uri: {target} is a file; write a folder")
+
+
+def _check_table(job: Job, uri: str, key: str, index: int) -> None:
+    """Whether the place of a table is its own: a vacuum deletes what the table does not know below its place."""
+    others = {"output.uri": job.output.uri}
+    others |= {f"output.tables[{other}]": table.uri for other, table in enumerate(job.output.tables[:index])}
+    for name, other in others.items():
+        if f"{uri}/".startswith(f"{other}/") or f"{other}/".startswith(f"{uri}/"):
+            raise JobError(f"{key}: {uri} and {name} {other} lie in each other; give the table a place of its own")
+    if takes_in(job.input.uri, join(uri, "part.parquet")) or f"{input_folder(job.input.uri)}/".startswith(f"{uri}/"):
+        raise JobError(f"{key}: {uri} and input.uri {job.input.uri} lie in each other; keep them apart")

@@ -59,6 +59,7 @@ class Publication:
 
     unfinished: readers see it, but sweeping and `_SUCCESS` failed for this; running it again does them.
     behind: why `latest/` and `dates/` do not show it yet.
+    tables_behind: what the tables of the job do not show yet and why, a sentence each.
     """
 
     revision: int
@@ -68,3 +69,4 @@ class Publication:
     seconds: float = 0.0
     unfinished: str = ""
     behind: str = ""
+    tables_behind: tuple[str, ...] = ()

@@ -20,13 +20,14 @@ from nightjar.inference.ledger.ledger import LedgerWriter
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output import targets
 from nightjar.inference.output.space import check_space
 from nightjar.inference.records import known
 from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import tenure
 from nightjar.inference.run.listeners import Listener, Listeners
-from nightjar.inference.run.publishing import lead_readers
+from nightjar.inference.run.publishing import commit_tables, lead_readers
 from nightjar.inference.run.request import (
     RunRequest,
     identity_of,
@@ -68,12 +69,14 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     newest = revs.newest_revision(request.storage, request.run_uri)
     if newest and newest.sealed:
         settle(request, newest)
-    # What it cannot do now is tried, and told of, again when this run is published.
+    # What these cannot do now is tried, and told of, again when this run is published.
     lead_readers(request)
+    commit_tables(request)
     if newest and newest.sealed:
         done = _finished(request, discovery, newest, identity.fingerprint)
         if done:
             return replace(done, seconds=time.time() - began)
+    targets.check(request.storage, request.job, discovery.schema)
     number = number_for(newest, request)
     if newest and not newest.sealed and number != newest.number:
         retire(request, newest)

@@ -57,7 +57,7 @@ class BucketStorage:
     """`Storage` over one bucket. `root`: `s3://bucket`, `gs://bucket` or `az://container`."""
 
     def __init__(self, root: str, settings: StorageSettings, keys: Keys | None = None) -> None:
-        self.root, self._keys = root, keys
+        self.root, self._settings, self._keys = root, settings, keys
         self._patience = Patience(settings.retry_s)
         with self._as_ours(root):
             try:
@@ -120,6 +120,22 @@ class BucketStorage:
 
     def copy(self, source: str, target: str) -> None:
         self._patiently(source, lambda: obstore.copy(self._once, self._key(source), self._key(target)))
+
+    def options(self, uri: str) -> dict[str, str]:
+        if self._keys is None:
+            return {}
+        keys, endpoint = self._keys(), self._settings.endpoint
+        found = {
+            "aws_access_key_id": keys["access_key_id"],
+            "aws_secret_access_key": keys["secret_access_key"],
+            "aws_session_token": keys.get("token"),
+            "aws_region": self._settings.region,
+            "aws_endpoint_url": endpoint,
+            "aws_virtual_hosted_style_request": "false" if endpoint else None,
+            "aws_allow_http": "true" if endpoint and endpoint.startswith("http://") else None,
+            "timeout": f"{self._settings.timeout_s:g}s",
+        }
+        return {name: value for name, value in found.items() if value}
 
     def leftovers(self, folder: str) -> dict[str, str]:
         return {}

@@ -114,6 +114,9 @@ class FaultyStorage:
         """Matched by the target."""
         self._call("copy", target, lambda _: self.inner.copy(source, target))
 
+    def options(self, uri: str) -> dict[str, str]:
+        return self._call("options", uri, lambda _: self.inner.options(uri))
+
     def leftovers(self, folder: str) -> dict[str, str]:
         return self._call("leftovers", folder, lambda _: self.inner.leftovers(folder))
 

@@ -79,6 +79,9 @@ class LakeStorage:
             raise StorageError(f"{source} cannot be copied to {target}: they are in different places")
         self._backend(source).copy(source, target)
 
+    def options(self, uri: str) -> dict[str, str]:
+        return self._backend(uri).options(uri)
+
     def leftovers(self, folder: str) -> dict[str, str]:
         return self._backend(folder).leftovers(folder)
 

@@ -145,6 +145,9 @@ class LocalStorage:
                 temporary.replace(target)
             _sync_folder(Path(target).parent)
 
+    def options(self, uri: str) -> dict[str, str]:
+        return {}
+
     def leftovers(self, folder: str) -> dict[str, str]:
         with _as_ours(folder), suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
             names = [item.name for item in found if _is_temporary(item.name)]

@@ -70,6 +70,12 @@ class Storage(Protocol):
         A local copy is a hard link: both names see a later change in place. `write` makes none.
         """
 
+    def options(self, uri: str) -> dict[str, str]:
+        """How a library of object_store reaches that place as whom this storage does, for the next minutes.
+
+        Nothing for a local file, nor where such a library finds the way itself, from this machine's environment.
+        """
+
     def leftovers(self, folder: str) -> dict[str, str]:
         """What lies right in this folder of objects that were begun: URI → URI of the object it was to become.
 

@@ -180,6 +180,9 @@ class RetryingStorage:
     def copy(self, source: str, target: str) -> None:
         self._patiently(lambda: self.inner.copy(source, target))
 
+    def options(self, uri: str) -> dict[str, str]:
+        return self._patiently(lambda: self.inner.options(uri))
+
     def leftovers(self, folder: str) -> dict[str, str]:
         return self._patiently(lambda: self.inner.leftovers(folder))
 

@@ -322,6 +322,7 @@ CANNOT: dict[str, Any] = {
     "output.uri": "elsewhere/",
     "output.format": "parquet",
     "output.single_writer": True,
+    "output.tables": [],
     "resources.actors": {"min": 2, "max": 9},
     "resources.cpus": 3,
     "resources.concurrency_limit": "gpus",

@@ -25,69 +25,23 @@ from nightjar.flows.cli import looking, publishing
 from nightjar.inference.errors import Denied, JobError, StorageError
 from nightjar.inference.output import places, visibility
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.outcomes import OUTCOMES
-from nightjar.inference.output.parts import checksum
-from nightjar.inference.output.publications import Origin, Published, Snapshot
+from nightjar.inference.output.publications import Origin
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.protocol import Storage, join
+from outputs import PARTS, ROWS, Output, rows_of
 from s3 import S3Server, weed
 from support import Lake
 
 JOB = "delays"
-PARTS, ROWS = 4, 5
 NIGHT = "2026-11-19"
 
 
 @dataclass
-class Output:
-    """An output with revisions made by hand: four parts of five rows, which say what they belong to."""
-
-    uri: str
-    storage: Storage = field(default_factory=LakeStorage)
-
-    def revision(self, run: str, number: int = 1, *, swept: bool = True) -> Published:
-        """Write one, as it lies before it is published."""
-        folder = join(self.uri, "runs", run, f"r{number}")
-        lines = []
-        for index in range(PARTS):
-            rows = pa.table({"night": [f"{run} r{number}"] * ROWS, "id": range(index * ROWS, (index + 1) * ROWS)})
-            sink = pa.BufferOutputStream()
-            pq.write_table(rows, sink)
-            name = f"data/{index}-000001-{number:08x}.parquet"
-            self._write(join(folder, name), sink.getvalue())
-            lines.append({"data": {"name": name, "rows": ROWS, "size": sink.getvalue().size, "checksum": "-"}})
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(lines, schema=OUTCOMES), sink)
-        self._write(join(folder, "shards-000001.parquet"), sink.getvalue())
-        shards = {"file": "shards-000001.parquet", "checksum": checksum(sink.getvalue())}
-        manifest = json.dumps({"shards": shards}).encode()
-        self._write(join(folder, "manifest-000001.json"), pa.py_buffer(manifest))
-        if swept:
-            self.swept(run, number)
-        return Published(number, f"runs/{run}/r{number}/manifest-000001.json", checksum(manifest), run[:10])
-
-    def swept(self, run: str, number: int = 1) -> None:
-        """Its data folder holds what is published, and nothing else."""
-        self._write(join(self.uri, "runs", run, f"r{number}", "_SUCCESS"), pa.py_buffer(b"{}"))
-
-    def _write(self, uri: str, data: pa.Buffer) -> None:
-        if not is_local(uri):
-            self.storage.write(uri, data)
-            return
-        # Nobody looks before it is published: nothing needs to be durable first.
-        Path(uri).parent.mkdir(parents=True, exist_ok=True)
-        Path(uri).write_bytes(data)
-
-    def publish(self, run: str, number: int = 1, *, swept: bool = True) -> None:
-        """Make a revision and show it to readers, as a new snapshot."""
-        entry, now = self.revision(run, number, swept=swept), self.now()
-        publish.add(self.storage, self.uri, now.number + 1, {**now.runs, run: entry}, Origin("publish", run, number))
-
-    def now(self) -> Snapshot:
-        return publish.newest(self.storage, self.uri)
+class Placed(Output):
+    """An output and its places for readers."""
 
     def refresh(self, date: str | None = None, storage: Storage | None = None) -> str:
         return places.refresh(storage or self.storage, self.uri, JOB, date)
@@ -109,8 +63,8 @@ class Output:
 
 
 @pytest.fixture
-def output(tmp_path: Path) -> Output:
-    return Output(str(tmp_path / "out"))
+def output(tmp_path: Path) -> Placed:
+    return Placed(str(tmp_path / "out"))
 
 
 @pytest.fixture(scope="module")
@@ -126,11 +80,7 @@ def read_view(place: Path, name: str = JOB) -> list[tuple[Any, ...]]:
         return duck.execute(f'select * from "{name}"').fetchall()
 
 
-def rows_of(night: str) -> list[tuple[str, int]]:
-    return [(night, index) for index in range(PARTS * ROWS)]
-
-
-def test_a_place_names_the_exact_files_of_the_night(output: Output) -> None:
+def test_a_place_names_the_exact_files_of_the_night(output: Placed) -> None:
     """With rows and bytes, in the order of the input; the same for the latest night and for its date."""
     output.publish("2026-11-18")
     output.publish(NIGHT, 2)
@@ -153,7 +103,7 @@ def test_a_place_names_the_exact_files_of_the_night(output: Output) -> None:
     assert output.night("dates/2026-11-18") == "2026-11-18 r1"
 
 
-def test_every_reader_finds_the_night(output: Output) -> None:
+def test_every_reader_finds_the_night(output: Placed) -> None:
     """DuckDB by the view, pandas by the link, polars by the list, pyarrow by the links."""
     output.publish(NIGHT)
     output.refresh()
@@ -168,7 +118,7 @@ def test_every_reader_finds_the_night(output: Output) -> None:
     assert [*zip(*pa.concat_tables(tables).to_pydict().values(), strict=True)] == expected
 
 
-def test_the_links_are_relative_so_that_an_output_may_be_moved(output: Output, tmp_path: Path) -> None:
+def test_the_links_are_relative_so_that_an_output_may_be_moved(output: Placed, tmp_path: Path) -> None:
     output.publish(NIGHT)
     output.refresh()
     moved = Path(output.uri).rename(tmp_path / "elsewhere")
@@ -183,21 +133,21 @@ NAMES = ['it\'s "so"', "[x]{y}", "who?", "s*", "date=2026-11-19", "50%", "a b; d
 def test_duckdb_reads_an_output_of_any_name(tmp_path: Path, name: str) -> None:
     """Neither a quote nor a glob, nor a folder that looks like a partition or that a glob would match, matters."""
     for each in {name, name.replace("[x]", "x").replace("?", "m").replace("*", "ss")}:
-        output = Output(str(tmp_path / each))
+        output = Placed(str(tmp_path / each))
         output.publish(NIGHT)
         output.refresh()
     assert read_view(tmp_path / name / "latest") == rows_of(f"{NIGHT} r1")
 
 
 def test_a_place_is_written_even_where_its_path_is_not_utf8(tmp_path: Path) -> None:
-    output = Output(os.fsdecode(os.fsencode(tmp_path) + b"/l\xe4ufe"))
+    output = Placed(os.fsdecode(os.fsencode(tmp_path) + b"/l\xe4ufe"))
     output.publish(NIGHT)
     assert output.refresh() == ""
     link = Path(output.uri, "latest/_symlink_format_manifest/manifest").read_bytes().splitlines()[0]
     assert Path(os.fsdecode(link.removeprefix(b"file://"))).exists()
 
 
-def test_what_readers_see_of_a_date_is_what_is_latest_of_it(output: Output) -> None:
+def test_what_readers_see_of_a_date_is_what_is_latest_of_it(output: Placed) -> None:
     """Of several runs of one date the one that is named by it, else the highest name. A backfill rewinds nobody."""
     output.publish("2026-11-18-b")
     output.publish("2026-11-18-a")
@@ -210,7 +160,7 @@ def test_what_readers_see_of_a_date_is_what_is_latest_of_it(output: Output) -> N
     assert output.night("dates/2026-11-17") == "2026-11-17 r1"
 
 
-def test_a_night_that_is_taken_back_leaves_its_place(output: Output) -> None:
+def test_a_night_that_is_taken_back_leaves_its_place(output: Placed) -> None:
     """By rollback or unpublish; shown again, it is there again. A rollback may also show an earlier revision."""
     output.publish("2026-11-18")
     output.publish(NIGHT)
@@ -232,7 +182,7 @@ def test_a_night_that_is_taken_back_leaves_its_place(output: Output) -> None:
     assert output.empty(f"dates/{NIGHT}")
 
 
-def test_where_nothing_is_published_any_more_a_reader_is_told_so(output: Output) -> None:
+def test_where_nothing_is_published_any_more_a_reader_is_told_so(output: Placed) -> None:
     """Not shown the night that was taken back, nor that it had no rows. Before anything is published no place is."""
     output.refresh()
     assert not Path(output.uri).exists()
@@ -249,7 +199,7 @@ def test_where_nothing_is_published_any_more_a_reader_is_told_so(output: Output)
         read_view(latest)
 
 
-def test_the_link_waits_until_the_folder_holds_nothing_else(output: Output) -> None:
+def test_the_link_waits_until_the_folder_holds_nothing_else(output: Placed) -> None:
     """Before the sweep it may hold parts that nobody published. The files are named at once; the link leads back."""
     output.publish("2026-11-18")
     output.refresh("2026-11-18")
@@ -269,7 +219,7 @@ def test_the_link_waits_until_the_folder_holds_nothing_else(output: Output) -> N
     )
 
 
-def test_a_link_never_leads_to_a_night_that_was_taken_back(output: Output) -> None:
+def test_a_link_never_leads_to_a_night_that_was_taken_back(output: Placed) -> None:
     """What readers see now was never swept: then there is no folder for them."""
     output.publish("2026-11-18", swept=False)
     output.publish(NIGHT)
@@ -286,7 +236,7 @@ PLACES = [f"*/{place}/{name}" for place in ("latest", f"dates/{NIGHT}") for name
 
 @pytest.mark.parametrize("killed", PLACES)
 @pytest.mark.parametrize("act", ["publish", "unpublish"])
-def test_what_was_cut_off_is_mended_by_the_next_command(output: Output, killed: str, act: str) -> None:
+def test_what_was_cut_off_is_mended_by_the_next_command(output: Placed, killed: str, act: str) -> None:
     """Before each single write of a publication, and of a night that is taken away; by a command of another night."""
     output.publish("2026-11-18")
     if act == "unpublish":
@@ -301,7 +251,7 @@ def test_what_was_cut_off_is_mended_by_the_next_command(output: Output, killed: 
     assert output.empty(f"dates/{NIGHT}") == (act == "unpublish")
 
 
-def test_only_dates_that_changed_are_written(output: Output) -> None:
+def test_only_dates_that_changed_are_written(output: Placed) -> None:
     """Thousands of nights lie there: a publication costs what it changes."""
     nights = [f"2026-11-{day:02d}" for day in range(1, 19)]
     for night in nights:
@@ -323,7 +273,7 @@ def test_only_dates_that_changed_are_written(output: Output) -> None:
     assert not written
 
 
-def test_one_that_comes_late_leaves_nothing_old(output: Output) -> None:
+def test_one_that_comes_late_leaves_nothing_old(output: Placed) -> None:
     """It stood still before each write, while others published and wrote all of it: the newest state stands at last."""
     output.publish(NIGHT)
     output.refresh()
@@ -374,7 +324,7 @@ class Latecomer(LakeStorage):
         return late
 
 
-def end_owners(output: Output) -> int:
+def end_owners(output: Placed) -> int:
     """Let the processes whose notes lie there have ended; how many notes that are."""
     ended = subprocess.Popen(["true"])
     ended.wait()
@@ -388,7 +338,7 @@ def end_owners(output: Output) -> int:
 
 @pytest.mark.parametrize("name", OBJECTS)
 @pytest.mark.parametrize("act", ["publish", "unpublish"])
-def test_what_was_written_late_by_one_that_was_killed_is_mended(output: Output, name: str, act: str) -> None:
+def test_what_was_written_late_by_one_that_was_killed_is_mended(output: Placed, name: str, act: str) -> None:
     """By the next command, of whatever night, and by each further one until that process has certainly ended."""
     output.publish("2026-11-18")
     output.publish(NIGHT)
@@ -412,7 +362,7 @@ def test_what_was_written_late_by_one_that_was_killed_is_mended(output: Output, 
         assert end_owners(output) == left
 
 
-def test_a_note_that_nobody_can_read_lets_all_dates_be_looked_at(output: Output) -> None:
+def test_a_note_that_nobody_can_read_lets_all_dates_be_looked_at(output: Placed) -> None:
     """Once: it is removed."""
     output.publish(NIGHT)
     output.refresh()
@@ -423,7 +373,7 @@ def test_a_note_that_nobody_can_read_lets_all_dates_be_looked_at(output: Output)
     assert output.empty("latest/_writing")
 
 
-def test_many_that_write_at_once_end_at_the_newest(output: Output) -> None:
+def test_many_that_write_at_once_end_at_the_newest(output: Placed) -> None:
     """Eight commands publish a night each and take every other one back."""
     nights = [f"2026-11-{day}" for day in range(10, 18)]
     entries = {night: output.revision(night) for night in nights}
@@ -448,7 +398,7 @@ def test_many_that_write_at_once_end_at_the_newest(output: Output) -> None:
         )
 
 
-def test_an_output_of_an_older_release_gets_all_its_places(output: Output) -> None:
+def test_an_output_of_an_older_release_gets_all_its_places(output: Placed) -> None:
     """Also where somebody damaged what `latest/` says of itself, and dates that nobody sees any more are left."""
     for night in ("2026-11-17", "2026-11-18", NIGHT):
         output.publish(night)
@@ -463,7 +413,7 @@ def test_an_output_of_an_older_release_gets_all_its_places(output: Output) -> No
         assert output.empty("dates/2026-11-17")
 
 
-def test_a_night_that_somebody_deleted_costs_its_own_place_alone(output: Output) -> None:
+def test_a_night_that_somebody_deleted_costs_its_own_place_alone(output: Placed) -> None:
     """Its place says what is gone; put back, `nightjar files` for that date shows it again."""
     for night in ("2026-11-17", "2026-11-18", NIGHT):
         output.publish(night)
@@ -482,7 +432,7 @@ def test_a_night_that_somebody_deleted_costs_its_own_place_alone(output: Output)
     assert output.night("dates/2026-11-18") == "2026-11-18 r1"
 
 
-def test_a_latest_night_that_somebody_changed_is_shown_to_nobody(output: Output) -> None:
+def test_a_latest_night_that_somebody_changed_is_shown_to_nobody(output: Placed) -> None:
     """And said by every command until it is restored."""
     output.publish("2026-11-18")
     output.refresh()
@@ -500,7 +450,7 @@ def test_a_latest_night_that_somebody_changed_is_shown_to_nobody(output: Output)
     assert output.night("latest") == output.night(f"dates/{NIGHT}") == f"{NIGHT} r1"
 
 
-def test_who_may_only_read_is_told_once_it_matters(output: Output) -> None:
+def test_who_may_only_read_is_told_once_it_matters(output: Placed) -> None:
     """Nothing is written where nothing is to be changed; else it is a note, and no error."""
     denied = faults.Fault("write", "*", error=Denied("read only"), nth=None)
     reader = FaultyStorage(output.storage, [denied])
@@ -513,7 +463,7 @@ def test_who_may_only_read_is_told_once_it_matters(output: Output) -> None:
     )
 
 
-def test_a_folder_of_the_users_own_is_left_alone(output: Output) -> None:
+def test_a_folder_of_the_users_own_is_left_alone(output: Placed) -> None:
     output.publish(NIGHT)
     mine = Path(output.uri, "latest", "data", "mine.txt")
     mine.parent.mkdir(parents=True)
@@ -522,7 +472,7 @@ def test_a_folder_of_the_users_own_is_left_alone(output: Output) -> None:
     assert mine.read_text() == "mine"
 
 
-def test_what_is_asked_for_is_what_files_json_holds(output: Output) -> None:
+def test_what_is_asked_for_is_what_files_json_holds(output: Placed) -> None:
     """`nightjar files --json` prints the same; a run that is not published is refused."""
     output.publish("2026-11-18")
     output.publish(NIGHT)
@@ -536,7 +486,7 @@ def test_what_is_asked_for_is_what_files_json_holds(output: Output) -> None:
 
 def test_the_commands_that_change_what_readers_see_lead_them_on(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     """`files` mends what is behind, and prints as JSON what lies there; rollback and unpublish go on."""
-    job, output = str(lake.ready().job_path), Output(str(lake.out))
+    job, output = str(lake.ready().job_path), Placed(str(lake.out))
     for night in ("2026-11-18", NIGHT):
         output.publish(night)
     looking.files(job, as_json=True)
@@ -563,7 +513,7 @@ def test_the_commands_that_change_what_readers_see_lead_them_on(lake: Lake, caps
 def test_places_in_a_bucket_hold_the_same(bucket: tuple[str, LakeStorage]) -> None:
     """All but the link; the URIs are the bucket's."""
     uri, storage = bucket
-    output = Output(join(uri, "out"), storage)
+    output = Placed(join(uri, "out"), storage)
     output.publish("2026-11-18")
     output.publish(NIGHT)
     assert output.refresh() == ""
@@ -632,7 +582,7 @@ def readers(latest: Path) -> dict[str, Callable[[], list[tuple[str, int]]]]:
     return {"DuckDB": lambda: read_view(latest), "polars": by_list, "pandas": by_links, "folder": by_folder}
 
 
-def commands(output: Output) -> Iterator[str]:
+def commands(output: Placed) -> Iterator[str]:
     """Nights published, scored again, rolled back and taken away, one after the other, without end."""
     output.publish("2026-11-17")
     for number in cycle(range(2, 10)):
@@ -645,7 +595,7 @@ def commands(output: Output) -> Iterator[str]:
         yield "2026-11-18"
 
 
-def check_readers(output: Output, seconds: float) -> None:
+def check_readers(output: Placed, seconds: float) -> None:
     """Readers in a loop beside commands in a loop: each of them sees whole nights, and more than one."""
     going = commands(output)
     output.refresh(next(going))
@@ -662,11 +612,11 @@ def check_readers(output: Output, seconds: float) -> None:
     assert [f"{name}: {wrong}" for name, reader in running.items() for wrong in reader.wrong] == []
 
 
-def test_readers_in_a_loop_never_see_a_partial_night(output: Output) -> None:
+def test_readers_in_a_loop_never_see_a_partial_night(output: Placed) -> None:
     """While nights are published, scored again, rolled back and taken away."""
     check_readers(output, 2)
 
 
 @pytest.mark.long
-def test_readers_in_a_long_loop_never_see_a_partial_night(output: Output) -> None:
+def test_readers_in_a_long_loop_never_see_a_partial_night(output: Placed) -> None:
     check_readers(output, 120)

@@ -1,0 +1,184 @@
+"""Publication targets: what is published, shown as a table too. A new kind is one module and one line in `TARGETS`.
+
+The parts stay where they are and stay Parquet. Once a snapshot has made a night visible, a second step lets each table
+of `output.tables` say what the snapshot says. The table remembers the snapshot's number in the same transaction. So
+the step may fail, be killed, be repeated and be raced: whoever comes next finds by the number what the table lacks.
+A table that is several publications behind gets the newest one, in one transaction.
+
+Of several runs of one date a table has the one that `dates/` has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nightjar.inference.errors import JobError, Missing, StorageError
+from nightjar.inference.job.model import Job, TableTarget
+from nightjar.inference.job.seams import TARGETS
+from nightjar.inference.output import outcomes
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output.parts import checksum, output_schema, readers_schema
+from nightjar.inference.output.publications import Published, Snapshot
+from nightjar.inference.storage.local import storage_error
+from nightjar.inference.storage.protocol import Storage, join
+
+_AT_ONCE = 8
+"""Nights read at once: a table that is new may need thousands."""
+
+_MAX_ROUNDS = 100
+
+
+@dataclass(frozen=True)
+class TableNight:
+    """A published night as a table needs it.
+
+    folder: the URI of its revision. parts: name (relative to `folder`), rows and size of each data file. columns: those
+    of its parts, without which it has none. problem: why the night cannot be read; it has no parts then.
+    """
+
+    date: str
+    run: str = ""
+    revision: int = 0
+    folder: str = ""
+    parts: pa.Table = field(default_factory=lambda: outcomes.NO_PARTS)
+    columns: pa.Schema | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a table must be changed to.
+
+    number: the snapshot's. nights: by date, in order; the table shall hold these, and nothing of a date that is None.
+    only: every other date goes as well, as nobody can say what it was.
+    """
+
+    number: int
+    nights: Mapping[str, TableNight | None]
+    only: bool = False
+
+
+class Target(Protocol):
+    """One table. Every method may raise `JobError` and `StorageError`."""
+
+    def check(self, columns: pa.Schema) -> None:
+        """Look whether the table can be written, and can hold these columns; changes nothing.
+
+        Raises:
+            JobError: what must be changed first: the place, the columns, the package that is not installed.
+        """
+
+    def committed(self) -> int:
+        """The number of the snapshot that the table says, 0 for none.
+
+        Raises:
+            JobError: another program, or another output, made the table.
+        """
+
+    def commit(self, change: Change) -> list[str] | None:
+        """Change the table in one transaction, which also records the number.
+
+        Returns the nights that it cannot show, a sentence each. None: somebody else has committed since `committed`
+        was asked, and nothing was changed.
+        """
+
+
+def opened(storage: Storage, output: str, table: TableTarget) -> Target:
+    """A table of an output. What tells its transactions from those of other outputs is the content of `job.json`."""
+    try:
+        owner = f"nightjar-{checksum(storage.read(join(output, 'job.json')))}"
+    except Missing:  # Nothing was run yet, so there is no table of this output's either.
+        owner = ""
+    target: Target = import_module(TARGETS[table.kind]).open_target(storage, table.uri, output, owner)
+    return target
+
+
+def check(storage: Storage, job: Job, schema: pa.Schema) -> None:
+    """Whether each table of the job can be written. schema: all columns of the input.
+
+    Raises:
+        JobError: as `Target.check`; names the key.
+    """
+    columns = readers_schema(output_schema(job, schema))
+    for index, table in enumerate(job.output.tables):
+        try:
+            opened(storage, job.output.uri, table).check(columns)
+        except JobError as error:
+            raise JobError(f"output.tables[{index}].{table.kind}: {error}") from error
+
+
+def commit(storage: Storage, output: str, tables: Iterable[TableTarget]) -> list[str]:
+    """Let each table say what is published now; returns what could not be done and why, a sentence each."""
+    problems = []
+    for table in tables:
+        try:
+            problems += [f"{table.uri}: {problem}" for problem in _commit(storage, output, table)]
+        except (StorageError, JobError) as error:
+            problems.append(f"{table.uri} does not show it: {error}")
+    return problems
+
+
+def _commit(storage: Storage, output: str, table: TableTarget) -> list[str]:
+    target = opened(storage, output, table)
+    for _ in range(_MAX_ROUNDS):
+        now, committed = publish.newest(storage, output), target.committed()
+        if committed >= now.number:
+            return []
+        problems = target.commit(change(storage, output, committed, now))
+        if problems is not None:
+            return problems
+    raise StorageError("others commit to the table faster than this command can; try again")
+
+
+def change(storage: Storage, output: str, committed: int, now: Snapshot) -> Change:
+    """What a table lacks that says the snapshot of number `committed`, 0 for none."""
+    before = _said(storage, output, committed)
+    old, new = (_nights(each) if each else {} for each in (before, now))
+    dates = sorted(date for date in old.keys() | new.keys() if old.get(date) != new.get(date))
+
+    def read(date: str) -> TableNight | None:
+        return _read(storage, output, date, *new[date]) if date in new else None
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return Change(now.number, dict(zip(dates, pool.map(read, dates), strict=True)), only=before is None)
+
+
+def _said(storage: Storage, output: str, number: int) -> Snapshot | None:
+    """The snapshot that a table says; None if it is gone."""
+    if number == 0:
+        return Snapshot(0)
+    with suppress(JobError):
+        return publish.snapshot(storage, output, number)
+    return None
+
+
+def _nights(snapshot: Snapshot) -> dict[str, tuple[str, Published]]:
+    return {date: (run, snapshot.runs[run]) for date, run in snapshot.nights().items()}
+
+
+def _read(storage: Storage, output: str, date: str, run: str, entry: Published) -> TableNight:
+    folder = join(output, "runs", run, f"r{entry.revision}")
+    try:
+        parts = publish.data_parts(storage, output, run, entry)
+        columns = _columns(storage, join(folder, parts["name"][0].as_py())) if parts.num_rows else None
+    except (Missing, JobError, pa.ArrowInvalid) as error:
+        # Somebody deleted or changed it: no other night must suffer for that.
+        return TableNight(date, run, entry.revision, problem=str(error))
+    return TableNight(date, run, entry.revision, folder, parts, columns)
+
+
+def _columns(storage: Storage, uri: str) -> pa.Schema:
+    """Those of a part; all parts of a night have the same."""
+    with storage.open(uri) as file:
+        try:
+            return pq.read_schema(file)
+        except OSError as error:
+            raise storage_error(error, uri) from error
