@@ -25,5 +25,7 @@ SOURCES = {
 """`input.format` → the module whose `SOURCE` is an `input.sources.protocol.Source`. The first one reads a file that the
 job names by its path, and whose name tells no format."""
 
-TARGETS: dict[str, str] = {}
+TARGETS = {
+    "delta": "nightjar.inference.output.targets.delta",
+}
 """The kind of a table in `output.tables` → the module that has `open_target`, as `output.targets` describes it."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import delta_tables
 import pyarrow as pa
 import pytest
 
@@ -30,7 +31,7 @@ from outputs import ROWS, Output, rows_of
 from s3 import weed
 from support import Lake
 
-KINDS: dict[str, Any] = {}
+KINDS: dict[str, Any] = {"delta": delta_tables}
 """The kind of a table → the module that reads it: READERS by name, `numbers`, `make_foreign`."""
 
 NIGHT, LATER = "2026-11-18", "2026-11-19"

@@ -149,6 +149,7 @@ def importers(room: str, module: str) -> set[str]:
         ("inference", "sklearn", {"inference/predictors/sklearn.py"}),
         ("inference", "skops", {"inference/predictors/sklearn.py"}),
         ("inference", "boto3", {"inference/storage/credentials.py"}),
+        ("inference", "deltalake", {"inference/output/targets/delta.py"}),
         ("inference", "botocore", {"inference/storage/credentials.py"}),
         ("inference", "obstore", {"inference/storage/credentials.py", "inference/storage/bucket.py"}),
         (

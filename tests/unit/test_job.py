@@ -177,6 +177,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model__path": "m/{}"}, "model.path: {} is unknown; write {date} or {date:%Y/%m/%d}"),
     ({"input__uri": "data/{date"}, "input.uri: expected '}' before end of string"),
     ({"input__uri": "data/{date:{x}}/"}, "input.uri: "),
+    ({"output__tables": [{"detla": "t"}]}, "output.tables[0]: 'detla' is no kind of table; did you mean 'delta'?"),
+    ({"output__tables": [{"delta": "t"}, "t"]}, "output.tables[1]: is one key and the table's place, as {delta: "),
+    ({"output__tables": [{"delta": "a", "b": "c"}]}, "output.tables[0]: is one key and the table's place, as {delta: "),
+    ({"output__tables": [{"delta": None}]}, "output.tables[0]: delta: is the table's place, a path or s3://"),
+    ({"output__tables": [{"delta": "s3a://b/x"}]}, "output.tables[0].delta: 's3a://b/x' is no place; write a path"),
+    ({"output__tables": [{"delta": "{date}"}]}, "output.tables[0].delta: a table shows all nights of one place; take"),
+    (
+        {"output": {"uri": "out-{date}", "tables": [{"delta": "t"}]}},
+        "output.tables[0].delta: a table shows all nights of one place; take the {date} out of output.uri",
+    ),
 ]
 
 
@@ -252,6 +262,14 @@ def test_relative_places_are_looked_up_beside_the_job_file(tmp_path: Path, monke
     assert load(tmp_path, input__uri=f"file://{tmp_path}/x").input.uri == f"{tmp_path}/x"
 
 
+def test_a_tables_place_is_looked_up_so_too_and_is_none_of_the_jobs_code(tmp_path: Path) -> None:
+    folder = tmp_path / "{braces}"
+    folder.mkdir()
+    job = load(folder, output__tables=[{"delta": "t/{{x}}/"}, {"delta": "s3://lake/t/"}]).at(dt.date(2026, 3, 9))
+    assert [table.uri for table in job.output.tables] == [f"{folder}/t/{{x}}", "s3://lake/t"]
+    assert f"{folder}/t" in job.places
+
+
 def test_dates_are_filled_into_every_place(tmp_path: Path) -> None:
     job = load(
         tmp_path,
@@ -322,7 +340,7 @@ CANNOT: dict[str, Any] = {
     "output.uri": "elsewhere/",
     "output.format": "parquet",
     "output.single_writer": True,
-    "output.tables": [],
+    "output.tables": [{"delta": "table"}],
     "resources.actors": {"min": 2, "max": 9},
     "resources.cpus": 3,
     "resources.concurrency_limit": "gpus",

@@ -132,3 +132,19 @@ def test_an_option_that_the_adapter_does_not_know_is_refused_before_anything_is_
     lake.write_job(**changes)
     with pytest.raises(JobError, match=rf"^model\.{sentence}"):
         check_without_input(lake.request())
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        (["out/table"], r"output\.tables\[0\]\.delta: .*/out/table and output\.uri .*/out lie in each other"),
+        ([""], r"output\.tables\[0\]\.delta: .* and output\.uri .*/out lie in each other"),
+        (["a", "a/b"], r"output\.tables\[1\]\.delta: .*/a/b and output\.tables\[0\] .*/a lie in each other"),
+        (["data/table"], r"output\.tables\[0\]\.delta: .*/data/table and input\.uri .*/data/ lie in each other"),
+    ],
+)
+def test_a_table_has_a_place_of_its_own(lake: Lake, tables: list[str], said: str) -> None:
+    """A vacuum of the table deletes what the table does not know there, and the next run would score what is input."""
+    lake.ready(output__tables=[{"delta": table or "."} for table in tables])
+    with pytest.raises(JobError, match=said):
+        check_request(lake.request())

@@ -1,0 +1,298 @@
+"""Delta Lake tables, through delta-rs (the package `deltalake`): one transaction for each publication.
+
+The table has a root of its own, since a vacuum deletes what the table does not know below its root. The paths in its
+log must lie below that root as well: of paths that lead out of it (absolute, `file://`, `s3://`, `../`) DuckDB, polars
+2.1 and the Arrow dataset of deltalake 1.6.6 each make a path below the root, and find nothing. So each part gets a
+second name there: a hard link on a local disk, a copy by the store itself in a bucket. No byte of it passes through
+this process and nothing is rewritten, and a vacuum of the table takes the second name only.
+
+    <table>/_delta_log/
+    <table>/date=2026-11-19/<run>/r1/<part>.parquet
+
+`date` is the only partition column: the night's logical date. It is no column of the parts, and polars reads it from
+the path, not from the log. A second name is made of the night's own names, so whoever repeats a commit that was
+killed finds what is there already.
+
+The number of the snapshot is the version of an application transaction in the same commit; the application is the
+output. Each commit is tried once at the version of the table that was read (`max_commit_retries=0`): delta-rs itself
+would try it again at a later version, also where another command has committed a later snapshot meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from nightjar.inference.errors import JobError, StorageError
+from nightjar.inference.output import outcomes
+from nightjar.inference.output.targets import Change, TableNight
+from nightjar.inference.storage.protocol import Storage, is_local, join
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable, Schema
+    from deltalake.transaction import AddAction, RemoveAction
+
+DATE = "date"
+"""The table's partition column."""
+
+_COPIES = 16
+
+
+def open_target(storage: Storage, uri: str, output: str, owner: str) -> DeltaTarget:
+    """The table at `uri`. owner: what names the output's transactions; empty if it has none yet.
+
+    Raises:
+        JobError: deltalake is not installed.
+    """
+    try:
+        import deltalake  # noqa: F401 (an extra: whoever has no Delta table does without)
+    except ImportError as error:
+        raise JobError(f"Delta Lake needs another package ({error}); `pip install 'nightjar-batch[delta]'`") from error
+    return DeltaTarget(storage, uri, output, owner)
+
+
+class DeltaTarget:
+    """One Delta table, as `Target`."""
+
+    def __init__(self, storage: Storage, uri: str, output: str, owner: str) -> None:
+        self._storage, self._uri, self._output, self._owner = storage, uri, output, owner
+        self._table: DeltaTable | None = None
+
+    def check(self, columns: pa.Schema) -> None:
+        """As `Target.check`."""
+        if _bucket(self._uri) != _bucket(self._output):
+            where = _bucket(self._output) or "a folder of this machine"
+            raise JobError(f"{self._uri} must be where output.uri is ({where}), so that no part has to be read for it")
+        self.committed()
+        wanted = _delta_columns(columns)
+        if self._table is not None:
+            self._check_columns(wanted)
+
+    def committed(self) -> int:
+        """As `Target.committed`."""
+        self._table = self._open()
+        if self._table is None:
+            return 0
+        version = self._table.transaction_version(self._owner) if self._owner else None
+        if version is None:
+            raise JobError(f"the Delta table at {self._uri} is not this output's; choose another place for the table")
+        return version
+
+    def commit(self, change: Change) -> list[str] | None:
+        """As `Target.commit`."""
+        nights, problems = self._fitting(change)
+        held = self._held(None if change.only else set(change.nights))
+        wanted = {path: line for night in nights for path, line in self._linked(night)}
+        added = [_add(path, *line) for path, line in wanted.items() if path not in held]
+        if self._table is None:
+            columns = nights[-1].columns if nights else None
+            done = self._create(change.number, added, columns)
+        else:
+            removed = [_remove(path, *line) for path, line in held.items() if path not in wanted]
+            done = self._change(self._table, change.number, [*added, *removed])
+        return problems if done else None
+
+    def _open(self) -> DeltaTable | None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        options = self._storage.options(self._uri)
+        with self._as_ours():
+            try:
+                return DeltaTable(self._uri, storage_options=options)
+            except TableNotFoundError:
+                return None
+
+    def _fitting(self, change: Change) -> tuple[list[TableNight], list[str]]:
+        """The nights that the table can show, and why it cannot show others. A new table has the latest's columns."""
+        nights = [night for night in change.nights.values() if night]
+        latest = next((night.columns for night in reversed(nights) if night.columns is not None), None)
+        fitting, problems = [], []
+        for night in nights:
+            problem = night.problem
+            if night.columns is not None and latest is not None:
+                try:
+                    self._check_columns(_delta_columns(night.columns), latest)
+                except JobError as error:
+                    problem = str(error)
+            if problem:
+                problems.append(f"the run {night.run!r} of {night.date} is not in it: {problem}")
+            elif night.columns is not None:
+                fitting.append(night)
+        return fitting, problems
+
+    def _check_columns(self, wanted: dict[str, pa.DataType], latest: pa.Schema | None = None) -> None:
+        """Whether the table has these columns, or, before there is one, the latest night.
+
+        Raises:
+            JobError: it does not; names them.
+        """
+        has = _columns_of(self._table.schema()) if self._table else _delta_columns(latest)
+        said = [f"it lacks {name}" for name in wanted if name not in has]
+        said += [f"it has {name} too" for name in has if name not in wanted]
+        said += [
+            f"its {name} is {kind}, not {wanted[name]}" for name, kind in has.items() if wanted.get(name, kind) != kind
+        ]
+        if said:
+            raise JobError(f"the table {self._uri} has other columns: {', '.join(said)}; choose another place for it")
+
+    def _held(self, dates: set[str] | None) -> dict[str, tuple[str, int]]:
+        """The files of these dates in the table, None for all: path → date and size."""
+        if self._table is None:
+            return {}
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        lines = zip(*(actions[name].to_pylist() for name in ("path", f"partition.{DATE}", "size_bytes")), strict=True)
+        files = {path: (date.isoformat(), size) for path, date, size in lines}
+        return {path: line for path, line in files.items() if dates is None or line[0] in dates}
+
+    def _linked(self, night: TableNight) -> Iterator[tuple[str, tuple[str, int, int]]]:
+        """Give the parts of a night their second names; each path in the table, with date, size and rows."""
+        folder = f"{DATE}={night.date}/{night.run}/r{night.revision}"
+        there = {entry.uri: entry.size for entry in self._storage.list(join(self._uri, folder))}
+
+        def link(name: str, size: int) -> str:
+            path = f"{folder}/{name.rpartition('/')[2]}"
+            if there.get(join(self._uri, path)) != size:
+                self._storage.copy(join(night.folder, name), join(self._uri, path))
+            return path
+
+        parts = list(outcomes.lines(night.parts))
+        with ThreadPoolExecutor(_COPIES) as pool:
+            paths = pool.map(lambda part: link(part["name"], part["size"]), parts)
+            for part, path in zip(parts, paths, strict=True):
+                yield path, (night.date, part["size"], part["rows"])
+
+    def _create(self, number: int, added: list[AddAction], columns: pa.Schema | None) -> bool:
+        """Make the table, with the first publication in it; not before there is a night that says its columns."""
+        from deltalake.transaction import create_table_with_add_actions
+
+        if columns is None:
+            return True
+        with self._as_ours():
+            return self._unless_overtaken(
+                lambda: create_table_with_add_actions(
+                    self._uri,
+                    _schema(_delta_columns(columns)),
+                    added,
+                    partition_by=[DATE],
+                    storage_options=self._storage.options(self._uri),
+                    commit_properties=self._properties(number),
+                )
+            )
+
+    def _change(self, table: DeltaTable, number: int, actions: list[AddAction | RemoveAction]) -> bool:
+        with self._as_ours():
+            return self._unless_overtaken(
+                lambda: table.create_write_transaction(
+                    actions, "append", table.schema(), [DATE], commit_properties=self._properties(number)
+                )
+            )
+
+    def _unless_overtaken(self, commit: Callable[[], None]) -> bool:
+        """Commit; False if another commit was faster, which delta-rs does not tell by the type of its error alone."""
+        from deltalake.exceptions import DeltaError
+
+        before = self._table.version() if self._table else -1
+        try:
+            commit()
+        except DeltaError:
+            now = self._open()
+            if now is None or now.version() == before:
+                raise
+            return False
+        return True
+
+    def _properties(self, number: int) -> CommitProperties:
+        from deltalake import CommitProperties, Transaction
+
+        return CommitProperties(
+            custom_metadata={"nightjar": {"output": self._output, "publication": number}},
+            max_commit_retries=0,
+            app_transactions=[Transaction(self._owner, number)],
+        )
+
+    @contextmanager
+    def _as_ours(self) -> Iterator[None]:
+        """Faults of delta-rs and of its storage as ours."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            said = " ".join(line.strip() for line in str(error).splitlines()[:3])
+            raise StorageError(f"{self._uri}: {said}") from error
+
+
+def _add(path: str, date: str, size: int, rows: int) -> AddAction:
+    from deltalake.transaction import AddAction
+
+    return AddAction(path, size, {DATE: date}, _now(), True, json.dumps({"numRecords": rows}))
+
+
+def _remove(path: str, date: str, size: int) -> RemoveAction:
+    from deltalake.transaction import RemoveAction
+
+    return RemoveAction(path, True, _now(), size, {DATE: date})
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+def _bucket(uri: str) -> str:
+    return "" if is_local(uri) else "/".join(uri.split("/")[:3])
+
+
+def _delta_columns(columns: pa.Schema) -> dict[str, pa.DataType]:
+    """Columns as Delta Lake keeps them.
+
+    Raises:
+        JobError: it has no such type, or some reader cannot read it; or two names are one to it.
+    """
+    names = [name.lower() for name in columns.names]
+    for field in columns:
+        if field.name.lower() == DATE:
+            raise JobError(
+                f"the column {field.name!r} is in the way: a Delta table has its nights by a column {DATE!r}"
+            )
+        if names.count(field.name.lower()) > 1:
+            raise JobError(
+                f"the column {field.name!r} differs from another only in case, which Delta Lake does not see"
+            )
+        if not _is_kept(field.type):
+            raise JobError(
+                f"the column {field.name!r} is {field.type}, which not every reader of a Delta table can read; of "
+                "numbers choose a signed int or float32, of lists list<float32>, of times timestamp[us] or "
+                "timestamp[us, UTC]; or leave the column out"
+            )
+    return _columns_of(_schema({field.name: field.type for field in columns}))
+
+
+def _is_kept(kind: pa.DataType) -> bool:
+    """Whether deltalake, polars and DuckDB find in the table what is in the parts."""
+    is_ = pa.types
+    if is_.is_struct(kind):
+        return all(_is_kept(kind.field(index).type) for index in range(kind.num_fields))
+    if is_.is_list(kind) or is_.is_large_list(kind):
+        return _is_kept(kind.value_type)
+    if is_.is_timestamp(kind):
+        return kind.unit in {"ms", "us"} and kind.tz in {None, "UTC"}
+    kept = (is_.is_boolean, is_.is_signed_integer, is_.is_float32, is_.is_float64, is_.is_date32, is_.is_decimal128)
+    texts = (is_.is_string, is_.is_large_string, is_.is_binary, is_.is_large_binary, is_.is_fixed_size_binary)
+    return any(test(kind) for test in (*kept, *texts))
+
+
+def _schema(columns: dict[str, pa.DataType]) -> Schema:
+    from deltalake import Schema
+
+    return Schema.from_arrow(pa.schema([*columns.items(), (DATE, pa.date32())]))
+
+
+def _columns_of(schema: Schema) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in pa.schema(schema.to_arrow()) if field.name != DATE}
