@@ -1,7 +1,7 @@
 """The Python functions: what the commands do, for a notebook or a script, with a record as the result.
 
-They print nothing, and raise what the commands report: `nightjar.inference.errors`. A run starts what it needs and
-stops it again: a Prefect server of its own if none is configured, and Ray if its engine is Ray.
+They print nothing of their own, and raise what the commands report: `nightjar.inference.errors`. A run starts what it
+needs and stops it again: a Prefect server of its own if none is configured, and Ray if its engine is Ray.
 """
 
 from __future__ import annotations

@@ -1,21 +1,20 @@
 """What the commands and the Python functions report: frozen records, whose fields are the keys of `--json`.
 
-`as_data` is the one place that turns a record into JSON. `docs/json/` has the JSON Schema of each command's output,
-made from these classes (`flows/cli/schemas.py`).
+The commands print them with `options.emit`. `docs/json/` has the JSON Schema of each command's output, made from these
+classes by `flows/cli/schemas.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from nightjar.inference.ledger.endings import Ended
-
-
-def as_data(report: Any) -> Any:
-    """A report as JSON has it: objects, lists and plain values. Takes a record, or a list of records."""
-    return [as_data(each) for each in report] if isinstance(report, list | tuple) else asdict(report)
+from nightjar.inference.output.publications import Origin
+from nightjar.inference.output.visibility import Change
+from nightjar.inference.run.report import Incident, ShardLine
+from nightjar.inference.run.standing import Metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +145,198 @@ class RunStatus(Explained):
     notes: tuple[str, ...] = ()
     failed_shards: int = 0
     failures: tuple[FailedShard, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunListed(Explained):
+    """One run of a job, in a list of them; fields as in `standing.RunLine`.
+
+    revision: the newest one, whose rows and shards these are; 0 if none. shown: the revision readers see, 0 for none.
+    publication: the number under which the newest revision was published, else 0. began, seconds: when the last command
+    began that wrote it, and how long it took. failed: attempts that failed. metric: by which nights are compared.
+    """
+
+    run_id: str
+    date: str
+    revision: int
+    shown: int
+    publication: int
+    began: str
+    seconds: float | None
+    shards: int
+    done_shards: int
+    rows: int
+    rows_out: int
+    rows_quarantined: int
+    failed: int
+    metric: Metric | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunShown(RunStatus):
+    """How far a run is, and the first of its shards (without a result, then retried, then slowest) and incidents."""
+
+    shards_shown: tuple[ShardLine, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """One Parquet file of a night, which is never rewritten. bytes: its size."""
+
+    uri: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFiles:
+    """`files.json`: the exact files of a published night, in input order, with their rows and bytes in all.
+
+    Without a night that can be read, run, date, revision and manifest are null, and `problem` (else left out) says why.
+    data: the folder that holds these files and no others; null until it was swept.
+    """
+
+    publication: int
+    run: str | None
+    date: str | None
+    revision: int | None
+    manifest: str | None
+    data: str | None
+    rows: int
+    bytes: int
+    files: tuple[PublishedFile, ...]
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationListed:
+    """One publication: when and by what it was made, and what it changed for readers.
+
+    latest: the run of the highest date. runs: the revision that readers see of each run.
+    """
+
+    publication: int
+    at: str
+    made_by: Origin
+    note: str
+    latest: str | None
+    runs: Mapping[str, int]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack(PublicationListed):
+    """The publication after a rollback. With dry_run it is the earlier one that would be shown again."""
+
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableShown:
+    """One of the job's output.tables, and the publication that it shows. kind: its format, as `delta`."""
+
+    kind: str
+    uri: str
+    publication: int
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One shard scored here, and how long the run would take. start_s: to start Ray and Prefect, as it usually takes.
+
+    load_s, score_s: to load the model, and to read and score the shard. estimate_s: with so many actors.
+    """
+
+    shard: str
+    rows: int
+    load_s: float
+    score_s: float
+    rows_per_s: int
+    start_s: float
+    estimate_s: float
+    actors: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """What would be scored. unread: why files could not be read, empty if all could. rows_per_shard: fewest and most.
+
+    rows: those that are known before the files are read; of uncounted_files they are not.
+    committed: shards that have a result; to_score: those that have none. columns: of the input. again: what makes
+    shards old that had a result. measured: with `--measure` alone.
+    """
+
+    job: str
+    run_id: str
+    files: int
+    unreadable_files: int
+    unread: str
+    rows: int
+    uncounted_files: int
+    shards: int
+    committed: int
+    to_score: int
+    rows_per_shard: tuple[int, int]
+    columns: int
+    again: tuple[str, ...]
+    measured: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that readers will get. type: Arrow's name of it."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the model made of a few rows. places: of the input, so many. failed: rows that could not be scored.
+
+    nonfinite: NaN and infinite values by output. file: that of the rows shown. names, values: of these rows, as text.
+    """
+
+    rows: int
+    places: int
+    failed: int
+    nonfinite: Mapping[str, int]
+    file: str | None
+    names: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What `nightjar check` found. state: `ready`. identity: what a shard's identity is made of, a line each."""
+
+    job: str
+    run_id: str
+    date: str
+    state: str
+    files: int
+    unreadable_files: int
+    rows: int
+    uncounted_files: int
+    device: str
+    output: str
+    columns: tuple[Column, ...]
+    identity: tuple[str, ...]
+    sample: Sample
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line that a worker printed. time: UTC. shard: what was being scored, empty before the first one.
+
+    stream: `out`, `err`, or `note` where it is a remark of Nightjar's.
+    """
+
+    time: str
+    worker: str
+    shard: str
+    attempt: int
+    stream: str
+    text: str

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pandas as pd
 import psutil
@@ -67,6 +68,33 @@ class Gate:
             time.sleep(0.05)
 '''
 """A module for models that score no faster than a test lets them."""
+
+
+NIGHT = "2026-11-19"
+"""The logical date of a request without one."""
+
+SCHEMAS = Path(__file__).parent.parent / "docs" / "json"
+
+
+def conforms(found: Any, command: str) -> None:
+    """What a command printed with `--json` is what its schema in the docs says, and nothing else.
+
+    Raises:
+        AssertionError: it is not.
+    """
+    schema = _closed(json.loads((SCHEMAS / f"{command}.json").read_text()))
+    problems = [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(found)]
+    assert not problems, problems
+
+
+def _closed(schema: Any) -> Any:
+    """The schema, with no other keys than those that it names: others may only come with a later release."""
+    if isinstance(schema, list):
+        return [_closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: _closed(part) for key, part in schema.items()}
+    return {**closed, "additionalProperties": False} if "properties" in closed else closed
 
 
 def permit(permits: Path, shards: int) -> None:
@@ -167,7 +195,7 @@ class Lake:
 
     def request(self, *, storage: Storage | None = None, **options: Any) -> RunRequest:
         """A request for this job; date and engine are fixed unless given."""
-        options = {"date": "2026-11-19", "engine": self.engine, **options}
+        options = {"date": NIGHT, "engine": self.engine, **options}
         return make_request(self.job_path, storage=storage, **options)
 
     def run(self, *, storage: Storage | None = None, **options: Any) -> Ran:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.table import Table
 
@@ -13,16 +12,18 @@ from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import rows_known
 from nightjar.flows.prefect_api.api import check_limit
 from nightjar.flows.prefect_api.server import reporting_to, start_api
+from nightjar.flows.reports import CheckReport, Column, Sample
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.identity.identity import described
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.run import steps
 from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.samples import Sampled
 from nightjar.inference.run.steps import Checked
 
 
-def examine(request: RunRequest, ray: str | None, verbose: bool) -> dict[str, Any]:
+def examine(request: RunRequest, ray: str | None, verbose: bool) -> CheckReport:
     """Look at all that a night needs, the cheapest first; a request that was checked by itself.
 
     Raises:
@@ -44,52 +45,55 @@ def examine(request: RunRequest, ray: str | None, verbose: bool) -> dict[str, An
     return found(request, discovery, checked, [slow] if slow else [])
 
 
-def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Sequence[str]) -> dict[str, Any]:
-    """All that `check` found, for machines. The sample's values are text."""
-    sampled = checked.sampled
-    return {
-        "job": request.job.name,
-        "run_id": request.run_id,
-        "date": request.date,
-        "state": "ready",
-        "files": discovery.files.num_rows,
-        "unreadable_files": discovery.unreadable,
-        "rows": discovery.rows,
-        "uncounted_files": discovery.uncounted,
-        "device": checked.device,
-        "output": request.output,
-        "columns": [{"name": name, "type": kind} for name, kind in checked.columns],
-        "identity": described(request.job, request.scoring),
-        "sample": {
-            "rows": sampled.rows,
-            "places": sampled.places,
-            "failed": sampled.failed,
-            "nonfinite": dict(sampled.nonfinite),
-            "file": sampled.shown.uri if sampled.shown else None,
-            "names": list(sampled.shown.names) if sampled.shown else [],
-            "values": [list(row) for row in sampled.shown.rows] if sampled.shown else [],
-        },
-        "notes": [*checked.warnings, *notes],
-    }
+def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Sequence[str]) -> CheckReport:
+    """All that `check` found."""
+    return CheckReport(
+        job=request.job.name,
+        run_id=request.run_id,
+        date=request.date,
+        state="ready",
+        files=discovery.files.num_rows,
+        unreadable_files=discovery.unreadable,
+        rows=discovery.rows,
+        uncounted_files=discovery.uncounted,
+        device=checked.device,
+        output=request.output,
+        columns=tuple(Column(name, kind) for name, kind in checked.columns),
+        identity=tuple(described(request.job, request.scoring)),
+        sample=_sample(checked.sampled),
+        notes=(*checked.warnings, *notes),
+    )
 
 
-def as_text(said: dict[str, Any]) -> list[str | Table]:
+def _sample(sampled: Sampled) -> Sample:
+    shown = sampled.shown
+    return Sample(
+        rows=sampled.rows,
+        places=sampled.places,
+        failed=sampled.failed,
+        nonfinite=dict(sampled.nonfinite),
+        file=shown.uri if shown else None,
+        names=tuple(shown.names) if shown else (),
+        values=tuple(tuple(row) for row in shown.rows) if shown else (),
+    )
+
+
+def as_text(said: CheckReport) -> list[str | Table]:
     """The same for people: lines, and a table of the rows that were scored."""
-    sample = said["sample"]
-    columns = (f"{line(each['name'])} {each['type']}" for each in said["columns"])
-    scores = f"scores {sample['rows']:,} rows of {_places(sample['places'])} on" if sample["rows"] else "is on"
-    rows = rows_known(said["rows"], said["uncounted_files"])
+    sample = said.sample
+    columns = (f"{line(each.name)} {each.type}" for each in said.columns)
+    scores = f"scores {sample.rows:,} rows of {_places(sample.places)} on" if sample.rows else "is on"
     parts: list[str | Table] = [
-        f"{said['job']}: {said['files']:,} files, {rows}; the model loads and {scores} {said['device']}; "
-        f"{said['output']} accepts conditional writes. "
-        f"{'Ready, but see the notes.' if said['notes'] else 'Ready.'}",
+        f"{said.job}: {said.files:,} files, {rows_known(said.rows, said.uncounted_files)}; the model loads and "
+        f"{scores} {said.device}; {said.output} accepts conditional writes. "
+        f"{'Ready, but see the notes.' if said.notes else 'Ready.'}",
         f"  columns    {', '.join(columns)}",
-        *(f"  {'' if index else 'identity':<10} {line(what)}" for index, what in enumerate(said["identity"])),
+        *(f"  {'' if index else 'identity':<10} {line(what)}" for index, what in enumerate(said.identity)),
     ]
-    if sample["values"]:
-        parts.append(f"  sample     the first rows of {line(sample['file'])}")
-        parts.append(sample_rows(sample["names"], sample["values"]))
-    return parts + [f"Note: {line(note)}" for note in said["notes"]]
+    if sample.values:
+        parts.append(f"  sample     the first rows of {line(sample.file or '')}")
+        parts.append(sample_rows(sample.names, sample.values))
+    return parts + [f"Note: {line(note)}" for note in said.notes]
 
 
 def _places(count: int) -> str:

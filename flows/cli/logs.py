@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,12 +15,14 @@ from nightjar.flows.cli.options import (
     OptionalRunArgument,
     RunIdOption,
     as_json_too,
+    emit,
     named_run,
     tell,
 )
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
+    from nightjar.flows.reports import LogLine
     from nightjar.inference.logs.printed import Line
     from nightjar.inference.run.request import RunRequest
 
@@ -59,7 +60,7 @@ def logs(
         for line in lines:
             if line.shard.startswith(shard or ""):
                 shown += 1
-                print(json.dumps(_record(line)), flush=True) if as_json else tell(_text(line))
+                emit(_record(line), one_line=True) if as_json else tell(_text(line))
     if not shown and not as_json:
         where = f"while shard {shard} was scored" if shard else "by its workers"
         tell(f"{request.job.name} {request.run_id} r{newest.number}: nothing was printed {where}.")
@@ -76,9 +77,10 @@ def _when(line: Line) -> str:
     return dt.datetime.fromtimestamp(line.at, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _record(line: Line) -> dict[str, Any]:
-    said = {"worker": line.worker, "shard": line.shard, "attempt": line.attempt, "stream": line.stream}
-    return {"time": _when(line), **said, "text": line.text}
+def _record(line: Line) -> LogLine:
+    from nightjar.flows.reports import LogLine
+
+    return LogLine(_when(line), line.worker, line.shard, line.attempt, line.stream, line.text)
 
 
 def _text(line: Line) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -18,12 +17,12 @@ from nightjar.flows.cli.options import (
     RayOption,
     RunIdOption,
     as_json_too,
+    emit,
     lead_readers,
     named_run,
     out,
     tell,
 )
-from nightjar.flows.reports import as_data
 
 
 def status(
@@ -43,7 +42,7 @@ def status(
     with as_json_too(as_json, {}):
         run = named_run(run_name, run_id)
         found = summary.status(make_request(job, date=date, run_id=run, scores=False))
-    out.print_json(data=as_data(found)) if as_json else tell(summary.status_text(found))
+    emit(found) if as_json else tell(summary.status_text(found))
 
 
 def runs(
@@ -73,7 +72,7 @@ def runs(
             for line in found
         ]
     if as_json:
-        out.print_json(data=[summary.run_data(line, why) for line, why in zip(found, told, strict=True)])
+        emit([summary.run_listed(line, why) for line, why in zip(found, told, strict=True)])
         return
     out.print(tables.runs(request, found))
     for line, why in zip(found, told, strict=True):
@@ -106,8 +105,7 @@ def show(
         report = RunReport(request, found.revision) if found.revision else None
         shards, incidents = (report.shards(lines), report.incidents(lines)) if report else ([], [])
     if as_json:
-        named = ([summary.in_snake_case(line) for line in told] for told in (shards, incidents))
-        out.print_json(data={**as_data(found), **dict(zip(("shards_shown", "incidents"), named, strict=True))})
+        emit(summary.run_shown(found, shards, incidents))
         return
     tell(summary.status_text(found))
     if report and shards:
@@ -157,7 +155,7 @@ def doctor(
 
     found = list(examine(job, ray))
     if as_json:
-        out.print_json(data=[asdict(finding) for finding in found])
+        emit(found)
     else:
         for finding in found:
             tell(f"{'ok ' if finding.ok else 'NO '} {finding.what:<10} {finding.found}")

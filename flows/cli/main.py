@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import json
 import os
 import signal
 import sys
@@ -24,6 +23,7 @@ from nightjar.flows.cli import (
 from nightjar.flows.cli.options import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
+    emit_problem,
     err,
     say,
 )
@@ -141,7 +141,7 @@ def _misused(error: Any, as_json: bool) -> None:
     """An unknown command or option, as the parser of the command line reports it."""
     message = error.format_message().rstrip(".")
     if as_json:
-        print(json.dumps({"state": "failed", "error": "UsageError", "message": message}))
+        emit_problem("failed", "UsageError", message)
     say(message)
     context = getattr(error, "ctx", None)
     if context is not None:

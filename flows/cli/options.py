@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -117,6 +119,15 @@ def lead_readers(request: RunRequest, date: str | None = None) -> None:
         err.print(f"Note: {note}", highlight=False, markup=False, soft_wrap=True)
 
 
+def emit(report: Any, *, one_line: bool = False) -> None:
+    """Print a report as JSON: a record of `reports`, or a list of them. The one place where a record becomes JSON.
+
+    one_line: for what is read as it comes, or from the last line of an output.
+    """
+    data = [asdict(each) for each in report] if isinstance(report, list | tuple) else asdict(report)
+    print(json.dumps(data), flush=True) if one_line else out.print_json(data=data)
+
+
 @contextmanager
 def as_json_too(wanted: bool, about: dict[str, Any]) -> Iterator[None]:
     """With --json what went wrong is one JSON object on standard output, as a result would be.
@@ -128,10 +139,21 @@ def as_json_too(wanted: bool, about: dict[str, Any]) -> Iterator[None]:
     except NightjarError as error:
         if wanted:
             state = {EXIT_HELD: "held", EXIT_INTERRUPTED: "interrupted"}.get(error.exit_code, "failed")
-            print(json.dumps({**about, "state": state, "error": type(error).__name__, "message": str(error)}))
+            emit_problem(state, type(error).__name__, str(error), **about)
         raise
     except KeyboardInterrupt:
         if wanted:
-            message = "interrupted; what was committed is kept"
-            print(json.dumps({**about, "state": "interrupted", "error": "Interrupted", "message": message}))
+            emit_problem("interrupted", "Interrupted", "interrupted; what was committed is kept", **about)
         raise
+
+
+def aside(wanted: bool) -> AbstractContextManager[object]:
+    """With --json, standard output is for the result: what the job's code prints here goes to standard error."""
+    return redirect_stdout(sys.stderr) if wanted else nullcontext()
+
+
+def emit_problem(state: str, error: str, message: str, **about: str) -> None:
+    """Print why a command failed, as JSON on one line."""
+    from nightjar.flows.reports import Problem
+
+    emit(Problem(state, error, message, **about), one_line=True)

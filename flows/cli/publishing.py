@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +13,7 @@ from nightjar.flows.cli.options import (
     OptionalRunArgument,
     RunIdOption,
     as_json_too,
+    emit,
     lead_readers,
     named_run,
     out,
@@ -22,6 +21,7 @@ from nightjar.flows.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from nightjar.flows.reports import PublicationListed
     from nightjar.inference.output.publications import Snapshot
     from nightjar.inference.output.visibility import Change
     from nightjar.inference.run.request import RunRequest
@@ -50,7 +50,7 @@ def publications(
         request = make_request(job, date=date, scores=False)
         found = listed(request.storage, request.output, lines)
     if as_json:
-        out.print_json(data=[{**as_data(each.snapshot), "changes": said(each.changes)} for each in found])
+        emit([listed_publication(each.snapshot, each.changes) for each in found])
     else:
         out.print(tables.publications(request, found))
 
@@ -76,7 +76,10 @@ def rollback(
             then = visibility.rollback(request.storage, request.output, then.number)
     changed = visibility.changes(now, then)
     if as_json:
-        out.print_json(data={**as_data(then), "dry_run": dry_run, "changes": said(changed)})
+        from nightjar.flows.pages.summary import as_fields
+        from nightjar.flows.reports import RolledBack
+
+        emit(RolledBack(**as_fields(listed_publication(then, changed)), dry_run=dry_run))
     elif dry_run:
         tell(f"publication {then.number} would be shown again. {told(changed, then, would=True)}")
     else:
@@ -125,7 +128,7 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
         after = change(request.storage, request.output, request.run_id)
     changed = visibility.changes(before, after)
     if as_json:
-        out.print_json(data={**as_data(after), "changes": said(changed)})
+        emit(listed_publication(after, changed))
     else:
         tell(f"publication {after.number}: {after.note}. {told(changed, after)}")
     _show(request)
@@ -151,6 +154,7 @@ def tables(job: JobArgument, as_json: JsonOption = False) -> None:
     for when one of them could not.
     """
     from nightjar.flows.pages.advice import check_tables
+    from nightjar.flows.reports import TableShown
     from nightjar.inference.output import publications as publish
     from nightjar.inference.run.publishing import commit_tables
     from nightjar.inference.run.request import make_request
@@ -159,30 +163,28 @@ def tables(job: JobArgument, as_json: JsonOption = False) -> None:
         request = make_request(job, scores=False)
         check_tables(request, commit_tables(request))
         number = publish.newest(request.storage, request.output).number
-    found = [{"kind": table.kind, "uri": table.uri, "publication": number} for table in request.job.output.tables]
+    found = [TableShown(table.kind, table.uri, number) for table in request.job.output.tables]
     if as_json:
-        out.print_json(data=found)
+        emit(found)
     elif not found:
         tell("the job has no output.tables")
     for table in () if as_json else found:
-        tell(f"{table['uri']} shows publication {number}")
+        tell(f"{table.uri} shows publication {number}")
 
 
-def as_data(snapshot: Snapshot) -> dict[str, Any]:
-    """A snapshot for machines."""
-    return {
-        "publication": snapshot.number,
-        "at": snapshot.at,
-        "made_by": asdict(snapshot.origin),
-        "note": snapshot.note,
-        "latest": snapshot.latest(),
-        "runs": {run: entry.revision for run, entry in sorted(snapshot.runs.items())},
-    }
+def listed_publication(snapshot: Snapshot, changed: tuple[Change, ...]) -> PublicationListed:
+    """A snapshot and what it changed, for machines."""
+    from nightjar.flows.reports import PublicationListed
 
-
-def said(changed: Iterable[Change]) -> list[dict[str, Any]]:
-    """Changes for machines."""
-    return [asdict(each) for each in changed]
+    return PublicationListed(
+        publication=snapshot.number,
+        at=snapshot.at,
+        made_by=snapshot.origin,
+        note=snapshot.note,
+        latest=snapshot.latest(),
+        runs={run: entry.revision for run, entry in sorted(snapshot.runs.items())},
+        changes=changed,
+    )
 
 
 def told(changed: tuple[Change, ...], after: Snapshot, *, would: bool = False) -> str:

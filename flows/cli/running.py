@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,11 +21,12 @@ from nightjar.flows.cli.options import (
     RunOption,
     VerboseOption,
     as_json_too,
+    aside,
+    emit,
     named_run,
     out,
     tell,
 )
-from nightjar.flows.reports import as_data
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
@@ -92,9 +92,10 @@ def _launch(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) 
     from nightjar.flows.api import launched
     from nightjar.flows.pages import summary
 
-    done, total_s = launched(request, ray, out, verbose=verbose, quiet=as_json)
+    with aside(as_json):
+        done, total_s = launched(request, ray, out, verbose=verbose, quiet=as_json)
     if as_json:
-        print(json.dumps(as_data(summary.run_result(done, total_s))))
+        emit(summary.run_result(done, total_s), one_line=True)
     else:
         tell(summary.as_text(done, total_s))
 
@@ -126,7 +127,7 @@ def plan(
         made = steps.plan(request, found)
         measured = measure_shard(request, found, made.plan) if measure else None
     planned = summary.planned(request, found, made, measured)
-    out.print_json(data=planned) if as_json else tell(summary.plan_text(planned))
+    emit(planned) if as_json else tell(summary.plan_text(planned))
 
 
 def check(
@@ -151,9 +152,10 @@ def check(
         check_request(request)
         from nightjar.flows.cli import checking
 
-        said = checking.examine(request, ray, verbose)
+        with aside(as_json):
+            said = checking.examine(request, ray, verbose)
     if as_json:
-        out.print_json(data=said)
+        emit(said)
         return
     for part in checking.as_text(said):
         tell(part) if isinstance(part, str) else out.print(part)

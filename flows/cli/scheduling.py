@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -17,10 +15,10 @@ from nightjar.flows.cli.options import (
     RayOption,
     VerboseOption,
     as_json_too,
+    emit,
     out,
     tell,
 )
-from nightjar.flows.reports import as_data
 
 
 def deploy(
@@ -40,7 +38,7 @@ def deploy(
         url = require_api()
         done = make(folder, pool, ray)
     if as_json:
-        out.print_json(data=[asdict(each) for each in done])
+        emit(done)
         return
     for each in done:
         tell(f"{each.what:<8} nightly/{each.name}: {each.schedule}")
@@ -81,7 +79,7 @@ def backfill(
     with as_json_too(as_json, {}):
         nights = api.nights(job, first, last, parallel, ray, out, verbose=verbose, quiet=as_json)
     if as_json:
-        print(json.dumps(as_data(nights)))
+        emit(nights, one_line=True)
     else:
         from nightjar.flows.cli import tables
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from nightjar.flows.pages.escaping import line, visible
-from nightjar.flows.pages.wording import duration
+from nightjar.flows.pages.wording import cells, duration
 from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, Listed
+from nightjar.inference.run.report import Incident, ShardLine
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import Metric, RunLine
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _RUNS = 5
 
-_SHARDS = ("input", "status", "failed attempts", "rows", "quarantined", "seconds", "shard")
+_SHARDS = ("input", "status", "failed_attempts", "rows", "quarantined", "seconds", "shard")
 """Of what a report says of a shard. Why it failed is among the incidents."""
 
 
@@ -51,17 +52,18 @@ def _metric(metric: Metric | None) -> str:
     return f"{metric.name} {metric.value:.4g}" if isinstance(metric.value, float) else f"{metric.name} {metric.value}"
 
 
-def shards(found: Sequence[dict[str, Any]], total: int) -> Table:
+def shards(found: Sequence[ShardLine], total: int) -> Table:
     """A run's shards, of `total`, without the figures that are 0 for all of them; 80 columns hold it."""
     of = f"{len(found):,} of {total:,}" if len(found) < total else f"all {total:,}"
-    said = [name for name in _SHARDS if any(row[name] for row in found)]
+    rows = [cells(each) for each in found]
+    said = [name for name in _SHARDS if any(row[name] for row in rows)]
     table = _table(f"Shards ({of}): without result first, then retried, then slowest", [])
     for name in said:
         # A name and an id may take two lines, but are all there: `nightjar retry --shard` wants the whole id.
-        table.add_column(name.replace(" ", "\n"), overflow="fold", no_wrap=name not in ("input", "shard"))
-    for row in found:
-        cells = (row[name] for name in said)
-        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else visible(str(cell))) for cell in cells))
+        table.add_column(name.replace("_", "\n"), overflow="fold", no_wrap=name not in ("input", "shard"))
+    for row in rows:
+        shown = (row[name] for name in said)
+        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else visible(str(cell))) for cell in shown))
     return table
 
 
@@ -75,24 +77,24 @@ def sample_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     return table
 
 
-def printed(found: Sequence[dict[str, Any]]) -> str:
+def printed(found: Sequence[ShardLine]) -> str:
     """What was printed last in the shards of a report that have no result; empty where nothing was."""
-    said = [(row["shard"], row["printed last"]) for row in found if row["printed last"]]
+    said = [(each.shard, each.printed_last) for each in found if each.printed_last]
     lines = [f"  shard {shard}\n" + "\n".join(f"    {line(each)}" for each in last) for shard, last in said]
     return "\n".join(["Printed last, in shards without result", *lines]) if lines else ""
 
 
-def incidents(found: Sequence[dict[str, Any]], limit: int) -> str:
+def incidents(found: Sequence[Incident], limit: int) -> str:
     """What went wrong in a run, in lines that can be copied. limit: so many, at most, were asked for."""
     first = f" (the first {limit:,}; --lines shows more)" if len(found) >= limit else ""
     return "\n".join([f"Failed attempts and quarantined rows{first}", *(_incident(each) for each in found)])
 
 
-def _incident(said: dict[str, Any]) -> str:
+def _incident(said: Incident) -> str:
     # A shard of an earlier plan has no file, an attempt no row.
-    places = (said["file"], f"row {said['row']}" if said["row"] != "" else "", f"shard {said['shard']}")
-    lines = [f"  {line(said['cause'])}: {line(said['message'])}"]
-    told = {"where": ", ".join(filter(None, places)), "then": said["what was done"], "again": said["replay"]}
+    places = (said.file, f"row {said.row}" if said.row is not None else "", f"shard {said.shard}")
+    lines = [f"  {line(said.cause)}: {line(said.message)}"]
+    told = {"where": ", ".join(filter(None, places)), "then": said.what_was_done, "again": said.replay}
     lines += [f"    {name:<8} {line(text)}" for name, text in told.items() if text]
     return "\n".join(lines)
 

@@ -30,7 +30,7 @@ from prefect.runtime import flow_run
 
 from nightjar.flows.pages.advice import aftermath, remedies
 from nightjar.flows.pages.escaping import code, markdown
-from nightjar.flows.pages.wording import describe, evaluation_lines
+from nightjar.flows.pages.wording import cells, describe, evaluation_lines
 from nightjar.flows.pages.wording import notes as left_to_do
 from nightjar.inference.errors import (
     GateFailed,
@@ -47,7 +47,9 @@ from nightjar.inference.records import Event
 from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.report import (
     MAX_LINES,
+    Incident,
     RunReport,
+    ShardLine,
     follow,
     printed_last,
     remarks_of,
@@ -270,8 +272,8 @@ def _replays(request: RunRequest) -> list[str]:
         found = RunReport(request, newest.number).replays(_REPLAYS) if newest is not None else []
     except StorageError:
         return []  # the step itself, or the next, says it where it matters
-    said = (f"{row['cause']}: {row['message']} (row {row['row']} of {row['file']})" for row in found)
-    lines = [f"- {_cell(about)}; {code(row['replay'])}" for about, row in zip(said, found, strict=True)]
+    said = (f"{each.cause}: {each.message} (row {each.row} of {each.file})" for each in found)
+    lines = [f"- {_cell(about)}; {code(each.replay)}" for about, each in zip(said, found, strict=True)]
     return ["", "Rows that could not be scored, the first of them:", "", *lines] if lines else []
 
 
@@ -284,7 +286,7 @@ def _where(error: NightjarError) -> list[str]:
 
 def _shard_tables(request: RunRequest, revision: int) -> dict[str, Send]:
     report = RunReport(request, revision)
-    shards, incidents = report.shards(), report.incidents()
+    shards, incidents = ([_headed(each) for each in lines] for lines in (report.shards(), report.incidents()))
     total = len(report.plan)
     shown = f"All {total:,} shards" if len(shards) == total else f"{len(shards):,} of {total:,} shards"
     more = f" (the first {MAX_LINES})" if len(incidents) == MAX_LINES else ""
@@ -302,6 +304,11 @@ def _shard_tables(request: RunRequest, revision: int) -> dict[str, Send]:
             "none is an empty table",
         ),
     }
+
+
+def _headed(record: ShardLine | Incident) -> dict[str, Any]:
+    """A line of a table, with headings for people."""
+    return {name.replace("_", " "): value for name, value in cells(record).items()}
 
 
 def _gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str, Send]:
@@ -377,7 +384,7 @@ def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, list):
+    if isinstance(value, tuple):
         text = " ⏎ ".join(value)  # of what was printed, the end says most
         return markdown(text if len(text) <= _CELL else "…" + text[-_CELL:])
     if not isinstance(value, str):

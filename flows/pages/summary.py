@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,18 @@ from nightjar.flows.pages.advice import (
 )
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import describe, duration, evaluation_lines, notes, rows_known
-from nightjar.flows.reports import EngineFigures, Explained, FailedShard, RunResult, RunStatus, Seconds
+from nightjar.flows.reports import (
+    EngineFigures,
+    Estimate,
+    Explained,
+    FailedShard,
+    PlanReport,
+    RunListed,
+    RunResult,
+    RunShown,
+    RunStatus,
+    Seconds,
+)
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted
@@ -39,7 +51,9 @@ from nightjar.inference.run.standing import RunLine, Standing, stands
 if TYPE_CHECKING:
     from nightjar.flows.outcome import Launched
     from nightjar.inference.input.discovery import Discovery
+    from nightjar.inference.input.plan import Plan
     from nightjar.inference.run.replay import Measured, Replayed, Values
+    from nightjar.inference.run.report import Incident, ShardLine
     from nightjar.inference.run.steps import Planned
 
 _FAILURES = 20
@@ -264,6 +278,11 @@ def explained(request: RunRequest, found: Standing) -> Explained:
     return Explained(**_explanation(request, found))
 
 
+def as_fields(record: Any) -> dict[str, Any]:
+    """A record's fields by name, one level deep: to make another record that has them, too."""
+    return {each.name: getattr(record, each.name) for each in fields(record)}
+
+
 def _explanation(request: RunRequest, found: Standing) -> dict[str, Any]:
     return {
         "state": found.state,
@@ -293,11 +312,15 @@ def status_text(found: RunStatus) -> str:
     return "\n".join([*lines, *command_lines(found)])
 
 
-def run_data(run: RunLine, why: Explained) -> dict[str, Any]:
-    """A line of `runs` for machines."""
-    found = asdict(run)
-    del found["standing"]
-    return {**found, **asdict(why)}
+def run_listed(run: RunLine, why: Explained) -> RunListed:
+    """A line of `runs`. why: as `explained`."""
+    of_line = {each.name for each in fields(RunListed)} - {each.name for each in fields(Explained)}
+    return RunListed(**{name: getattr(run, name) for name in of_line}, **as_fields(why))
+
+
+def run_shown(found: RunStatus, shards: Iterable[ShardLine], incidents: Iterable[Incident]) -> RunShown:
+    """A run, and the first of its shards and incidents."""
+    return RunShown(**as_fields(found), shards_shown=tuple(shards), incidents=tuple(incidents))
 
 
 def _never_text(found: RunStatus) -> list[str]:
@@ -322,11 +345,6 @@ def explained_lines(found: Explained) -> list[str]:
     return lines
 
 
-def in_snake_case(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of a report's table, whose headings are for people, for machines."""
-    return {heading.replace(" ", "_"): value for heading, value in line.items()}
-
-
 def reason_text(run_id: str, found: Explained) -> str:
     """Of one run in a list: how it stands, why, and what to do about it."""
     return "\n".join([f"{run_id}: {found.standing}", *explained_lines(found), *command_lines(found)])
@@ -347,43 +365,45 @@ def _values(kind: str, values: Values) -> list[str]:
     return [f"  {kind:<6} {line(name):<{min(wide, _NAME_CHARS)}}  {line(value)}" for name, value in values]
 
 
-def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: Measured | None) -> dict[str, Any]:
+def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: Measured | None) -> PlanReport:
     """What would be scored."""
     plan, state = made.plan, made.state
     done = len(set(plan.ids()) & state.committed) if state else 0
     sizes = [shard.rows for shard in plan.shards()]
     known = [rows for rows in sizes if rows >= 0]
-    found: dict[str, Any] = {
-        "job": request.job.name,
-        "run_id": request.run_id,
-        "files": discovery.files.num_rows,
-        "unreadable_files": discovery.unreadable,
-        "unread": discovery.unread,
-        "rows": plan.rows,
-        "uncounted_files": discovery.uncounted,
-        "shards": len(plan),
-        "committed": done,
-        "to_score": len(plan) - done,
-        "rows_per_shard": [min(known, default=0), max(known, default=0)],
-        "columns": len(discovery.schema),
-        "again": list(made.again),
-    }
-    if measured is not None:
-        actors = request.job.resources.max_actors
-        # Where rows are not counted, each shard is taken to have as many as the one that was measured.
-        rows = measured.rows * len(plan) if plan.uncounted else plan.rows
-        left = rows * (len(plan) - done) / max(1, len(plan))
-        found["measured"] = {
-            "shard": measured.shard,
-            "rows": measured.rows,
-            "load_s": round(measured.load_s, 3),
-            "score_s": round(measured.score_s, 3),
-            "rows_per_s": round(measured.rows / max(1e-9, measured.score_s)),
-            "start_s": START_S,
-            "estimate_s": round(_estimate_s(measured, left, actors), 1),
-            "actors": actors,
-        }
-    return found
+    return PlanReport(
+        job=request.job.name,
+        run_id=request.run_id,
+        files=discovery.files.num_rows,
+        unreadable_files=discovery.unreadable,
+        unread=discovery.unread,
+        rows=plan.rows,
+        uncounted_files=discovery.uncounted,
+        shards=len(plan),
+        committed=done,
+        to_score=len(plan) - done,
+        rows_per_shard=(min(known, default=0), max(known, default=0)),
+        columns=len(discovery.schema),
+        again=made.again,
+        measured=_estimate(request, plan, done, measured) if measured else None,
+    )
+
+
+def _estimate(request: RunRequest, plan: Plan, done: int, measured: Measured) -> Estimate:
+    actors = request.job.resources.max_actors
+    # Where rows are not counted, each shard is taken to have as many as the one that was measured.
+    rows = measured.rows * len(plan) if plan.uncounted else plan.rows
+    left = rows * (len(plan) - done) / max(1, len(plan))
+    return Estimate(
+        shard=measured.shard,
+        rows=measured.rows,
+        load_s=round(measured.load_s, 3),
+        score_s=round(measured.score_s, 3),
+        rows_per_s=round(measured.rows / max(1e-9, measured.score_s)),
+        start_s=START_S,
+        estimate_s=round(_estimate_s(measured, left, actors), 1),
+        actors=actors,
+    )
 
 
 def _estimate_s(measured: Measured, rows: float, actors: int) -> float:
@@ -391,25 +411,24 @@ def _estimate_s(measured: Measured, rows: float, actors: int) -> float:
     return START_S + 2 * measured.load_s + rows / max(1, measured.rows) * measured.score_s / actors if rows else START_S
 
 
-def plan_text(found: dict[str, Any]) -> str:
+def plan_text(found: PlanReport) -> str:
     """`planned` for people."""
-    low, high = found["rows_per_shard"]
+    low, high = found.rows_per_shard
     shares = f", {low:,} to {high:,} rows a shard" if high else ""
     lines = [
-        f"{found['job']} {found['run_id']}: {found['to_score']:,} of {found['shards']:,} shards to score, "
-        f"{rows_known(found['rows'], found['uncounted_files'])} in {found['files']:,} files{shares}"
+        f"{found.job} {found.run_id}: {found.to_score:,} of {found.shards:,} shards to score, "
+        f"{rows_known(found.rows, found.uncounted_files)} in {found.files:,} files{shares}"
     ]
-    lines += [f"  again      {why}" for why in found["again"]]
-    if found["unread"]:
-        lines.append(f"  note       {line(found['unread'])}")
-    if "measured" in found:
-        m = found["measured"]
+    lines += [f"  again      {why}" for why in found.again]
+    if found.unread:
+        lines.append(f"  note       {line(found.unread)}")
+    if m := found.measured:
         lines.append(
-            f"  measured   {m['rows']:,} rows in {duration(m['score_s'])} ({m['rows_per_s']:,} rows/s), model "
-            f"loaded in {duration(m['load_s'])}: about {duration(m['estimate_s'])} with {m['actors']} actors"
+            f"  measured   {m.rows:,} rows in {duration(m.score_s)} ({m.rows_per_s:,} rows/s), model "
+            f"loaded in {duration(m.load_s)}: about {duration(m.estimate_s)} with {m.actors} actors"
         )
         lines.append(
-            f"             counted: {duration(m['start_s'])} to start (typical), loading the model twice (preflight, "
+            f"             counted: {duration(m.start_s)} to start (typical), loading the model twice (preflight, "
             "actors), reading, scoring; not counted: writing, the audit"
         )
     return "\n".join(lines)

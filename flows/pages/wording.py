@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from nightjar.inference.ledger.progress import Progress
@@ -10,11 +11,21 @@ from nightjar.inference.ledger.remarks import FEW_CUTS
 from nightjar.inference.messages import counted
 
 if TYPE_CHECKING:
+    from nightjar.inference.run.report import Incident, ShardLine
     from nightjar.inference.run.steps import Publication
 
 
+_NOT_KNOWN = {"rows": "unknown"}
+"""What a cell says where nothing is known; others are empty."""
+
 _QUIET_S = 120.0
 """No shard done for so long is worth a word."""
+
+
+def cells(record: ShardLine | Incident) -> dict[str, Any]:
+    """What a table says of a record, by field."""
+    values = {each.name: getattr(record, each.name) for each in fields(record)}
+    return {name: _NOT_KNOWN.get(name, "") if value is None else value for name, value in values.items()}
 
 
 def describe(progress: Progress, *, running: bool = False) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +47,45 @@ def follow(storage: Storage, run_uri: str) -> Iterator[Progress | None]:
         yield progress if progress.shards else None
 
 
+@dataclass(frozen=True, slots=True)
+class ShardLine:
+    """What a person wants to know of a shard; what they look for comes first. rows: None if its file was not read.
+
+    status: committed or missing. why: the last attempt's message, of one without a result. quarantined: rows.
+    retries_in_place: faults of the storage that were overcome. printed_last: of one without a result.
+    """
+
+    input: str
+    status: str
+    failed_attempts: int
+    why: str
+    rows: int | None
+    quarantined: int
+    retries_in_place: int
+    seconds: float | None
+    worker: str
+    shard: str
+    printed_last: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A failed attempt (the `attempt`-th), or a row in the quarantine (None), and what was done about it.
+
+    cause: a word for counting. replay: the command that scores the row again, if it is one row. file: empty if it is
+    not known. row: its index in the file, if it is known.
+    """
+
+    cause: str
+    what_was_done: str
+    message: str
+    replay: str
+    file: str
+    row: int | None
+    attempt: int | None
+    shard: str
+
+
 class RunReport:
     """One revision, read back for people."""
 
@@ -69,7 +109,7 @@ class RunReport:
         lost = {shard: said for shard, said in self.state.failures.items() if shard in planned - committed}
         return said_last(self.storage, self.uri, lost)
 
-    def shards(self, limit: int = MAX_LINES) -> list[dict[str, Any]]:
+    def shards(self, limit: int = MAX_LINES) -> list[ShardLine]:
         """The shards a person wants to see: without result first, then those that failed before, then the slowest."""
         failures = {shard: len(found) for shard, found in self.state.failures.items()}
         table = self.outcomes
@@ -80,24 +120,24 @@ class RunReport:
         )
         return [self._shard(line) for line in lines(table.take(order.slice(0, limit)))]
 
-    def _shard(self, line: dict[str, Any]) -> dict[str, Any]:
+    def _shard(self, line: dict[str, Any]) -> ShardLine:
         failures = self.state.failures.get(line["shard"], [])
-        # What a person looks for comes first: further columns need scrolling.
-        return {
-            "input": shard_of_line(line).label,
-            "status": line["status"],
-            "failed attempts": len(failures),
-            "why": failures[-1].message if failures and line["status"] == "missing" else "",
-            "rows": next((rows for rows in (line["rows"], line["rows_in"] or -1) if rows >= 0), "unknown"),
-            "quarantined": line["rows_quarantined"] or 0,
-            "retries in place": line["retries"] or 0,
-            "seconds": round(line["seconds"], 2) if line["seconds"] is not None else "",
-            "worker": line["worker"] or "",
-            "shard": line["shard"],
-            "printed last": self._printed.get(line["shard"], []) if line["status"] == "missing" else [],
-        }
+        missing = line["status"] == "missing"
+        return ShardLine(
+            input=shard_of_line(line).label,
+            status=line["status"],
+            failed_attempts=len(failures),
+            why=failures[-1].message if failures and missing else "",
+            rows=next((rows for rows in (line["rows"], line["rows_in"] or -1) if rows >= 0), None),
+            quarantined=line["rows_quarantined"] or 0,
+            retries_in_place=line["retries"] or 0,
+            seconds=round(line["seconds"], 2) if line["seconds"] is not None else None,
+            worker=line["worker"] or "",
+            shard=line["shard"],
+            printed_last=tuple(self._printed.get(line["shard"], ())) if missing else (),
+        )
 
-    def incidents(self, limit: int = MAX_LINES) -> list[dict[str, Any]]:
+    def incidents(self, limit: int = MAX_LINES) -> list[Incident]:
         """Failed attempts, and quarantined rows, with what was done about them; at most `limit`.
 
         However many attempts failed, a third of the lines is there for rows.
@@ -107,19 +147,19 @@ class RunReport:
         rows = list(self._quarantined(max(limit - len(attempts), limit // 3)))
         return attempts[: limit - len(rows)] + rows
 
-    def replays(self, limit: int) -> list[dict[str, Any]]:
+    def replays(self, limit: int) -> list[Incident]:
         """The first incidents of rows that have no result, each with the command that scores it again."""
         without = (said for shard, said in self.state.failures.items() if shard not in self.state.committed)
         attempts = map(self._incident, itertools.chain.from_iterable(without))
-        found: dict[str, dict[str, Any]] = {}  # every attempt at a row has the same command
+        found: dict[str, Incident] = {}  # every attempt at a row has the same command
         for incident in itertools.chain(attempts, self._quarantined(limit)):
-            if incident["replay"]:
-                found.setdefault(incident["replay"], incident)
+            if incident.replay:
+                found.setdefault(incident.replay, incident)
             if len(found) == limit:
                 break
         return list(found.values())
 
-    def _incident(self, failed: Failed) -> dict[str, Any]:
+    def _incident(self, failed: Failed) -> Incident:
         if failed.shard in self.state.committed:
             done = "tried again, committed"
         elif failed.shard in self.state.splits:
@@ -128,16 +168,16 @@ class RunReport:
             done = "planned anew: its file, the model or the job changed since"
         else:
             done = "no result: repeat the command once it is mended"
-        return {
-            "cause": failed.cause,
-            "what was done": done,
-            "message": failed.message,
-            "replay": self._replay(failed),
-            "file": failed.uri or self._file(failed.shard),
-            "row": failed.row if failed.row >= 0 else "",
-            "attempt": failed.attempt,
-            "shard": failed.shard,
-        }
+        return Incident(
+            cause=failed.cause,
+            what_was_done=done,
+            message=failed.message,
+            replay=self._replay(failed),
+            file=failed.uri or self._file(failed.shard),
+            row=failed.row if failed.row >= 0 else None,
+            attempt=failed.attempt,
+            shard=failed.shard,
+        )
 
     def _replay(self, failed: Failed) -> str:
         """The command that scores the row again at which an attempt failed, if one row is known and the plan has it."""
@@ -156,7 +196,7 @@ class RunReport:
         found = self.plan.shard(shard)
         return found.pieces[0].uri if found else ""
 
-    def _quarantined(self, limit: int) -> Iterator[dict[str, Any]]:
+    def _quarantined(self, limit: int) -> Iterator[Incident]:
         """Quarantined rows, read from a bounded number of parts. One that cannot be read is a line, too."""
         for name in part_names(self.outcomes, "quarantine")[:_PARTS_READ]:
             shard = name.rsplit("/", 1)[-1].split("-", 1)[0]
@@ -165,28 +205,28 @@ class RunReport:
             except (StorageError, OSError, pa.ArrowException) as error:
                 # What refuses or is away says nothing of the part; what is read and no Parquet is damaged.
                 away = isinstance(error, StorageError) and not isinstance(error, Missing)
-                yield {
-                    "cause": "not read" if away else "damaged part",
-                    "what was done": "" if away else self._mended,
-                    "message": f"{join(self.uri, name)}: cannot be read: {clip(str(error))}",
-                    "replay": "",
-                    "file": self._file(shard),
-                    "row": "",
-                    "attempt": "",
-                    "shard": shard,
-                }
+                yield Incident(
+                    cause="not read" if away else "damaged part",
+                    what_was_done="" if away else self._mended,
+                    message=f"{join(self.uri, name)}: cannot be read: {clip(str(error))}",
+                    replay="",
+                    file=self._file(shard),
+                    row=None,
+                    attempt=None,
+                    shard=shard,
+                )
                 continue
             for row in rows.to_pylist():
-                yield {
-                    "cause": row["error"],
-                    "what was done": "quarantined",
-                    "message": row["message"],
-                    "replay": row["replay"],
-                    "file": row["_file"],
-                    "row": row["_row"],
-                    "attempt": "",
-                    "shard": shard,
-                }
+                yield Incident(
+                    cause=row["error"],
+                    what_was_done="quarantined",
+                    message=row["message"],
+                    replay=row["replay"],
+                    file=row["_file"],
+                    row=row["_row"],
+                    attempt=None,
+                    shard=shard,
+                )
             limit -= rows.num_rows
             if limit <= 0:
                 return

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support import Lake, command, leaves_nothing, nightjar, wait_until
+from support import Lake, command, conforms, leaves_nothing, nightjar, wait_until
 
 pytestmark = pytest.mark.flow
 
@@ -75,7 +75,9 @@ def test_nights_in_parallel_and_a_failing_one(tmp_path: Path, api_env: dict[str,
 def test_only_nights_of_the_schedule(tmp_path: Path, api_env: dict[str, str]) -> None:
     lake = dated(tmp_path, name="nights-weekly", schedule={"cron": "0 2 * * MON"})
     done = command("backfill", lake.job_path, "--from", FIRST, "--to", LAST, "--json", env=api_env, timeout_s=240)
-    assert [night["date"] for night in json.loads(done.stdout)] == ["2026-11-02"]
+    found = json.loads(done.stdout)
+    conforms(found, "backfill")
+    assert [night["date"] for night in found] == ["2026-11-02"]
 
 
 @pytest.mark.parametrize(

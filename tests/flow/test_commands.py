@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,7 @@ from nightjar.flows.cli import tables
 from nightjar.flows.pages import summary
 from nightjar.flows.prefect_api.server import go_past_proxies
 from nightjar.inference.run.replay import Replayed
+from nightjar.inference.run.report import Incident, ShardLine
 from service import client, own_server
 from support import Lake, command, nightjar
 
@@ -192,30 +194,35 @@ def test_retry_of_a_limited_run_stays_limited(tmp_path: Path, api_env: dict[str,
     assert lake.snapshot().number == 0
 
 
-SHARD = {
-    "input": "[bold]part-000001-of-000128.snappy.parquet[0:2]",
-    "status": "committed",
-    "failed attempts": 2,
-    "rows": 1_000_000,
-    "quarantined": 12,
-    "seconds": 7200.25,
-    "shard": "e9ad4ee0febefa28cc86",
-}
-INCIDENT = {
-    "cause": "E[/x]",
-    "what was done": ":key:",
-    "message": "list[int] [bold]\nin two lines",
-    "file": "[/data/x]",
-    "row": 1,
-    "shard": "s",
-    "replay": f"nightjar replay {'job' * 60}.yaml",
-}
+SHARD = ShardLine(
+    input="[bold]part-000001-of-000128.snappy.parquet[0:2]",
+    status="committed",
+    failed_attempts=2,
+    why="",
+    rows=1_000_000,
+    quarantined=12,
+    retries_in_place=0,
+    seconds=7200.25,
+    worker="",
+    shard="e9ad4ee0febefa28cc86",
+    printed_last=(),
+)
+INCIDENT = Incident(
+    cause="E[/x]",
+    what_was_done=":key:",
+    message="list[int] [bold]\nin two lines",
+    file="[/data/x]",
+    row=1,
+    attempt=None,
+    shard="s",
+    replay=f"nightjar replay {'job' * 60}.yaml",
+)
 
 
 def test_a_list_of_shards_fits_a_small_terminal() -> None:
     """80 columns: the name and the id take several lines, figures one, nothing is cut; brackets are no markup."""
     console = Console(width=80, file=io.StringIO())
-    console.print(tables.shards([SHARD, {**SHARD, "status": "missing", "rows": "unknown"}], 1000))
+    console.print(tables.shards([SHARD, replace(SHARD, status="missing", rows=None)], 1000))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "Shards (2 of 1,000)" in shown
     assert re.search(r"committed +2 +1,000,000 +12 +7200\.25 +e9ad", shown)
@@ -226,7 +233,7 @@ def test_a_list_of_shards_fits_a_small_terminal() -> None:
 
 def test_a_list_of_shards_leaves_out_what_is_said_of_none() -> None:
     console = Console(width=80, file=io.StringIO())
-    console.print(tables.shards([{**SHARD, "input": "a.parquet[0:1]", "quarantined": 0, "seconds": 2.5}], 1))
+    console.print(tables.shards([replace(SHARD, input="a.parquet[0:1]", quarantined=0, seconds=2.5)], 1))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "quarantined" not in shown
     assert re.search(r"a\.parquet\[0:1\] +committed +2 +1,000,000 +2\.5 +e9ad4ee0febefa28cc86 *\n", shown)
@@ -239,9 +246,9 @@ def test_what_went_wrong_is_said_in_lines_that_can_be_copied() -> None:
         "  E[/x]: list[int] [bold] in two lines",
         "    where    [/data/x], row 1, shard s",
         "    then     :key:",
-        f"    again    {INCIDENT['replay']}",
+        f"    again    {INCIDENT.replay}",
     ]
-    bare = {**INCIDENT, "file": "", "row": "", "replay": "", "what was done": ""}
+    bare = replace(INCIDENT, file="", row=None, replay="", what_was_done="")
     assert tables.incidents([bare], 1).splitlines()[0].endswith("(the first 1; --lines shows more)")
     assert tables.incidents([bare], 1).splitlines()[2:] == ["    where    shard s"]
 

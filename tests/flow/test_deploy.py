@@ -10,7 +10,7 @@ import pytest
 from prefect.client.schemas.actions import DeploymentUpdate
 
 from service import client, deployments
-from support import Lake, command
+from support import Lake, command, conforms
 
 pytestmark = pytest.mark.flow
 
@@ -33,7 +33,9 @@ def jobs(tmp_path: Path, api_env: dict[str, str]) -> Path:
 def deploy(folder: Path, env: dict[str, str]) -> list[dict[str, Any]]:
     done = command("deploy", folder, "--pool", "tests", "--json", env=env)
     assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout))
+    found = json.loads(done.stdout)
+    conforms(found, "deploy")
+    return list(found)
 
 
 def test_one_deployment_per_job_file(jobs: Path, api_env: dict[str, str]) -> None:

@@ -30,6 +30,7 @@ from nightjar.flows.pages.escaping import (
 )
 from nightjar.flows.serving.deploy import as_deployment
 from nightjar.inference.job.file import parse_job
+from nightjar.inference.run.report import Incident, ShardLine
 from service import client
 from support import Lake, command
 
@@ -121,10 +122,10 @@ def test_the_terminal_shows_controls_and_keeps_its_own_colours() -> None:
     console = Terminal(file=io.StringIO(), force_terminal=True, width=200)
     console.print(f"file {TITLE}", style="bold red", highlight=False, markup=False)
     console.print_json(data={"file": TITLE, "c1": CLEAR})
-    said = ("cause", "what was done", "message", "file", "row", "shard", "replay")
-    console.print(tables.incidents([dict.fromkeys(said, f"{TITLE}{CLEAR}")], 20), highlight=False, markup=False)
-    cells = dict.fromkeys(("input", "status", "failed attempts", "rows", "quarantined", "seconds", "shard"), TITLE)
-    console.print(tables.shards([cells], 1))
+    bad = f"{TITLE}{CLEAR}"
+    incident = Incident(cause=bad, what_was_done=bad, message=bad, replay=bad, file=bad, row=1, attempt=1, shard=bad)
+    console.print(tables.incidents([incident], 20), highlight=False, markup=False)
+    console.print(tables.shards([ShardLine(TITLE, TITLE, 1, TITLE, 1, 1, 1, 1.0, TITLE, TITLE, (TITLE,))], 1))
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[1;31m" in written
     assert r"\x1b]0;owned\x07" in written

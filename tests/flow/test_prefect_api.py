@@ -59,7 +59,7 @@ from nightjar.inference.errors import (
     Transient,
 )
 from service import client, free_port, own_server, prefect_server
-from support import Lake, command, wait_until
+from support import Lake, command, conforms, wait_until
 
 nightly = import_module("nightjar.flows.nightly")
 
@@ -246,6 +246,7 @@ def test_a_limit_that_is_missing_is_found_before_the_night(tmp_path: Path, api_e
 
 def _limit_by_doctor(lake: Lake, env: dict[str, str]) -> tuple[bool, str, str]:
     lines = json.loads(command("doctor", lake.job_path, "--json", env=env).stdout)
+    conforms(lines, "doctor")
     (found,) = [line for line in lines if line["what"] == "limit"]
     return found["ok"], found["found"], found["remedy"]
 

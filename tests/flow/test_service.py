@@ -174,7 +174,7 @@ def test_cancelling_stops_the_pool_and_the_next_run_resumes(services: Services) 
     committed = _receipts(lake)
     assert committed < 8, "it was cancelled in mid-run"
     found = summary.status(lake.request())
-    assert (found["standing"], found["cause"]) == ("stopped at score", CANCELLED)
+    assert (found.standing, found.cause) == ("stopped at score", CANCELLED)
     again = ended(services.api, start_run(services.api, deployment, date="2026-11-19"))
     assert again.state is not None
     assert again.state.is_completed(), again.state.message

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -78,7 +79,7 @@ def main(folder: str, count: int) -> None:
     shards = to_parquet(table, state)
     del table, state
     report = RunReport(request, 1)
-    tables = [json.dumps(report.shards()), json.dumps(report.incidents())]
+    tables = [json.dumps([asdict(line) for line in found]) for found in (report.shards(), report.incidents())]
     note("report")
     print(
         json.dumps(

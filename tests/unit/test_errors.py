@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from prefect.states import Failed as FailedState
 
-from nightjar.flows import nightly
+from nightjar.flows.nightly import _worth_repeating, score_task
 from nightjar.inference import errors
 from nightjar.inference.errors import (
     AuditFailed,
@@ -75,7 +75,7 @@ def test_the_tree_shows_every_class_and_marks_what_is_worth_repeating() -> None:
 )
 def test_the_flow_repeats_a_step_only_for_what_is_worth_repeating(error: Exception, again: bool) -> None:
     state = FailedState(data=error)
-    assert nightly._worth_repeating(nightly.score_task, None, state) is again  # type: ignore[arg-type]
+    assert _worth_repeating(score_task, None, state) is again  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -243,10 +243,10 @@ def test_an_estimate_counts_the_start_and_says_what_it_counts(lake: Lake) -> Non
     found = run.discover(request)
     made = run.plan(request, found)
     planned = summary.planned(request, found, made, Measured("s", 100, 3.0, 1.0))
-    assert planned["measured"]["estimate_s"] == summary.START_S + 2 * 3.0 + 10.0
+    assert planned.measured.estimate_s == summary.START_S + 2 * 3.0 + 10.0
     *_, estimate, counted = summary.plan_text(planned).splitlines()
     assert estimate.endswith("model loaded in 3.0 s: about 36 s with 1 actors")
     assert counted.strip().startswith("counted: 20 s to start (typical), loading the model twice")
     finished = replace(made, state=State(committed=set(made.plan.ids())))
     done = summary.planned(request, found, finished, Measured("s", 100, 3.0, 1.0))
-    assert done["measured"]["estimate_s"] == summary.START_S
+    assert done.measured.estimate_s == summary.START_S

@@ -45,7 +45,7 @@ from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
-from support import Lake, wait_until
+from support import Lake, conforms, wait_until
 
 WORKER = """
 import os, sys, time
@@ -376,6 +376,7 @@ def test_the_command_prints_who_said_what_when(failed: tuple[Lake, str], capsys:
         "stream": "err",
         "text": "\x1b[2Jlast words",
     }
+    conforms(json.loads(line), "logs")
 
 
 def test_the_command_names_its_run_as_others_do(failed: tuple[Lake, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -407,8 +408,8 @@ def test_a_failed_shard_has_its_last_lines_beside_it(failed: tuple[Lake, str]) -
     lake, shard = failed
     request = lake.request()
     [first, *others] = RunReport(request, 1).shards()
-    assert (first["shard"], first["printed last"]) == (shard, ["\x1b[2Jlast words"])
-    assert not any(each["printed last"] for each in others)
+    assert (first.shard, first.printed_last) == (shard, ("\x1b[2Jlast words",))
+    assert not any(each.printed_last for each in others)
     assert tables.printed([first, *others]) == (
         f"Printed last, in shards without result\n  shard {shard}\n    \\x1b[2Jlast words"
     )
@@ -418,7 +419,7 @@ def test_a_failed_shard_has_its_last_lines_beside_it(failed: tuple[Lake, str]) -
     assert f"`nightjar logs {lake.job_path} {DATE}`" in page
     parts(str(lake.revision()))[0].write_text("damaged")
     parts(str(lake.revision()))[1].write_text("damaged")
-    assert RunReport(request, 1).shards()[0]["printed last"] == []
+    assert RunReport(request, 1).shards()[0].printed_last == ()
     assert _printed(request) == []
 
 

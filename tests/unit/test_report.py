@@ -115,7 +115,7 @@ def test_what_was_mended_is_lost_no_more(lake: Lake) -> None:
     with writing(lake) as writer:
         assert first not in plan_in(writer, lake).ids()
     assert set(lost(LakeStorage(), newest(lake))) == {second}
-    told = {line["shard"]: line["what was done"] for line in RunReport(lake.request(), 1).incidents()}
+    told = {line.shard: line.what_was_done for line in RunReport(lake.request(), 1).incidents()}
     assert told[first] == "planned anew: its file, the model or the job changed since"
     assert told[second] == "no result: repeat the command once it is mended"
 
@@ -126,20 +126,20 @@ def test_a_quarantine_that_cannot_be_read_is_a_line_of_the_table(lake: Lake, dam
     lake.ready()
     (part,) = (receipt.quarantine for receipt in scored(lake) if receipt.quarantine is not None)
     (line,) = RunReport(lake.request(), 1).incidents()
-    assert (line["row"], line["cause"]) == (BAD_ROW, "ValueError")
+    assert (line.row, line.cause) == (BAD_ROW, "ValueError")
     assert callable(damage)
     damage(lake.revision() / part.name)
     (line,) = RunReport(lake.request(), 1).incidents()
-    assert line["cause"] == "damaged part"
-    assert part.name in line["message"]
+    assert line.cause == "damaged part"
+    assert part.name in line.message
 
 
 def test_a_quarantine_that_is_away_or_refused_is_not_called_damaged(lake: Lake) -> None:
     scored(lake.ready())
     denied = FaultyStorage(LakeStorage(), [fail("open", "*/quarantine/*", None, Denied("quarantine: not yours"))])
     (line,) = RunReport(lake.request(storage=denied), 1).incidents()
-    assert (line["cause"], line["what was done"]) == ("not read", "")
-    assert "not yours" in line["message"]
+    assert (line.cause, line.what_was_done) == ("not read", "")
+    assert "not yours" in line.message
 
 
 def test_nobody_scores_again_what_is_damaged_once_it_is_published(lake: Lake) -> None:
@@ -149,7 +149,7 @@ def test_nobody_scores_again_what_is_damaged_once_it_is_published(lake: Lake) ->
         writer.append([{"t": "intent", "published": {}}])
     (lake.revision() / part.name).unlink()
     (line,) = RunReport(lake.request(), 1).incidents()
-    assert line["what was done"] == "published before it was damaged: restore it, or score the run anew with --fresh"
+    assert line.what_was_done == "published before it was damaged: restore it, or score the run anew with --fresh"
 
 
 def test_a_row_at_which_an_attempt_failed_has_its_replay_command(
@@ -166,14 +166,14 @@ def test_a_row_at_which_an_attempt_failed_has_its_replay_command(
         writer.append([encode(failed), encode(Failed(many, 1, "ProcessDied", "lost", died=True, row=3, rows=50))])
     first, second, row = RunReport(lake.request(), 1).incidents()
     run = f"nightjar replay {lake.job_path} 2026-11-19 --shard"
-    assert first["replay"] == f"{run} {one} --row 7"
-    assert second["replay"] == "", "one of fifty rows"
-    assert row["replay"].startswith(run)
+    assert first.replay == f"{run} {one} --row 7"
+    assert second.replay == "", "one of fifty rows"
+    assert row.replay.startswith(run)
     app(["show", str(lake.job_path), "2026-11-19"], standalone_mode=False)
     assert f"again    {run} {one} --row 7" in capsys.readouterr().out
     app(["show", str(lake.job_path), "--run-id", "2026-11-19", "--json"], standalone_mode=False)
     found = json.loads(capsys.readouterr().out)
-    assert found["incidents"][0]["replay"] == first["replay"]
+    assert found["incidents"][0]["replay"] == first.replay
     assert all(re.fullmatch("[a-z0-9_]+", key) for key in keys(found))
 
 

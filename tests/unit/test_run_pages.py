@@ -11,6 +11,7 @@ from nightjar.flows.pages.artifacts import (
     _COMMANDS,
     _bounded,
     _failure,
+    _headed,
     _summary,
 )
 from nightjar.inference.errors import JobError, QuarantineFull
@@ -43,7 +44,7 @@ def test_the_page_of_a_rejected_run_leads_to_check(lake: Lake) -> None:
 def test_a_quarantined_row_has_its_whole_command_in_the_table_and_on_the_page(far: Lake) -> None:
     """Of a run that is published and of one that lost too many rows: however long its path is."""
     request = far.request()
-    (line,) = _bounded(RunReport(request, 1).incidents())
+    (line,) = _bounded([_headed(each) for each in RunReport(request, 1).incidents()])
     assert len(line["replay"]) > 400
     assert line["replay"].startswith(f"nightjar replay {far.job_path} 2026-11-19 --shard ")
     assert line["replay"].endswith(f" --row {BAD_ROW}")
@@ -65,13 +66,13 @@ def tried(lake: Lake) -> None:
 
 def test_a_row_is_named_once_however_often_it_was_tried(lake: Lake) -> None:
     tried(lake.ready())
-    rows = [[row["row"] for row in RunReport(lake.request(), 1).replays(limit)] for limit in (1, 3)]
+    rows = [[each.row for each in RunReport(lake.request(), 1).replays(limit)] for limit in (1, 3)]
     assert rows == [[3], [3, 4]]
 
 
 def test_a_row_that_was_scored_in_the_end_has_nothing_to_replay(far: Lake) -> None:
     tried(far)
-    assert [row["row"] for row in RunReport(far.request(), 1).replays(3)] == [BAD_ROW]
+    assert [each.row for each in RunReport(far.request(), 1).replays(3)] == [BAD_ROW]
 
 
 def test_commands_of_a_table_are_bounded_and_none_is_cut() -> None:

@@ -1,0 +1,65 @@
+"""The JSON Schemas of what the commands print with `--json`, made from the records that they print.
+
+`python -m nightjar.flows.cli.schemas docs/json` writes them, one file a command.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+
+from nightjar.flows import reports
+from nightjar.flows.cli.doctor import Finding
+from nightjar.flows.outcome import Night
+from nightjar.flows.serving.deploy import Deployed
+
+REPORTS: dict[str, Any] = {
+    "run": reports.RunResult,
+    "retry": reports.RunResult,
+    "plan": reports.PlanReport,
+    "check": reports.CheckReport,
+    "status": reports.RunStatus,
+    "runs": list[reports.RunListed],
+    "show": reports.RunShown,
+    "files": reports.PublishedFiles,
+    "logs": reports.LogLine,
+    "publications": list[reports.PublicationListed],
+    "rollback": reports.RolledBack,
+    "unpublish": reports.PublicationListed,
+    "republish": reports.PublicationListed,
+    "tables": list[reports.TableShown],
+    "backfill": list[Night],
+    "deploy": list[Deployed],
+    "doctor": list[Finding],
+    "error": reports.Problem,
+}
+"""Command → what it prints with `--json`; of `logs` each line; `error`: what every command prints that fails."""
+
+
+class _Printed(GenerateJsonSchema):
+    """A record prints all its fields; only one that may be None may be left out."""
+
+    def field_is_required(self, field: Any, *_: Any, **__: Any) -> bool:
+        return bool(field["schema"].get("default", "") is not None)
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def default_schema(self, schema: Any) -> Any:
+        return self.generate_inner(schema["schema"])
+
+
+def schema(command: str) -> str:
+    """The JSON Schema of a command's output."""
+    made = TypeAdapter(REPORTS[command]).json_schema(mode="serialization", schema_generator=_Printed)
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **made}, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    for name in REPORTS:
+        Path(sys.argv[1], f"{name}.json").write_text(schema(name))

@@ -1,0 +1,131 @@
+"""`--json`: every command prints the JSON form of a record, in snake case, as the schema in docs/json/ says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from nightjar.flows.cli import schemas
+from nightjar.flows.cli.main import app, main
+from nightjar.flows.cli.options import emit
+from nightjar.flows.outcome import Launched, Outcome
+from nightjar.flows.pages.summary import run_result
+from nightjar.inference.errors import NightjarError
+from support import NIGHT, Lake, conforms
+
+DOCS = Path(__file__).parent.parent.parent / "docs" / "json"
+
+
+@pytest.mark.parametrize("command", schemas.REPORTS)
+def test_the_schema_in_the_docs_is_the_records(command: str) -> None:
+    """If not: `python -m nightjar.flows.cli.schemas docs/json`."""
+    assert (DOCS / f"{command}.json").read_text() == schemas.schema(command)
+
+
+def test_every_command_with_json_has_a_schema() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    with_json = {name for name, each in commands.items() if any("--json" in param.opts for param in each.params)}
+    assert with_json | {"error"} == set(schemas.REPORTS) == {path.stem for path in DOCS.iterdir()}
+
+
+@pytest.mark.parametrize("command", schemas.REPORTS)
+def test_keys_are_snake_case(command: str) -> None:
+    assert [key for key in keys(json.loads(schemas.schema(command))) if not re.fullmatch("[a-z][a-z_]*", key)] == []
+
+
+def keys(schema: Any) -> Iterator[str]:
+    """Every key of an object that the schema describes."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {}) if isinstance(schema.get("properties"), dict) else ()
+        for part in schema.values():
+            yield from keys(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from keys(part)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """Two published nights, one of them with a quarantined row; a third one that was given up."""
+    lake = Lake(tmp_path_factory.mktemp("json"))
+    lake.write_model(
+        "def score(batch):\n    print('scoring')\n    if 1234 in batch['x']:\n        raise ValueError('1234')\n"
+        "    return {'score': batch['x'] * 2}\n"
+    )
+    lake.ready(retry__max_quarantined=0.01)
+    for date in ("2026-11-18", NIGHT):
+        lake.run(engine="local", date=date)
+    lake.write_job(retry__max_quarantined=0.0)
+    with pytest.raises(NightjarError):
+        lake.run(engine="local", date="2026-11-20", fresh=True)
+    return lake
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
+    """What `nightjar … --json` prints, in this process."""
+    capsys.readouterr()
+    app([*map(str, words), "--json"], standalone_mode=False)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_looking_at_a_run_says_what_the_schema_says(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    for date, state in ((NIGHT, "published"), ("2026-11-20", "failed"), ("2026-11-21", "unknown")):
+        status, show = (said(capsys, word, job.job_path, date) for word in ("status", "show"))
+        conforms(status, "status")
+        conforms(show, "show")
+        assert status["state"] == show["state"] == state
+        assert {key: show[key] for key in status} == status
+    shown = said(capsys, "show", job.job_path, NIGHT)
+    assert [(each["cause"], each["row"], each["attempt"]) for each in shown["incidents"]] == [
+        ("ValueError", 1234, None)
+    ]
+    listed = said(capsys, "runs", job.job_path)
+    conforms(listed, "runs")
+    assert [each["run_id"] for each in listed] == ["2026-11-20", NIGHT, "2026-11-18"]
+
+
+def test_what_readers_see_is_said_as_the_schemas_say(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    conforms(said(capsys, "files", job.job_path), "files")
+    conforms(json.loads((job.out / "latest" / "files.json").read_text()), "files")
+    conforms(said(capsys, "publications", job.job_path), "publications")
+    conforms(said(capsys, "rollback", job.job_path, "--dry-run"), "rollback")
+    conforms(said(capsys, "unpublish", job.job_path, "2026-11-18"), "unpublish")
+    conforms(said(capsys, "republish", job.job_path, "2026-11-18"), "republish")
+    conforms(said(capsys, "tables", job.job_path), "tables")
+
+
+def test_looking_ahead_says_what_the_schemas_say(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    planned = said(capsys, "plan", job.job_path, "--date", "2026-11-22", "--measure")
+    conforms(planned, "plan")
+    assert planned["measured"]["rows"] == 1000
+    # What the model prints in this process is not in it.
+    conforms(said(capsys, "check", job.job_path, "--engine", "local"), "check")
+
+
+def test_a_finished_run_is_what_the_schema_says(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also with the metrics of a labelled job."""
+    ran = lake.ready(name="finished").run(engine="local")
+    done = Launched(Outcome(lake.request(), ran.scored, ran.verdict, ran.publication), 1.0, 2.0, "", own_api=True)
+    emit(run_result(done, 3.0), one_line=True)
+    found = json.loads(capsys.readouterr().out)
+    conforms(found, "run")
+    conforms(found, "retry")
+    assert (found["rows_in"], found["publication"], found["seconds"]["total"]) == (8000, 1, 3.0)
+
+
+@pytest.mark.parametrize("words", [["status", "nowhere.yaml", "--json"], ["status", "--bogus", "--json"]])
+def test_an_error_is_what_the_schema_says(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["nightjar", *words])
+    with pytest.raises(SystemExit):
+        main()
+    found = json.loads(capsys.readouterr().out)
+    conforms(found, "error")
+    assert found["state"] == "failed"
