@@ -30,9 +30,9 @@ from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.objectfile import PART, ObjectFile
 from nightjar.inference.storage.protocol import Entry, Names
 from nightjar.inference.storage.retrying import (
-    Overcome,
-    Patience,
-    counter,
+    OnRetry,
+    RetryPolicy,
+    current_on_retry,
     settling,
 )
 
@@ -58,7 +58,7 @@ class BucketStorage:
 
     def __init__(self, root: str, settings: StorageSettings, keys: Keys | None = None) -> None:
         self.root, self._settings, self._keys = root, settings, keys
-        self._patience = Patience(settings.retry_s)
+        self._policy = RetryPolicy(settings.retry_s)
         with self._as_ours(root):
             try:
                 self._once = _store(root, settings, keys, retries=0)
@@ -71,19 +71,19 @@ class BucketStorage:
 
     def subfolders(self, folder: str) -> Names:
         key = self._key(folder).rstrip("/") or None
-        found = self._patiently(folder, lambda: obstore.list_with_delimiter(self._stubborn, key))
+        found = self._retried(folder, lambda: obstore.list_with_delimiter(self._stubborn, key))
         return sorted(prefix.rpartition("/")[2] for prefix in found["common_prefixes"])
 
     def read(self, uri: str) -> bytes:
-        return self._patiently(uri, lambda: self._get(uri))
+        return self._retried(uri, lambda: self._get(uri))
 
     def create(self, uri: str, data: bytes) -> None:
-        self._patiently(uri, settling(lambda: self._create(uri, data), lambda: self._get(uri), data))
+        self._retried(uri, settling(lambda: self._create(uri, data), lambda: self._get(uri), data))
 
     def write(self, uri: str, data: Buffer) -> None:
         view = memoryview(data).cast("B")
         if len(view) <= PART:
-            self._patiently(uri, lambda: obstore.put(self._once, self._key(uri), view, use_multipart=False))
+            self._retried(uri, lambda: obstore.put(self._once, self._key(uri), view, use_multipart=False))
         else:
             with self._as_ours(uri):
                 obstore.put(self._stubborn, self._key(uri), view, chunk_size=PART)
@@ -91,19 +91,19 @@ class BucketStorage:
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
         prefix = folder.rstrip("/") + "/"
         if self._lists_sorted:
-            return self._patience.listing(lambda last: self._entries(prefix, last), after, counter())
-        entries = self._patiently(prefix, lambda: list(self._entries(prefix, after)))
+            return self._policy.listing(lambda last: self._entries(prefix, last), after, current_on_retry())
+        entries = self._retried(prefix, lambda: list(self._entries(prefix, after)))
         return iter(sorted(entries, key=lambda entry: entry.uri))
 
     def stat(self, uri: str) -> Entry:
-        return self._entry(self._patiently(uri, lambda: self._head(uri)), uri)
+        return self._entry(self._retried(uri, lambda: self._head(uri)), uri)
 
     def open(self, uri: str) -> pa.NativeFile:
         # Arrow reads in threads of its own, which do not know on whose behalf.
-        overcome = counter()
+        on_retry = current_on_retry()
 
         def fetch(start: int, end: int) -> bytes:
-            return self._patiently(uri, lambda: self._range(uri, start, end), overcome)
+            return self._retried(uri, lambda: self._range(uri, start, end), on_retry)
 
         return pa.PythonFile(ObjectFile(fetch, self.stat(uri).size), mode="r")
 
@@ -111,7 +111,7 @@ class BucketStorage:
         uris = Names(uris)
         which = f"{uris[0]} and {len(uris) - 1} more" if len(uris) > 1 else uris[0]
         try:
-            self._patiently(which, lambda: obstore.delete(self._once, [self._key(uri) for uri in uris]))
+            self._retried(which, lambda: obstore.delete(self._once, [self._key(uri) for uri in uris]))
         except Missing:
             # GCS and Azure report an object that is gone; what became of the others is unknown.
             if len(uris) > 1:
@@ -119,7 +119,7 @@ class BucketStorage:
                     self.delete([uri])
 
     def copy(self, source: str, target: str) -> None:
-        self._patiently(source, lambda: obstore.copy(self._once, self._key(source), self._key(target)))
+        self._retried(source, lambda: obstore.copy(self._once, self._key(source), self._key(target)))
 
     def options(self, uri: str) -> dict[str, str]:
         if self._keys is None:
@@ -169,14 +169,14 @@ class BucketStorage:
                 raise Transient(f"{uri}: another writer was creating it and did not") from None
             raise AlreadyExists(f"{uri}: exists already") from error
 
-    def _patiently(self, uri: str, call: Callable[[], T], overcome: Overcome | None = None) -> T:
-        """What one request gives, tried again while its fault may pass."""
+    def _retried(self, uri: str, call: Callable[[], T], on_retry: OnRetry | None = None) -> T:
+        """What one request gives, retried while its fault may pass."""
 
         def once() -> T:
             with self._as_ours(uri):
                 return call()
 
-        return self._patience.call(once, overcome or counter())
+        return self._policy.call(once, on_retry or current_on_retry())
 
     @contextmanager
     def _as_ours(self, uri: str) -> Iterator[None]:

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from nightjar.inference.storage.protocol import (
     is_local,
     join,
 )
-from nightjar.inference.storage.retrying import RetryingStorage
+from nightjar.inference.storage.retrying import RetryingStorage, RetryPolicy
 from nightjar.inference.storage.versions import local_version, same_version, untouched
 
 ODD = ["a b", "ünïcode 日本", "day=1", "50%", "a%20b", "#1", "a+b&c", "who?", "a:b", "[x]{y}*", 'it\'s "so"', "a\\b"]
@@ -515,6 +516,38 @@ class TestRetrying:
         storage = self.patient(faults.fail("list"), faults.lose_answer("list", nth=2))
         assert listed(storage, folder) == ["a", "b", "c"]
         assert storage.retries == 2
+
+    def test_a_listing_that_goes_on_has_all_its_tries_again(self) -> None:
+        """After each entry it breaks off, cannot begin again, and breaks off at once: three faults of four tries."""
+        entries, begun, errors = [Entry(name, 0, "") for name in "abcd"], Counter[str](), list[Transient]()
+
+        def begin(after: str) -> Iterator[Entry]:
+            begun[after] += 1
+            if begun[after] == 1:
+                raise Transient("cannot begin")
+            return following([entry for entry in entries if entry.uri > after], begun[after] == 3)
+
+        def following(left: list[Entry], works: bool) -> Iterator[Entry]:
+            if works:
+                yield from left[:1]
+            if left or not works:
+                raise Transient("broke off")
+
+        policy = RetryPolicy(within_s=60, backoff_s=0.0001, attempts=4)
+        assert list(policy.listing(begin, "", errors.append)) == entries
+        assert begun == dict.fromkeys(["", "a", "b", "c", "d"], 3)
+        assert len(errors) == 5 * 2 + 4
+
+    def test_on_retry_is_called_with_the_error_before_each_retry(self) -> None:
+        said: list[str] = []
+
+        def call() -> None:
+            said.append("try")
+            raise Transient("broken")
+
+        with pytest.raises(Transient, match=r"^broken; tried 3 times in 0\.\d s$"):
+            RetryPolicy(within_s=60, backoff_s=0.0001, attempts=3).call(call, lambda error: said.append(str(error)))
+        assert said == ["try", "broken", "try", "broken", "try"]
 
     def test_leftovers_are_asked_for_again(self, folder: str) -> None:
         left = join(folder, f".nightjar-x-{'0' * 32}.tmp")
