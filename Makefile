@@ -5,6 +5,7 @@ BIN     = $(VENV)/bin
 FLIGHTS = examples/flights
 ROWS   ?= 32_000_000
 REPEAT ?= 3
+PEERS  ?= a,b,c,d,e,f
 SECONDS ?= 300
 SEED   ?= random
 MINUTES ?= 20
@@ -32,8 +33,8 @@ check: $(VENV)/.installed-dev  ## ruff and mypy, strict
 	$(BIN)/ruff format --check .
 	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p nightjar.inference -p nightjar.flows
 
-bench: $(VENV)/.installed  ## Nightjar beside a bare loop and a Ray Data script, on generated data
-	$(BIN)/python benchmarks/run.py --rows $(ROWS) --repeat $(REPEAT)
+bench: $(VENV)/.installed $(VENV)-peers/.installed  ## Nightjar beside a bare loop, Ray Data, a DataLoader, Daft and Spark; wants Java 17
+	$(BIN)/python benchmarks/run.py --rows $(ROWS) --repeat $(REPEAT) --peers $(PEERS) --apart $(VENV)-peers
 	$(BIN)/python benchmarks/copies.py --data benchmarks/results/work/data-$(subst _,,$(ROWS))-64
 
 chaos: $(VENV)/.installed-dev  ## Nights with actors, nodes, driver and storage killed at random; every publication compared
@@ -53,6 +54,12 @@ $(VENV)/bin/pip:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+# Spark wants a pandas that is older than Nightjar's.
+$(VENV)-peers/.installed: benchmarks/peers.txt
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
 	touch $@
 
 # mypy cannot follow the import hook of an editable install; two links show it the packages.

@@ -7,17 +7,14 @@ JSON line.
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing as mp
 import resource
 import time
 from dataclasses import asdict, dataclass
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from typing import Any
 
-import psutil
+import peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,38 +103,19 @@ def run(work: Work, processes: int) -> list[Done]:
 
 def main() -> None:
     """Score the data and print the one line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--actors", type=int, default=2, help="processes")
-    parser.add_argument("--batch-size", type=int, default=16384)
-    arguments = parser.parse_args()
-    spec: dict[str, Any] = json.loads((arguments.data / "data.json").read_text())
-    arguments.out.mkdir(parents=True)
-    work = Work(
-        arguments.data,
-        arguments.out,
-        spec["files"],
-        spec["features"],
-        spec["carry"],
-        arguments.batch_size,
+    job, _ = peer.asked(__doc__)
+    job.out.mkdir(parents=True)
+    spec = job.spec
+    work = Work(job.data, job.out, spec["files"], spec["features"], spec["carry"], job.batch_size)
+    done = run(work, job.actors)
+    peer.tell(
+        "bare_loop",
+        job,
+        min(each.ready_at for each in done),
+        max(each.ended_at for each in done),
+        rows=sum(each.rows for each in done),
+        details={"processes": [asdict(each) for each in done]},
     )
-    done = run(work, arguments.actors)
-    rows = sum(each.rows for each in done)
-    ready_at = min(each.ready_at for each in done)
-    began = psutil.Process().create_time()
-    line = {
-        "peer": "bare_loop",
-        "total_s": time.time() - began,
-        "startup_s": ready_at - began,
-        "steady_s": max(each.ended_at for each in done) - ready_at,
-        "rows": rows,
-        "peak_rss_mb": sum(each.peak_rss_mb for each in done),
-        "parts": sum(each.parts for each in done),
-        "data": str(arguments.out),
-        "details": {"processes": [asdict(each) for each in done]},
-    }
-    print(json.dumps(line))
 
 
 if __name__ == "__main__":

@@ -7,36 +7,34 @@ Prints one JSON line.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
+import peer
 import yaml
 
 
-def write_job(path: Path, data: Path, out: Path, actors: int, batch_size: int) -> None:
+def write_job(path: Path, asked: peer.Asked) -> None:
     """The job file over the data's columns."""
-    spec: dict[str, Any] = json.loads((data / "data.json").read_text())
+    spec = asked.spec
     job = {
         "name": "benchmark",
-        "input": {"uri": f"{data / 'rows'}/"},
+        "input": {"uri": f"{asked.data / 'rows'}/"},
         "model": {
             "uses": "torch",
-            "path": str(data / spec["model"]),
+            "path": asked.model,
             "features": spec["features"],
             "outputs": {"score": "float32"},
-            "batch_size": batch_size,
+            "batch_size": asked.batch_size,
         },
         "carry": spec["carry"],
         "label": spec["label"],
-        "output": {"uri": f"{out}/", "lineage": True},
-        "resources": {"actors": actors, "cpus": 1},
+        "output": {"uri": f"{asked.out}/", "lineage": True},
+        "resources": {"actors": asked.actors, "cpus": 1},
         "checks": [{"column": "score", "min": 0, "max": 1, "nulls": 0, "finite": True}],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,42 +69,33 @@ def closing(stdout: str) -> dict[str, Any]:
     raise SystemExit(f"nightjar printed no JSON object:\n{stdout[-4000:]}")
 
 
-def report(result: dict[str, Any], out: Path) -> dict[str, Any]:
+def tell(job: peer.Asked, result: dict[str, Any]) -> None:
     """The peers' common line from Nightjar's own: the one place that knows its keys."""
     engine = result["engine"]
-    began = psutil.Process().create_time()
     revision = str(result["revision"]).removeprefix("r")
-    written = out / "runs" / str(result["run_id"]) / f"r{revision}" / "data"
-    return {
-        "peer": "nightjar_job",
-        "total_s": time.time() - began,
-        "startup_s": engine["first_start"] - began,
-        "steady_s": engine["steady_s"],
-        "engine_s": engine["startup_s"],
-        "steady_audit_s": engine["steady_s"] + result["seconds"]["validate"],
-        "rows": result["rows_out"],
-        "peak_rss_mb": None,
-        "parts": len(list(written.glob("*.parquet"))),
-        "data": str(written),
-        "details": result,
-    }
+    written = job.out / "runs" / str(result["run_id"]) / f"r{revision}" / "data"
+    peer.tell(
+        "nightjar_job",
+        job,
+        engine["first_start"],
+        engine["first_start"] + engine["steady_s"],
+        engine_s=engine["startup_s"],
+        steady_audit_s=engine["steady_s"] + result["seconds"]["validate"],
+        rows=result["rows_out"],
+        parts=len(list(written.glob("*.parquet"))),
+        data=str(written),
+        details=result,
+    )
 
 
 def main() -> None:
     """Score the data and print the one line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--actors", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=16384)
-    parser.add_argument("--home", type=Path, help="PREFECT_HOME, kept; default: prefect, two above OUT")
-    arguments = parser.parse_args()
-    data, out = arguments.data.absolute(), arguments.out.absolute()
-    job = out.with_name(out.name + ".job") / "job.yaml"
-    write_job(job, data, out, arguments.actors, arguments.batch_size)
-    home: Path = (arguments.home or out.parent.parent / "prefect").absolute()
+    asked, given = peer.asked(__doc__, home=True)
+    job = asked.out.with_name(asked.out.name + ".job") / "job.yaml"
+    write_job(job, asked)
+    home: Path = (given.home or asked.out.parent.parent / "prefect").absolute()
     home.mkdir(parents=True, exist_ok=True)
-    print(json.dumps(report(nightjar(job, home), out)))
+    tell(asked, nightjar(job, home))
 
 
 if __name__ == "__main__":

@@ -29,10 +29,10 @@ SPEEDS: list[tuple[str, Value]] = [
     ("steady and audit", lambda run: 1 / run["steady_audit_s"]),
     ("total", lambda run: 1 / run["total_s"]),
 ]
-PAIRS = [("c", "a"), ("c", "b"), ("b", "a")]
+PAIRS = [("c", peer) for peer in "abdef"]
 
 NOTES = """
-Steady is from the first model loaded to the last file written (what b reads before that moment is not in it).
+Steady is from the first model loaded to the last file written (what b, e and f read before that moment is not in it).
 Start-up is from the start of the process to the first model loaded; of it the engine's is what comes after Ray is
 up and the job is handed to it. Total is a process's whole wall time, imports included. Only Nightjar audits, and
 only it computes metrics of the label and lineage columns. Memory is the peak sum of {memory} over the process

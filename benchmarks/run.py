@@ -3,7 +3,7 @@
     python benchmarks/run.py --rows 32_000_000 --repeat 3
 
 A peer is a program beside this one that takes --data, --out, --actors and --batch-size, and prints one
-JSON line. Times that compare are the wall time of the whole process, measured here, and the peer's own
+JSON line (`peer.py`). Times that compare are the wall time of the whole process, measured here, and the peer's own
 steady time. Ratios are taken within a repeat, so that the machine's slow minutes strike both sides.
 """
 
@@ -38,7 +38,13 @@ PEERS = {
     "a": ("bare loop", "bare_loop.py"),
     "b": ("Ray Data's documentation", "ray_data_docs.py"),
     "c": ("Nightjar", "nightjar_job.py"),
+    "d": ("torch DataLoader", "torch_dataloader.py"),
+    "e": ("Daft's documentation", "daft_docs.py"),
+    "f": ("Spark's documentation", "spark_docs.py"),
 }
+APART = {"e", "f"}
+"""Peers with an environment of their own (`peers.txt`): Spark wants a pandas that is older than Nightjar's."""
+
 WARM_ROWS = 64_000
 SAMPLE_S = 0.5
 SAMPLE_SHARE = 0.02
@@ -60,6 +66,11 @@ class Settings:
     work: Path
     batch_size: int
     actors: int
+    apart: Path
+
+    def python(self, peer: str) -> str:
+        """The interpreter that runs a peer."""
+        return str(self.apart / "bin" / "python") if peer in APART else sys.executable
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +199,7 @@ def watched(kind: str) -> Iterator[Sampler]:
 
 def launch(peer: str, data: Path, out: Path, settings: Settings) -> tuple[float, dict[str, Any]]:
     """Run a peer in a fresh process. Returns its wall time and its line."""
-    command = [sys.executable, str(HERE / PEERS[peer][1]), "--data", str(data), "--out", str(out)]
+    command = [settings.python(peer), str(HERE / PEERS[peer][1]), "--data", str(data), "--out", str(out)]
     command += ["--actors", str(settings.actors), "--batch-size", str(settings.batch_size)]
     logs = settings.work / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -242,7 +253,7 @@ def read_back(folder: Path, data: Path) -> Written:
     spec = json.loads((data / "data.json").read_text())
     rows = id_sum = wrong = 0
     score_sum = paired_sum = 0.0
-    for path in sorted(folder.rglob("*.parquet")):
+    for path in sorted(path for path in folder.rglob("*.parquet") if not path.name.startswith((".", "_"))):
         with pq.ParquetFile(path) as reader:
             for group in range(reader.num_row_groups):
                 table = reader.read_row_group(group, columns=["id", "ts", "score"])
@@ -318,9 +329,7 @@ def machine(settings: Settings) -> dict[str, Any]:
         "machine memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": ", ".join(
-            f"{name} {installed(name)}" for name in ("nightjar-batch", "ray", "prefect", "pyarrow", "torch", "numpy")
-        ),
+        "versions": versions(settings),
         "data": f"{settings.rows:,} rows in {settings.files} files",
         "actors": f"{settings.actors}, micro-batches of {settings.batch_size:,} rows",
     }
@@ -335,6 +344,16 @@ def processor() -> str:
     return platform.processor() or "unknown"
 
 
+def versions(settings: Settings) -> str:
+    """Of what the peers are made of."""
+    found = {name: installed(name) for name in ("nightjar-batch", "ray", "prefect", "pyarrow", "torch", "numpy")}
+    if APART & set(settings.peers):
+        code = "from importlib.metadata import version; print(version('daft'), version('pyspark'))"
+        told = subprocess.run([settings.python("e"), "-c", code], capture_output=True, text=True, check=True).stdout
+        found |= dict(zip(("daft", "pyspark"), told.split(), strict=True))
+    return ", ".join(f"{name} {found[name]}" for name in found)
+
+
 def installed(name: str) -> str:
     """A package's version."""
     try:
@@ -343,11 +362,21 @@ def installed(name: str) -> str:
         return "absent"
 
 
+def missing(settings: Settings) -> str:
+    """What a peer that was asked for lacks here; empty if nothing."""
+    for peer in settings.peers:
+        if not Path(settings.python(peer)).exists():
+            return f"{PEERS[peer][0]} needs an environment of its own: make bench makes it"
+    return "" if "f" not in settings.peers or shutil.which("java") else "Spark needs Java 17: install it"
+
+
 def parse() -> Settings:
     """The settings from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--peers", default="a,b,c", help="which, in order: " + ", ".join(f"{k} = {v[0]}" for k, v in PEERS.items())
+        "--peers",
+        default=",".join(PEERS),
+        help="which, in order: " + ", ".join(f"{k} = {v[0]}" for k, v in PEERS.items()),
     )
     parser.add_argument("--rows", type=int, default=32_000_000)
     parser.add_argument("--files", type=int, default=64)
@@ -355,11 +384,26 @@ def parse() -> Settings:
     parser.add_argument("--work", type=Path, default=HERE / "results" / "work", help="data and scratch, kept")
     parser.add_argument("--batch-size", type=int, default=16384)
     parser.add_argument("--actors", type=int, default=2, help="processes or actors of each peer")
+    parser.add_argument(
+        "--apart", type=Path, default=HERE.parent / ".venv-peers", help="the environment of e and f (peers.txt)"
+    )
     given = parser.parse_args()
     peers = given.peers.split(",")
     if unknown := sorted(set(peers) - PEERS.keys()):
         parser.error(f"--peers: {unknown[0]!r} is none of {', '.join(PEERS)}")
-    return Settings(peers, given.rows, given.files, given.repeat, given.work.absolute(), given.batch_size, given.actors)
+    settings = Settings(
+        peers=peers,
+        rows=given.rows,
+        files=given.files,
+        repeat=given.repeat,
+        work=given.work.absolute(),
+        batch_size=given.batch_size,
+        actors=given.actors,
+        apart=given.apart.absolute(),
+    )
+    if lacks := missing(settings):
+        parser.error(f"{lacks}, or leave it out with --peers")
+    return settings
 
 
 def main() -> None:
