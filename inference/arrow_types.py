@@ -1,9 +1,42 @@
-"""What kind an Arrow type is of, and how many bytes one of its values takes in memory."""
+"""What kind an Arrow type is of, how many bytes one of its values takes, and the schema of a file of records."""
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
 import pyarrow as pa
 import pyarrow.types as is_
+
+_PLAIN = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+
+
+def record_schema(record: type[Any]) -> pa.Schema:
+    """The schema of a table with a line for each frozen record of this class: a column for each field, in order.
+
+    A field that is a record is a struct. `X | None` is a column of X: any column may hold nulls. `tuple[X, ...]` is a
+    list, `tuple[X, X]` a list of two. `Annotated` with the name of an Arrow type is of that type.
+    """
+    return pa.schema(
+        [pa.field(name, _column(kind)) for name, kind in get_type_hints(record, include_extras=True).items()]
+    )
+
+
+def _column(kind: Any) -> pa.DataType:
+    arguments = get_args(kind)
+    if get_origin(kind) is Annotated:
+        return pa.type_for_alias(arguments[1])
+    if NoneType in arguments:
+        (given,) = (each for each in arguments if each is not NoneType)
+        return _column(given)
+    if get_origin(kind) is tuple:
+        item, *others = arguments
+        return pa.list_(_column(item)) if others == [...] else pa.list_(_column(item), len(arguments))
+    if is_dataclass(kind):
+        assert isinstance(kind, type)
+        return pa.struct(list(record_schema(kind)))
+    return _PLAIN[kind]
 
 
 def is_list(kind: pa.DataType) -> bool:

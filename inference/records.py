@@ -12,9 +12,13 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 T = TypeVar("T")
+
+Int32 = Annotated[int, "int32"]
+Float32 = Annotated[float, "float32"]
+"""Numbers that take four bytes in a file of records, where others take eight: `arrow_types.record_schema`."""
 
 UNREADABLE = -1
 """Row count of a piece whose file could not be read when it was planned."""
@@ -37,7 +41,7 @@ class Piece:
     version: str
     first_row: int
     rows: int
-    row_groups: tuple[int, int]
+    row_groups: tuple[Int32, Int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,20 +136,20 @@ class Receipt:
     """
 
     shard: str
-    attempt: int
-    epoch: int
+    attempt: Int32
+    epoch: Int32
     worker: str
     rows_in: int
     rows_out: int
     rows_quarantined: int
     data: Part | None
     quarantine: Part | None
-    seconds: float
+    seconds: Float32
     started_at: float
-    retries: int = 0
-    batch_rows: int = 0
+    retries: Int32 = 0
+    batch_rows: Int32 = 0
     adopted_from: str = ""
-    cuts: int = 0
+    cuts: Int32 = 0
 
 
 @dataclass(frozen=True, slots=True)

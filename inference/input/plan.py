@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import (
@@ -38,17 +39,17 @@ PACKED_FILES = 1000
 
 _BATCH = 8192
 
-_PIECE = pa.struct(
-    [
-        ("uri", pa.string()),
-        ("size", pa.int64()),
-        ("version", pa.string()),
-        ("first_row", pa.int64()),
-        ("rows", pa.int64()),
-        ("row_groups", pa.list_(pa.int32(), 2)),
-    ]
-)
-SHARDS = pa.schema([("shard", pa.string()), ("rows", pa.int64()), ("pieces", pa.list_(_PIECE))])
+
+@dataclass(frozen=True, slots=True)
+class PlanLine:
+    """A shard as a line of a plan's table; `rows` as of the shard."""
+
+    shard: str
+    rows: int
+    pieces: tuple[Piece, ...]
+
+
+SHARDS = record_schema(PlanLine)
 """One line per shard; `rows` is `UNREADABLE` (-1) or `UNKNOWN` (-2) where that is so of a file of it."""
 
 

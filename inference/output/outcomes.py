@@ -13,32 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.input.plan import SHARDS, Plan
 from nightjar.inference.ledger.ledger import Ledger, State
-from nightjar.inference.records import Receipt, encode
+from nightjar.inference.records import Part, Receipt, encode
 
-_PART = pa.struct([("name", pa.string()), ("rows", pa.int64()), ("size", pa.int64()), ("checksum", pa.string())])
-NO_PARTS = pa.schema(list(_PART)).empty_table()
+NO_PARTS = record_schema(Part).empty_table()
 
-_RECEIPT = pa.schema(
-    [
-        ("shard", pa.string()),
-        ("attempt", pa.int32()),
-        ("epoch", pa.int32()),
-        ("worker", pa.string()),
-        ("rows_in", pa.int64()),
-        ("rows_out", pa.int64()),
-        ("rows_quarantined", pa.int64()),
-        ("data", _PART),
-        ("quarantine", _PART),
-        ("seconds", pa.float32()),
-        ("started_at", pa.float64()),
-        ("retries", pa.int32()),
-        ("batch_rows", pa.int32()),
-        ("adopted_from", pa.string()),
-        ("cuts", pa.int32()),
-    ]
-)
+_RECEIPT = record_schema(Receipt)
 OUTCOMES = pa.schema([*SHARDS, pa.field("status", pa.string()), *list(_RECEIPT)[1:]])
 """One line per shard of the plan; `status` is committed or missing."""
 
