@@ -10,7 +10,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from nightjar.flows.cluster import check_reports, cluster
-from nightjar.flows.nightly import nightly
+from nightjar.flows.nightly import handing, nightly
 from nightjar.flows.outcome import Launched
 from nightjar.flows.pages.display import following
 from nightjar.flows.pages.summary import after_failure
@@ -53,7 +53,7 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
             prefect_s = time.monotonic() - began
             if not waits:
                 flow_begins("")
-            with keeping_ending(ending):
+            with keeping_ending(ending), handing(request):
                 nightly(
                     job=request.job_path,
                     date=dt.date.fromisoformat(request.date),

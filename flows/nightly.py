@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 from uuid import UUID
@@ -69,7 +71,7 @@ from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.run import reasons, steps
 from nightjar.inference.run.lease import Succession, taken_over
 from nightjar.inference.run.report import worded
-from nightjar.inference.run.request import RunRequest, make_request
+from nightjar.inference.run.request import RunRequest, fixed, make_request
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 
 _LOOK_S = 10.0
@@ -160,7 +162,30 @@ def publish_task(request: RunRequest, scored: Scored, verdict: Verdict) -> Publi
     return publication
 
 
-def _request(given: dict[str, Any], *, scores: bool = True) -> RunRequest:
+_handed: ContextVar[RunRequest | None] = ContextVar("handed", default=None)
+_named: dict[str, RunRequest] = {}
+"""The request that the running flow run was named for, by its id, until the flow itself takes it."""
+
+
+@contextmanager
+def handing(request: RunRequest) -> Iterator[None]:
+    """For the flow called within: the request that its parameters stand for, which need not be made again."""
+    token = _handed.set(request)
+    try:
+        yield
+    finally:
+        _handed.reset(token)
+
+
+def _request(given: dict[str, Any]) -> RunRequest:
+    """The run that these parameters of the flow ask for, with the code it is scored with."""
+    if (handed := _handed.get()) is not None:
+        return replace(handed, invocation=str(flow_run.id))
+    named = str(flow_run.id)
+    return fixed(_named.pop(named) if named in _named else _asked(given))
+
+
+def _asked(given: dict[str, Any]) -> RunRequest:
     """The run that these parameters of the flow ask for, due when the flow run was due."""
     date = given.get("date")
     return make_request(
@@ -174,24 +199,26 @@ def _request(given: dict[str, Any], *, scores: bool = True) -> RunRequest:
         shards=tuple(given.get("shards") or ()),
         engine=given.get("engine") or RAY,
         moment=flow_run.scheduled_start_time,
-        scores=scores,
+        scores=False,
     )
 
 
 def _run_name() -> str:
+    _named.clear()
     try:
-        request = _request(flow_run.parameters, scores=False)
+        request = _handed.get() or _asked(flow_run.parameters)
     except JobError:
         return f"{_job_name(flow_run.parameters)}: the job is wrong"
     except NightjarError:
         return f"{_job_name(flow_run.parameters)}: could not begin"
+    _named[str(flow_run.id)] = request
     return f"{request.job.name} {request.run_id}"
 
 
 def _job_name(given: dict[str, Any]) -> str:
     """The job's name as far as it can be known: that of its file, of its deployment, or the file's own."""
     try:
-        return _request(given, scores=False).job.name
+        return _asked(given).job.name
     except NightjarError:
         return str(deployment.name or Path(given["job"]).stem)
 
@@ -230,7 +257,7 @@ def nightly(
         request = _request(flow_run.parameters)
         # Before there is a cluster, which would stand idle; where there is one, others need it.
         if wait_for_input(request, patient=not is_connected()):
-            request = _request(flow_run.parameters)  # with the code of now
+            request = fixed(_asked(flow_run.parameters))  # with the job and the code of now
         if request.engine == LOCAL:
             outcome = _four_steps(request, _Here())
         else:

@@ -14,7 +14,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -45,6 +45,9 @@ _FORMAT = 1
 """Raised when an older version would read a segment wrongly, not when it may leave a new kind of record alone."""
 
 _READERS = 16
+_KEPT_BYTES = 2 << 20
+"""So much of a ledger is kept in memory once it was read, as JSON: no segment ever changes. The rest is read again."""
+
 Record = dict[str, Any]
 
 
@@ -59,12 +62,32 @@ class Segment:
     records: tuple[Record, ...]
 
 
-class Ledger:
-    """The readers' side: anybody may replay."""
+class _Kept:
+    """The first segments of a ledger that were read, as many as there is room for."""
 
-    def __init__(self, storage: Storage, revision_uri: str) -> None:
+    def __init__(self) -> None:
+        self._segments: dict[int, Segment] = {}
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def get(self, number: int) -> Segment | None:
+        return self._segments.get(number)
+
+    def add(self, segment: Segment, size: int) -> None:
+        with self._lock:
+            if segment.number not in self._segments and self._size + size <= _KEPT_BYTES:
+                self._segments[segment.number] = segment
+                self._size += size
+
+
+class Ledger:
+    """The readers' side: anybody may replay. What one of them has read of a small ledger, it does not read again."""
+
+    def __init__(self, storage: Storage, revision_uri: str, before: Ledger | None = None) -> None:
+        """before: the same ledger, read already through another storage."""
         self.storage = storage
         self.uri = join(revision_uri, "ledger")
+        self._kept: _Kept = before._kept if before is not None else _Kept()
 
     def segment_uri(self, number: int) -> str:
         """Where segment `number` lies."""
@@ -77,35 +100,54 @@ class Ledger:
 
     def read(self, number: int) -> Segment:
         """One segment."""
+        if (kept := self._kept.get(number)) is not None:
+            return kept
         uri = self.segment_uri(number)
         try:
             # Not `splitlines`: JSON leaves some line breaks inside a string as they are.
-            header, *records = map(json.loads, self.storage.read(uri).decode().split("\n"))
+            raw = self.storage.read(uri)
+            header, *records = map(json.loads, raw.decode().split("\n"))
             if header.get("format", _FORMAT) > _FORMAT:
                 raise ValueError(f"format {header['format']}")
-            return Segment(number, header["epoch"], header["writer"], header["append"], tuple(records))
+            segment = Segment(number, header["epoch"], header["writer"], header["append"], tuple(records))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise StorageError(
                 f"{uri}: not a ledger segment this version can read; it was damaged, or a newer version wrote it: "
                 "restore it, or continue the run with that version"
             ) from error
+        self._kept.add(segment, len(raw))
+        return segment
+
+    def write(self, segment: Segment) -> None:
+        """Create a segment.
+
+        Raises:
+            AlreadyExists: there is one of this number.
+        """
+        header = {"format": _FORMAT, "epoch": segment.epoch, "writer": segment.nonce, "append": segment.append}
+        lines = [json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in (header, *segment.records)]
+        raw = "\n".join(lines).encode(errors="backslashreplace")
+        self.storage.create(self.segment_uri(segment.number), raw)
+        self._kept.add(segment, len(raw))
 
     def segments(self, after: int = 0) -> Iterator[Segment]:
         """Segments beyond `after` in order, a bounded number of them in memory."""
-        numbers = self.numbers(after)
+        return self._read_all(self.numbers(after))
+
+    def _read_all(self, numbers: Sequence[int]) -> Iterator[Segment]:
         with ThreadPoolExecutor(_READERS) as pool:
             for start in range(0, len(numbers), _READERS * 2):
                 yield from pool.map(self.read, numbers[start : start + _READERS * 2])
 
-    def receipts(self, revoked: Mapping[str, int]) -> Iterator[Receipt]:
+    def receipts(self, state: State) -> Iterator[Receipt]:
         """The committed receipt of every shard: the first one wins, of those after its revocation.
 
-        revoked: as in `State`, of a replay of this ledger.
+        state: a replay of this ledger, up to which it is read. It is not listed for that: its numbers have no gap.
         """
         seen: set[str] = set()
-        for segment in self.segments():
+        for segment in self._read_all(range(1, state.number + 1)):
             for record in segment.records:
-                if record["t"] != "receipt" or segment.number <= revoked.get(record["shard"], 0):
+                if record["t"] != "receipt" or segment.number <= state.revoked.get(record["shard"], 0):
                     continue
                 if record["shard"] not in seen:
                     seen.add(record["shard"])
@@ -266,17 +308,15 @@ class LedgerWriter:
 
 def _create(ledger: Ledger, number: int, epoch: int, writer: Writer, records: list[Record]) -> Segment:
     """Create a segment, or find that it was created for us, or that somebody else has it."""
-    append = uuid.uuid4().hex[:12]
-    header = {"format": _FORMAT, "epoch": epoch, "writer": writer.nonce, "append": append}
-    lines = [json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in (header, *records)]
+    segment = Segment(number, epoch, writer.nonce, uuid.uuid4().hex[:12], tuple(records))
     try:
-        ledger.storage.create(ledger.segment_uri(number), "\n".join(lines).encode(errors="backslashreplace"))
+        ledger.write(segment)
     except AlreadyExists:
         found = ledger.read(number)
-        if (found.nonce, found.append) != (writer.nonce, append):
+        if (found.nonce, found.append) != (segment.nonce, segment.append):
             raise Fenced(_replaced(found)) from None
         return found
-    return Segment(number, epoch, writer.nonce, append, tuple(records))
+    return segment
 
 
 def _replaced(found: Segment) -> str:
@@ -292,14 +332,18 @@ def open_epoch(
     lease_s: float = LEASE_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    seen: tuple[Ledger, State] | None = None,
 ) -> LedgerWriter:
     """Become the revision's writer, succeeding one that closed, died, or let its lease lapse.
+
+    seen: this ledger and its replay, where it was read already: it is followed from there on, and the state with it.
 
     Raises:
         Held: another writer lives; the message says who.
     """
-    ledger = Ledger(RetryingStorage(storage), revision_uri)
-    state = replay(ledger)
+    before, so_far = seen or (None, None)
+    ledger = Ledger(RetryingStorage(storage), revision_uri, before)
+    state = replay(ledger, so_far)
     if (
         state.holder is not None
         and not _may_succeed(state.holder, writer)

@@ -27,7 +27,7 @@ OUTCOMES = pa.schema([*SHARDS, pa.field("status", pa.string()), *list(_RECEIPT)[
 
 def outcomes(plan: Plan, ledger: Ledger, state: State) -> pa.Table:
     """Every shard of the plan with its committed receipt, in plan order. state: a replay of the ledger."""
-    receipts = _table(ledger.receipts(state.revoked), set(plan.ids()))
+    receipts = _table(ledger.receipts(state), set(plan.ids()))
     at = pc.index_in(plan.table["shard"], value_set=receipts["shard"].combine_chunks())
     status = pc.if_else(pc.is_valid(at), "committed", "missing")
     joined = receipts.take(at)

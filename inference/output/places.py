@@ -105,24 +105,35 @@ def published(storage: Storage, output: str, run_id: str | None) -> Night:
     return _night(storage, output, now.number, *publish.seen(now, output, run_id))
 
 
-def refresh(storage: Storage, output: str, job: str, date: str | None = None) -> str:
+def refresh(
+    storage: Storage,
+    output: str,
+    job: str,
+    date: str | None = None,
+    *,
+    now: Snapshot | None = None,
+    behind: bool = False,
+) -> str:
     """Let `latest/` and `dates/` show the newest snapshot; returns what could not be done and why, for a note.
 
-    job: its name. date: a night to look at whether or not it has changed: it may have been swept just now.
+    job: its name. date: a night to look at whether or not it has changed: it may have been swept just now. now: the
+    newest snapshot, where it was read already. behind: do nothing where they say that they show it.
     """
     try:
-        return _refresh(storage, output, job, {date} if date else set())
+        return _refresh(storage, output, job, {date} if date else set(), now, behind)
     except (StorageError, JobError) as error:
         return f"latest/ and dates/ could not be written, the next command does it: {error}"
 
 
-def _refresh(storage: Storage, output: str, job: str, dates: set[str]) -> str:
-    shown = _shown(storage, output)
-    now = publish.newest(storage, output)
+def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snapshot | None, behind: bool) -> str:
+    now = now or publish.newest(storage, output)
     if not now.number:
         return ""
+    shown = _shown(storage, output, now)
     notes = Notes(storage, output)
     others = notes.others()
+    if behind and not (dates or others) and shown == now:
+        return ""
     if any(left.dates is None for left in others):
         shown = None
     dates = dates.union(*(left.dates or () for left in others))
@@ -132,18 +143,18 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str]) -> str:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(places.show_date, sorted(changed)))
         problem = places.show_latest()
-        shown, now = now, publish.newest(storage, output)
-        if shown.number == now.number:
+        if publish.numbers(storage, output)[-1:] == [now.number]:
             notes.remove(others)
             return problem
+        shown, now = now, publish.newest(storage, output)
     raise JobError(f"publications in {output} are created faster than this command can follow")
 
 
-def _shown(storage: Storage, output: str) -> Snapshot | None:
-    """The snapshot that the places show; None if nobody can say."""
+def _shown(storage: Storage, output: str, now: Snapshot) -> Snapshot | None:
+    """The snapshot that the places show; None if nobody can say. now: the newest."""
     try:
-        number = json.loads(storage.read(join(output, "latest", FILES)))["publication"]
-        return publish.snapshot(storage, output, int(number))
+        number = int(json.loads(storage.read(join(output, "latest", FILES)))["publication"])
+        return now if number == now.number else publish.snapshot(storage, output, number)
     except (Missing, JobError, ValueError, TypeError, LookupError):
         return None
 
@@ -169,6 +180,7 @@ class _Places:
     now: Snapshot
     nights: dict[str, str]
     before_write: Callable[[], None]
+    _latest: list[Night] = field(default_factory=list)
 
     def show_date(self, date: str) -> None:
         """Write the place of a date, or empty it if nothing is published of it."""
@@ -184,11 +196,17 @@ class _Places:
         return f"{place} cannot show the run {run!r}: {night.problem}" if run and night.problem else ""
 
     def _read(self, run: str) -> Night:
+        """A run; that of the latest night, which stands in two places, is read once."""
+        if run == self.now.latest() and self._latest:
+            return self._latest[0]
         try:
-            return _night(self.storage, self.output, self.now.number, run, self.now.runs[run])
+            night = _night(self.storage, self.output, self.now.number, run, self.now.runs[run])
         except (Missing, JobError) as error:
             # Somebody deleted or changed it: no other night must suffer for that.
-            return Night(self.now.number, problem=str(error))
+            night = Night(self.now.number, problem=str(error))
+        if run == self.now.latest():
+            self._latest.append(night)
+        return night
 
     def _show(self, place: str, view: str, night: Night | None) -> None:
         if is_local(place):

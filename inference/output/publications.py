@@ -159,16 +159,18 @@ def publish(writer: LedgerWriter, output: str, run_id: str, published: Published
         Held: a later revision of the run was published meanwhile.
         Fenced: another writer continues this publication.
     """
-    storage = writer.ledger.storage
+    storage, below = writer.ledger.storage, None
     for _ in range(_MAX_TRIES):
         intent = writer.state.intent
         if intent is not None:
             published = known(Published, intent["published"])
-            if _try(storage, output, intent["number"], run_id, published):
+            # Of an intent that was found nobody looked below its number yet.
+            before = below or newest_below(storage, output, intent["number"])
+            if _try(storage, output, before, intent["number"], run_id, published):
                 writer.append([{"t": "published", "number": intent["number"]}])
                 return int(intent["number"])
-        number = newest(storage, output).number + 1
-        writer.append([{"t": "intent", "number": number, "published": asdict(published)}])
+        below = newest(storage, output)
+        writer.append([{"t": "intent", "number": below.number + 1, "published": asdict(published)}])
     raise JobError(f"publications in {output} are created faster than this run can publish; try again")
 
 
@@ -215,9 +217,11 @@ def data_parts(storage: Storage, output: str, run: str, entry: Published) -> pa.
     return outcomes.parts(raw, "data")
 
 
-def _try(storage: Storage, output: str, number: int, run_id: str, published: Published) -> bool:
-    """Create snapshot `number`, or find that we did; False when another run took it."""
-    before = newest_below(storage, output, number)
+def _try(storage: Storage, output: str, before: Snapshot, number: int, run_id: str, published: Published) -> bool:
+    """Create snapshot `number`, or find that we did; False when another run took it.
+
+    before: the snapshot that it builds on. Below a number that was free nothing appears any more.
+    """
     shown = before.runs.get(run_id)
     if shown is not None and shown.revision > published.revision:
         raise Held(f"revision {shown.revision} of the run {run_id!r} was published meanwhile; this one stays unseen")

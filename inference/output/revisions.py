@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -31,17 +31,34 @@ _WINDOW = 512
 
 @dataclass(frozen=True)
 class Revision:
-    """One revision as it lies in storage. `success` is the content of `_SUCCESS`, None until it is finished."""
+    """One revision as it lies in storage. `success` is the content of `_SUCCESS`, None until it is finished.
+
+    ledger, state: what was read of it, for whoever goes on reading.
+    """
 
     number: int
     uri: str
+    ledger: Ledger
     state: State
     success: dict[str, Any] | None
+    _plans: dict[str, Plan] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def sealed(self) -> bool:
         """Whether its publication has begun: from then on nothing in it may change."""
         return self.state.intent is not None
+
+    def plan(self, fingerprint: str = "") -> Plan | None:
+        """Its newest plan, with its packed shards split as the ledger says; read once.
+
+        fingerprint: under which they are split. Default: that of the plan.
+        """
+        if self.state.planned is None:
+            return None
+        file = join(self.uri, self.state.planned["file"])
+        if file not in self._plans:
+            self._plans[file] = _read_plan(self.ledger.storage, file)
+        return self._plans[file].with_splits(self.state.splits, fingerprint or self.state.planned["fingerprint"])[0]
 
     def begun_by(self, invocation: str) -> bool:
         """Whether a step of that invocation has opened it."""
@@ -72,21 +89,24 @@ def read_revision(storage: Storage, run_uri: str, number: int) -> Revision:
         success = json.loads(storage.read(join(uri, "_SUCCESS")))
     except Missing:
         success = None
-    return Revision(number, uri, replay(Ledger(storage, uri)), success)
+    ledger = Ledger(storage, uri)
+    return Revision(number, uri, ledger, replay(ledger), success)
 
 
 def read_plan(storage: Storage, uri: str, state: State, fingerprint: str) -> Plan | None:
     """The revision's newest plan, with its packed shards split as the ledger says."""
     if state.planned is None:
         return None
-    file = join(uri, state.planned["file"])
+    return _read_plan(storage, join(uri, state.planned["file"])).with_splits(state.splits, fingerprint)[0]
+
+
+def _read_plan(storage: Storage, file: str) -> Plan:
     try:
-        plan = Plan.from_bytes(storage.read(file))
+        return Plan.from_bytes(storage.read(file))
     except (OSError, pa.ArrowException) as error:
         raise StorageError(
             f"{file}: not a plan this version can read; restore it, or score the run anew with --fresh"
         ) from error
-    return plan.with_splits(state.splits, fingerprint)[0]
 
 
 def planned_by(revision: Revision | None) -> str:
@@ -103,7 +123,7 @@ def adopt(writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_p
     storage = writer.ledger.storage
     # What was found damaged here may be so at its source: that is scored anew.
     wanted = set(plan.ids()) - writer.state.committed - set(writer.state.revoked)
-    lines = _committed(storage, source, source_plan, wanted)
+    lines = _committed(source, source_plan, wanted)
 
     def copy(receipt: Receipt) -> Receipt | None:
         try:
@@ -130,9 +150,9 @@ def _names(receipt: Receipt) -> list[str]:
     return [part.name for part in (receipt.data, receipt.quarantine) if part is not None]
 
 
-def _committed(storage: Storage, source: Revision, plan: Plan, wanted: set[str]) -> Iterator[Receipt]:
+def _committed(source: Revision, plan: Plan, wanted: set[str]) -> Iterator[Receipt]:
     known = set(plan.ids()) & wanted
-    return (receipt for receipt in Ledger(storage, source.uri).receipts(source.state.revoked) if receipt.shard in known)
+    return (receipt for receipt in source.ledger.receipts(source.state) if receipt.shard in known)
 
 
 def _copy(
@@ -165,7 +185,8 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
         if f"{kind}/{entry.uri.rsplit('/', 1)[-1]}" not in named and _epoch(entry.uri) <= writer.epoch
     ]
     dead += [leftover for leftover, part in begun if _epoch(part) <= writer.epoch]
-    storage.delete(dead)
+    if dead:
+        storage.delete(dead)
     return len(dead)
 
 

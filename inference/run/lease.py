@@ -9,20 +9,29 @@ from nightjar.inference.errors import Held, StorageError
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.holders import Writer, this_writer
 from nightjar.inference.ledger.ledger import Ledger, LedgerWriter, open_epoch
-from nightjar.inference.output.revisions import newest_number, revision_uri
+from nightjar.inference.output.revisions import Revision, newest_number, revision_uri
 from nightjar.inference.records import known
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage
 
 
 @contextmanager
-def tenure(request: RunRequest, uri: str, task: str, *, keep: bool, after: int | None = None) -> Iterator[LedgerWriter]:
+def tenure(
+    request: RunRequest, uri: str, task: str, *, keep: bool, after: int | None = None, seen: Revision | None = None
+) -> Iterator[LedgerWriter]:
     """This step's tenure. `keep`: the same invocation's next step follows, so do not let others in between.
 
     What ends the run with this step is kept: an error, an interruption, or that it is not to be published.
-    after: the epoch of this invocation's previous step; nobody else may have written since.
+    after: the epoch of this invocation's previous step; nobody else may have written since. seen: the revision, where
+    it was read already: its ledger is followed from there on, and its state with it.
     """
-    writer = open_epoch(request.storage, uri, this_writer(task, request.invocation), lease_s=request.lease_s)
+    writer = open_epoch(
+        request.storage,
+        uri,
+        this_writer(task, request.invocation),
+        lease_s=request.lease_s,
+        seen=(seen.ledger, seen.state) if seen else None,
+    )
     released, ending = True, None
     try:
         if after is not None:

@@ -6,7 +6,7 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.discovery import discover as discover_input
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run.refusals import check_columns, check_request
+from nightjar.inference.run.refusals import check_columns, check_without_input
 from nightjar.inference.run.request import RunRequest, identity_of
 from nightjar.inference.run.results import Planned
 from nightjar.inference.run.resume import (
@@ -21,7 +21,7 @@ def discover(request: RunRequest) -> Discovery:
     Raises:
         JobError: nothing to score, or job, input, output and model do not fit together.
     """
-    check_request(request)
+    check_without_input(request)
     discovery = discover_input(request.storage, request.job)
     check_columns(request.job, discovery.schema)
     return discovery
@@ -31,7 +31,7 @@ def plan(request: RunRequest, discovery: Discovery) -> Planned:
     """What would be scored, and what the ledger already has. Writes nothing."""
     identity = identity_of(request, discovery.schema)
     newest = revs.newest_revision(request.storage, request.run_uri)
-    previous = revs.read_plan(request.storage, newest.uri, newest.state, identity.fingerprint) if newest else None
+    previous = newest.plan(identity.fingerprint) if newest else None
     made = limited(
         make_plan(
             discovery, request.job, identity.fingerprint, None if request.fresh else previous, revs.planned_by(newest)

@@ -30,9 +30,10 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     """
     began = time.time()
     if scored.finished:
-        number = _visible(request, scored, verdict)
+        _check_visible(request, scored, verdict)
         left = commit_tables(request)
-        return Publication(scored.revision, number, verdict.manifest, behind=lead_readers(request), tables_behind=left)
+        behind = lead_readers(request)
+        return Publication(scored.revision, scored.number, verdict.manifest, behind=behind, tables_behind=left)
     if not request.publish:
         return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
     uri = revs.revision_uri(request.run_uri, scored.revision)
@@ -67,19 +68,25 @@ def lead_readers(request: RunRequest) -> str:
     return places.refresh(request.storage, request.output, request.job.name, request.date)
 
 
-def _visible(request: RunRequest, scored: Scored, verdict: Verdict) -> int:
-    """The number this revision was published as."""
+def mend_places(request: RunRequest, now: publish.Snapshot | None, *, settled: bool) -> None:
+    """Let them show what an earlier command published and could not show any more.
+
+    What this one cannot do now is tried, and told of, again when this run is published. now: the newest snapshot, where
+    it was read already. settled: this run's publication was finished just now.
+    """
+    date = request.date if settled else None
+    places.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
+
+
+def _check_visible(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
+    """Whether readers see this revision, which was published before.
+
+    Raises:
+        TakenBack: they do not.
+    """
     shown = publish.shown(request.storage, request.output, request.run_id)
     if shown is None or shown.checksum != verdict.checksum:
         raise TakenBack(
             f"r{scored.revision} of the run {request.run_id!r} was published before and rolled back or unpublished "
             "since: nothing was scored, and readers do not see it"
         )
-    finished = finished_revision(request, scored)
-    assert finished.success is not None
-    return int(finished.success["publication"])
-
-
-def finished_revision(request: RunRequest, scored: Scored) -> revs.Revision:
-    """By its number: another command may have begun a newer one meanwhile."""
-    return revs.read_revision(request.storage, request.run_uri, scored.revision)

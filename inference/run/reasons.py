@@ -64,7 +64,11 @@ def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> No
         ended = of_error(error, last.task, publish=request.publish)
         try:
             writer = open_epoch(
-                request.storage, newest.uri, this_writer(last.task, request.invocation), lease_s=request.lease_s
+                request.storage,
+                newest.uri,
+                this_writer(last.task, request.invocation),
+                lease_s=request.lease_s,
+                seen=(newest.ledger, newest.state),
             )
         except Held:
             newest = revs.read_revision(request.storage, request.run_uri, newest.number)

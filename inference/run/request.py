@@ -7,7 +7,7 @@ import json
 import re
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,14 +145,13 @@ def make_request(
     if run_id is None:
         run_id = day.isoformat() + (f"-limit-{limit}" if limit else "")
     tonight = job.at(day)
-    return RunRequest(
+    request = RunRequest(
         job=tonight,
         job_path=str(path),
         run_id=run_id,
         date=day.isoformat(),
         storage=storage,
         invocation=invocation or uuid.uuid4().hex,
-        scoring=fix(storage, tonight) if scores else NO_CODE,
         limit=limit,
         fresh=fresh,
         publish=publish and not limit,
@@ -160,6 +159,16 @@ def make_request(
         dated=is_dated(job.output.uri),
         engine=engine,
     )
+    return fixed(request) if scores else request
+
+
+def fixed(request: RunRequest) -> RunRequest:
+    """The request, to be scored with code and model as they are now.
+
+    Raises:
+        JobError: one of them is not there.
+    """
+    return replace(request, scoring=fix(request.storage, request.job))
 
 
 def _date(text: str | None, strict: bool = True) -> dt.date | None:

@@ -8,6 +8,7 @@ from typing import Any
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.output.publications import Published
 from nightjar.inference.validation.gates import GateResult
 
 
@@ -22,21 +23,28 @@ class Planned:
 
 @dataclass(frozen=True)
 class Scored:
-    """What the score step leaves to the next one. `finished`: this very revision was published before.
+    """What the score step leaves to the next one.
 
+    published, number: as what this very revision was published before, if it was: nothing was left to score.
     again: what made shards old that had a result.
     """
 
     revision: int
     epoch: int
     fingerprint: str
-    finished: bool
     progress: Progress
+    published: Published | None = None
+    number: int = 0
     device: str = ""
     startup_s: float = 0.0
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether this very revision was published before."""
+        return self.published is not None
 
 
 @dataclass(frozen=True)

@@ -43,17 +43,18 @@ def probe(request: RunRequest) -> None:
         )
 
 
-def number_for(newest: revs.Revision | None, request: RunRequest) -> int:
+def number_for(newest: revs.Revision | None, request: RunRequest, now: publish.Snapshot | None) -> int:
+    """The revision to go on with. now: what readers see, of a run that has no revision."""
     if newest is None:
         # A night that was published and then deleted goes on where readers were: no number stands for two things.
-        shown = publish.shown(request.storage, request.output, request.run_id)
+        shown = now.runs.get(request.run_id) if now else None
         return shown.revision + 1 if shown else 1
     return newest.number + (newest.sealed or (request.fresh and not newest.begun_by(request.invocation)))
 
 
 def retire(request: RunRequest, newest: revs.Revision) -> None:
     """Leave an unfinished revision behind: only if nobody writes it, and so that nobody who wakes up can."""
-    with tenure(request, newest.uri, "score", keep=False):
+    with tenure(request, newest.uri, "score", keep=False, seen=newest):
         pass
 
 
@@ -61,11 +62,11 @@ def limited(made: Plan, request: RunRequest) -> Plan:
     return made.limited(request.limit) if request.limit else made
 
 
-def settle(request: RunRequest, newest: revs.Revision) -> None:
-    """Finish a publication that was begun: until then nobody may know what readers will see."""
+def settle(request: RunRequest, newest: revs.Revision) -> bool:
+    """Finish a publication that was begun: until then nobody may know what readers will see. Whether it had to be."""
     if newest.success is not None:
-        return
-    with tenure(request, newest.uri, "publish", keep=False) as writer:
+        return False
+    with tenure(request, newest.uri, "publish", keep=False, seen=newest) as writer:
         intent = writer.state.intent
         assert intent is not None
         entry = known(publish.Published, intent["published"])
@@ -79,6 +80,7 @@ def settle(request: RunRequest, newest: revs.Revision) -> None:
         assert made is not None
         revs.sweep(writer, newest.uri, made)
         succeed(writer, newest.uri, number, entry.manifest)
+    return True
 
 
 def succeed(writer: LedgerWriter, uri: str, number: int, manifest: str) -> None:
@@ -103,7 +105,7 @@ def plan_in(
     source_plan = None
     if source is not None:
         assert source.state.planned is not None
-        source_plan = revs.read_plan(storage, source.uri, source.state, source.state.planned["fingerprint"])
+        source_plan = source.plan()
     planned_by = (writer.state.planned or {}).get("fingerprint") or revs.planned_by(source)
     planned = make_plan(discovery, request.job, fingerprint, previous or source_plan, planned_by)
     made, _ = planned.with_splits(writer.state.splits, fingerprint)
@@ -153,7 +155,7 @@ def why_again(
 def _changed_input(request: RunRequest, made: Plan, newest: revs.Revision) -> tuple[str, ...]:
     """The files whose shards are not those of the plan before."""
     assert newest.state.planned is not None
-    before = revs.read_plan(request.storage, newest.uri, newest.state, newest.state.planned["fingerprint"])
+    before = newest.plan()
     assert before is not None
     ids = set(before.ids())
     new = [shard.pieces for shard in made.shards() if shard.id not in ids]
@@ -194,7 +196,7 @@ def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:
     done, rows_out, rows_quarantined, cuts = 0, 0, 0, 0
     wanted = set(made.ids()) & writer.state.committed
     if wanted:
-        for receipt in writer.ledger.receipts(writer.state.revoked):
+        for receipt in writer.ledger.receipts(writer.state):
             if receipt.shard in wanted:
                 done += 1
                 rows_out += receipt.rows_out

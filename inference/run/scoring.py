@@ -27,7 +27,7 @@ from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import tenure
 from nightjar.inference.run.listeners import Listener, Listeners
-from nightjar.inference.run.publishing import commit_tables, lead_readers
+from nightjar.inference.run.publishing import commit_tables, mend_places
 from nightjar.inference.run.request import (
     RunRequest,
     identity_of,
@@ -67,21 +67,22 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     for snapshot in (request.scoring.code, request.scoring.model):
         keep(request.storage, request.output, snapshot)
     newest = revs.newest_revision(request.storage, request.run_uri)
-    if newest and newest.sealed:
-        settle(request, newest)
+    settled = newest is not None and newest.sealed and settle(request, newest)
+    now = publish.newest(request.storage, request.output) if newest is None else None
     # What these cannot do now is tried, and told of, again when this run is published.
-    lead_readers(request)
+    mend_places(request, now, settled=settled)
     commit_tables(request)
     if newest and newest.sealed:
         done = _finished(request, discovery, newest, identity.fingerprint)
         if done:
             return replace(done, seconds=time.time() - began)
     targets.check(request.storage, request.job, discovery.schema)
-    number = number_for(newest, request)
+    number = number_for(newest, request, now)
     if newest and not newest.sealed and number != newest.number:
         retire(request, newest)
     uri = revs.revision_uri(request.run_uri, number)
-    with tenure(request, uri, "score", keep=True) as writer, opened(request.engine) as engine:
+    seen = newest if newest and number == newest.number else None
+    with tenure(request, uri, "score", keep=True, seen=seen) as writer, opened(request.engine) as engine:
         if writer.state.intent is not None:
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)
@@ -106,7 +107,6 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             number,
             writer.epoch,
             identity.fingerprint,
-            finished=False,
             progress=progress,
             device=loaded.device,
             startup_s=started,
@@ -130,16 +130,15 @@ def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, 
     """Whether the newest, published revision is exactly what this run would make."""
     if request.fresh:
         return None
-    previous = revs.read_plan(request.storage, newest.uri, newest.state, fingerprint)
+    previous = newest.plan(fingerprint)
     wanted = limited(make_plan(discovery, request.job, fingerprint, previous, revs.planned_by(newest)), request)
     if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
         return None
     if set(previous.ids()) != set(wanted.ids()):
         return None
     assert newest.state.intent is not None
-    manifest = publish.read_manifest(
-        request.storage, request.output, known(publish.Published, newest.state.intent["published"])
-    )
+    entry = known(publish.Published, newest.state.intent["published"])
+    manifest = publish.read_manifest(request.storage, request.output, entry)
     totals = manifest["totals"]
     progress = Progress(
         shards=totals["shards"],
@@ -152,7 +151,9 @@ def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, 
         reused_rows=totals["rows_in"],
     )
     notes = remarks.of_finished(manifest).notes(progress.cuts)
-    return Scored(newest.number, newest.state.epoch, fingerprint, True, progress, warnings=notes)
+    assert newest.state.published is not None
+    number = newest.state.published["number"]
+    return Scored(newest.number, newest.state.epoch, fingerprint, progress, entry, number, warnings=notes)
 
 
 def _only(request: RunRequest, made: Plan) -> frozenset[str]:

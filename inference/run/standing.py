@@ -12,7 +12,6 @@ from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.holders import can_be_asked, is_dead
 from nightjar.inference.ledger.ledger import (
     LEASE_S,
-    Ledger,
     State,
     shows_life,
 )
@@ -192,7 +191,7 @@ def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float
     if state.holder is not None and is_dead(state.holder):
         return "killed"
     if state.holder is not None:
-        lives = can_be_asked(state.holder) or shows_life(Ledger(storage, newest.uri), state, lease_s)
+        lives = can_be_asked(state.holder) or shows_life(newest.ledger, state, lease_s)
         if lives or state.holder is not None:
             return SILENT if not lives else "publishing" if newest.sealed else "running"
     return state.ended.outcome if state.ended else UNFINISHED

@@ -27,10 +27,9 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.records import Failed, encode, known
+from nightjar.inference.records import Failed, encode
 from nightjar.inference.run.lease import tenure
 from nightjar.inference.run.listeners import Listener, Listeners
-from nightjar.inference.run.publishing import finished_revision
 from nightjar.inference.run.request import (
     RunRequest,
     identity_of,
@@ -177,9 +176,8 @@ def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited:
 
 def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:
     """The verdict of a revision that was published before, from its manifest."""
-    finished = finished_revision(request, scored)
-    assert finished.state.intent is not None
-    entry = known(publish.Published, finished.state.intent["published"])
+    entry = scored.published
+    assert entry is not None
     manifest = publish.read_manifest(request.storage, request.output, entry)
     results = tuple(map(gates.of_record, manifest["gates"]))
     shards = f"runs/{request.run_id}/r{scored.revision}/{manifest['shards']['file']}"

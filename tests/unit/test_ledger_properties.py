@@ -103,7 +103,7 @@ def check_done(play: Play) -> None:
     written = Counter(record["shard"] for record in records if record["t"] == "receipt")
     revoked = Counter(record["shard"] for record in records if record["t"] == "revoked")
     assert written - revoked == Counter(planned(state)), "committed once, and once more when that was taken back"
-    counting = list(Ledger(LakeStorage(), play.night.revision).receipts(state.revoked))
+    counting = list(Ledger(LakeStorage(), play.night.revision).receipts(state))
     assert sorted(receipt.shard for receipt in counting) == sorted(state.committed) == sorted(planned(state))
     assert all(receipt.attempt == 1 + revoked[receipt.shard] for receipt in counting)
     ours = [snapshot for snapshot in snapshots if snapshot.note == f"run {RUN} revision 1"]

@@ -85,7 +85,7 @@ def read(output: Path) -> State:
 
 
 def receipts(output: Path) -> list[Receipt]:
-    return list(Ledger(LakeStorage(), revision_of(output)).receipts(read(output).revoked))
+    return list(Ledger(LakeStorage(), revision_of(output)).receipts(read(output)))
 
 
 def continued(output: Path) -> LedgerWriter:

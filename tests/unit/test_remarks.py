@@ -106,7 +106,7 @@ def command(lake: Lake, *, fresh: bool = False) -> Iterator[Command]:
     request = lake.request(fresh=fresh)
     found = discover(request)
     newest = revs.newest_revision(request.storage, request.run_uri)
-    uri = revs.revision_uri(request.run_uri, number_for(newest, request))
+    uri = revs.revision_uri(request.run_uri, number_for(newest, request, None))
     with tenure(request, uri, "score", keep=False) as writer:
         plan = plan_in(request, writer, uri, found, identity_of(request, found.schema), newest)
         yield Command(lake, uri, writer, plan)
@@ -411,7 +411,7 @@ def test_the_pages_of_a_run_tell_it(lake: Lake) -> None:
         now.writer.append([WORKER_SAW])
         about = now.writer.state.about
     _, failed = _failure(lake.request(), ShardsFailed("7 of 8 shards have no result"), None)
-    scored = Scored(1, 1, "", False, Progress(), warnings=about.notes(0), again=about.again)
+    scored = Scored(1, 1, "", Progress(), warnings=about.notes(0), again=about.again)
     published = _summary(lake.request(), scored, PUBLISHED, "published as #1", [])
     for word, text in [("again", "model.py changed: 8 of 8 shards are scored again"), ("note", SAID)]:
         assert f"- {word}: {markdown(text)}" in failed.splitlines()

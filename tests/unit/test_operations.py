@@ -1,0 +1,354 @@
+"""Work is done once: what each step of a run asks of the storage, counted. A count that changes is a decision.
+
+The lake has 4 files that make 8 shards. Only what time decides is kept out: no lease is kept alive, and the ledger
+gets its events when a pass ends.
+
+What is asked more than once, is asked because it may have changed since. Of each shard a worker looks twice at its file
+(`stat input`: changed while it was read?) and, but for the first look of all, twice at the ledger (`list ledger`: was
+this run replaced?). Preflight reads rows that are read again to be scored (`open input`). `list publications` comes
+before the new snapshot, after it, and when `latest/` was written: is there a newer one? What stands in `latest/` and
+`dates/` is read before it is written (`read places`): nothing is rewritten that is right.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from nightjar.inference.errors import ShardsFailed
+from nightjar.inference.run import campaign
+from nightjar.inference.run import steps as run
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.storage.lake import LakeStorage
+from support import Lake
+
+T = TypeVar("T")
+
+WITH_WEIGHTS = """
+class Weighted:
+    def __init__(self, path):
+        self.factor = int(open(path).read())
+
+    def __call__(self, batch):
+        return {"score": batch["x"] * self.factor}
+"""
+
+KINDS = {
+    "input": r"^/data",
+    "model": r"^/weights\.bin$",
+    "probe": r"^/out/\.nightjar-probe-",
+    "owner": r"^/out/job\.json$",
+    "publications": r"^/out/publications",
+    "places": r"^/out/(latest|dates)",
+    "snapshot": r"^/out/snapshots/",
+    "run record": r"/run\.json$",
+    "ledger": r"/ledger(/|$)",
+    "plan": r"/plan-\d+\.parquet$",
+    "identity": r"/identity-\d+\.json$",
+    "part": r"/(data|quarantine)/[^/]+\.parquet$",
+    "parts": r"/r\d+/(data|quarantine)$",
+    "shards": r"/shards-\d+\.parquet$",
+    "manifest": r"/manifest-\d+\.json$",
+    "success": r"/_SUCCESS$",
+    "revisions": r"^/out/runs/[^/]+$",
+    "output": r"^/out$",
+    "nothing": r"^$",
+}
+"""What lies where."""
+
+
+FIRST = {
+    "request": {},
+    "discover": {
+        "list input": 1,
+        "open input": 4,
+        "read owner": 1,
+        "read run record": 1,
+        "stat output": 1,
+    },
+    "score": {
+        "create identity": 1,
+        "create ledger": 5,
+        "create owner": 1,
+        "create plan": 1,
+        "create probe": 2,
+        "create run record": 1,
+        "create snapshot": 1,
+        "delete probe": 1,
+        "list ledger": 17,
+        "list publications": 1,
+        "open input": 9,
+        "read ledger": 1,
+        "read probe": 1,
+        "stat input": 16,
+        "subfolders revisions": 1,
+        "write part": 8,
+    },
+    "validate": {
+        "create ledger": 1,
+        "create manifest": 1,
+        "create shards": 1,
+        "list ledger": 1,
+        "read ledger": 5,
+        "read part": 8,
+        "read plan": 1,
+    },
+    "publish": {
+        "create ledger": 4,
+        "create places": 1,
+        "create publications": 1,
+        "create success": 1,
+        "delete places": 1,
+        "leftovers parts": 2,
+        "list ledger": 1,
+        "list parts": 2,
+        "list places": 1,
+        "list publications": 3,
+        "read ledger": 6,
+        "read manifest": 1,
+        "read places": 7,
+        "read plan": 1,
+        "read publications": 1,
+        "read shards": 1,
+        "stat success": 1,
+        "subfolders places": 1,
+        "write places": 6,
+    },
+}
+"""A first run."""
+
+AGAIN = {
+    "request": {},
+    "discover": {
+        "list input": 1,
+        "open input": 4,
+        "read owner": 1,
+        "read run record": 1,
+        "stat output": 1,
+    },
+    "score": {
+        "create owner": 1,
+        "create probe": 2,
+        "create run record": 1,
+        "create snapshot": 1,
+        "delete probe": 1,
+        "list ledger": 1,
+        "list places": 1,
+        "list publications": 1,
+        "read ledger": 10,
+        "read manifest": 1,
+        "read owner": 1,
+        "read places": 1,
+        "read plan": 1,
+        "read probe": 1,
+        "read publications": 1,
+        "read run record": 1,
+        "read success": 1,
+        "subfolders revisions": 1,
+    },
+    "validate": {
+        "read manifest": 1,
+    },
+    "publish": {
+        "list places": 1,
+        "list publications": 3,
+        "read manifest": 1,
+        "read places": 7,
+        "read publications": 2,
+        "read shards": 1,
+        "stat success": 1,
+    },
+}
+"""The same command again, with nothing to do: no part, no ledger beyond the first step, is looked at."""
+
+CONTINUED = {
+    "request": {
+        "read run record": 1,
+    },
+    "discover": {
+        "list input": 1,
+        "open input": 4,
+        "read owner": 1,
+        "read run record": 1,
+        "stat output": 1,
+    },
+    "score": {
+        "create ledger": 3,
+        "create owner": 1,
+        "create probe": 2,
+        "create run record": 1,
+        "create snapshot": 1,
+        "delete probe": 1,
+        "list ledger": 16,
+        "list places": 1,
+        "list publications": 1,
+        "open input": 8,
+        "read ledger": 7,
+        "read owner": 1,
+        "read places": 1,
+        "read plan": 1,
+        "read probe": 1,
+        "read publications": 1,
+        "read run record": 1,
+        "read success": 1,
+        "stat input": 14,
+        "subfolders revisions": 1,
+        "write part": 7,
+    },
+    "validate": {
+        "create ledger": 1,
+        "create manifest": 1,
+        "create shards": 1,
+        "list ledger": 1,
+        "read ledger": 9,
+        "read part": 8,
+        "read plan": 1,
+    },
+    "publish": {
+        "create ledger": 4,
+        "create places": 1,
+        "create publications": 1,
+        "create success": 1,
+        "delete places": 1,
+        "leftovers parts": 2,
+        "list ledger": 1,
+        "list parts": 2,
+        "list places": 1,
+        "list publications": 3,
+        "read ledger": 10,
+        "read manifest": 1,
+        "read places": 7,
+        "read plan": 1,
+        "read publications": 3,
+        "read shards": 1,
+        "stat success": 1,
+        "write places": 2,
+    },
+}
+"""A run that another command began, of which one shard was done. Another run was published before."""
+
+
+class Counting:
+    """A storage that counts what it is asked: (operation, kind) → how often."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._inner, self._lake = LakeStorage(), str(lake.folder)
+        self.asked = Counter[str]()
+
+    def __getattr__(self, operation: str) -> Callable[..., Any]:
+        call = getattr(self._inner, operation)
+
+        def counted(uri: Any, *more: Any, **named: Any) -> Any:
+            uris = tuple(uri) if operation == "delete" else (more[0] if operation == "copy" else uri,)
+            self.asked[f"{operation} {self._kind(uris[0] if uris else '')}"] += 1
+            return call(uris if operation == "delete" else uri, *more, **named)
+
+        return counted
+
+    def _kind(self, uri: str) -> str:
+        name = uri.removeprefix(self._lake)
+        return next(kind for kind, pattern in KINDS.items() if re.search(pattern, name))
+
+
+class Steps:
+    """The steps of a run, and what each asked."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake, self.storage = lake, Counting(lake)
+        self.asked: dict[str, dict[str, int]] = {}
+
+    def step(self, name: str, do: Callable[..., T], *given: Any) -> T:
+        self.storage.asked.clear()
+        try:
+            return do(*given)
+        finally:
+            self.asked[name] = dict(sorted(self.storage.asked.items()))
+
+    def request(self, **options: Any) -> RunRequest:
+        made = self.lake.request(storage=self.storage, engine="local", **options)  # type: ignore[arg-type]
+        return replace(made, lease_s=1e6)
+
+    def run(self, **options: Any) -> None:
+        request = self.step("request", lambda: self.request(**options))
+        found = self.step("discover", run.discover, request)
+        scored = self.step("score", run.score, request, found)
+        verdict = self.step("validate", run.validate, request, scored, found)
+        self.step("publish", run.publish_run, request, scored, verdict)
+
+    def leave_begun(self, run_id: str, shard: str) -> None:
+        """A command that scores one shard and leaves the rest."""
+        request = self.request(run_id=run_id, shards=(shard,))
+        with pytest.raises(ShardsFailed):
+            run.score(request, run.discover(request))
+
+
+_opened = Counter[str]()
+
+
+def _count(event: str, given: tuple[Any, ...]) -> None:
+    if event == "open" and isinstance(given[0], str):
+        _opened[given[0]] += 1
+
+
+@pytest.fixture(scope="session")
+def hook() -> None:
+    """Never taken away again: Python cannot."""
+    sys.addaudithook(_count)
+
+
+@pytest.fixture
+def opened(hook: None) -> Callable[[str], int]:
+    """How often Python opened a file so far."""
+    return lambda path: _opened[path]
+
+
+@pytest.fixture
+def counted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Steps:
+    monkeypatch.setattr(campaign, "FLUSH_S", 1e9)
+    return Steps(lake.ready())
+
+
+def test_a_first_run(counted: Steps) -> None:
+    counted.run()
+    assert counted.asked == FIRST
+
+
+def test_a_run_with_nothing_to_do(counted: Steps) -> None:
+    counted.run()
+    counted.run()
+    assert counted.asked == AGAIN
+
+
+def test_a_run_that_is_continued(counted: Steps) -> None:
+    counted.run()
+    counted.leave_begun("second", next(iter(counted.lake.planned().ids())))
+    counted.run(run_id="second")
+    assert counted.asked == CONTINUED
+
+
+def test_the_tables_do_not_grow_with_what_was_done_before(counted: Steps) -> None:
+    """Each step reads each segment of its ledger once, however many there are, and lists it once."""
+    counted.run()
+    segments = len(list((counted.lake.revision() / "ledger").iterdir()))
+    counted.run()
+    assert counted.asked["score"]["read ledger"] == segments
+    for step in ("validate", "publish"):
+        assert not [what for what in counted.asked[step] if what.endswith(("ledger", "input", "plan", "part"))]
+
+
+def test_the_model_is_read_once(counted: Steps, opened: Callable[[str], int]) -> None:
+    """When the run begins, for its snapshot: whatever scores loads the copy of that."""
+    counted.lake.write_model(WITH_WEIGHTS)
+    (counted.lake.folder / "weights.bin").write_bytes(b"2")
+    counted.lake.write_job(model__uses="model:Weighted", model__path="weights.bin", model__batch_size=256)
+    weights = str(counted.lake.folder / "weights.bin")
+    before = opened(weights)
+    counted.run()
+    assert opened(weights) - before == 1
+    assert (counted.lake.published()["score"] == counted.lake.published()["id"] * 2).all()
