@@ -360,7 +360,7 @@ def _scored_and_validated(request: RunRequest, tasks: _Tasks, found: Any) -> tup
         scored: Scored = tasks.result(tasks.done(score_task, request, found))
     get_run_logger().info("scored: %s", describe(scored.progress))
     # Validating needs what the limit counts only if it scores, too.
-    with _turn(request.job.resources.concurrency_limit if request.job.audit.rescore else None):
+    with _turn(request.job.resources.concurrency_limit if request.job.rescore.share else None):
         verdict: Verdict = tasks.result(tasks.done(validate_task, request, scored, found))
     return scored, verdict
 

@@ -242,14 +242,14 @@ class Retry(_Model):
     shard_s: float = Field(default=7200, gt=0, strict=False)
 
 
-class Audit(_Model):
+class Rescoring(_Model):
     """How much of the night is scored a second time and compared.
 
-    rescore: share of the shards, at least one; 0 for none. tolerance: two numbers agree when they differ by at most
-    this much, relative to 1 + their size.
+    share: of the shards, at least one; 0 for none. tolerance: two numbers agree when they differ by at most this much,
+    relative to 1 + their size.
     """
 
-    rescore: float = Field(default=0, ge=0, le=1, strict=False)
+    share: float = Field(default=0, ge=0, le=1, strict=False)
     tolerance: float = Field(default=1e-5, ge=0, strict=False)
 
 
@@ -421,12 +421,23 @@ class Job(_Model):
     resources: Resources = Resources()
     retry: Retry = Retry()
     checks: tuple[Check, ...] = ()
-    audit: Audit = Audit()
+    rescore: Rescoring = Rescoring()
     identity: IdentityRules = IdentityRules()
     schedule: Schedule | None = None
     folder: str = Field(default="", exclude=True)
     places: tuple[str, ...] = Field(default=(), exclude=True)
     templates: tuple[str, str] = Field(default=("", ""), exclude=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_before(cls, given: Any) -> Any:
+        """Earlier releases had `audit: {rescore: 0.01}` for `rescore: {share: 0.01}`: their job files go on."""
+        if not isinstance(given, dict) or not isinstance(given.get("audit"), dict):
+            return given
+        if "rescore" in given:
+            raise ValueError("audit: is called rescore now, and both are there; leave audit out")
+        audit = {"share" if name == "rescore" else name: value for name, value in given["audit"].items()}
+        return {name: value for name, value in given.items() if name != "audit"} | {"rescore": audit}
 
     @field_validator("name")
     @classmethod

@@ -126,7 +126,7 @@ def _rescore(
     engine: Engine, request: RunRequest, discovery: Discovery, uri: str, table: pa.Table, writer: LedgerWriter
 ) -> Rescored | None:
     """Score a sample again, if the job asks for it."""
-    share = request.job.audit.rescore
+    share = request.job.rescore.share
     if not share or not table.num_rows:
         return None
     spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)

@@ -97,9 +97,7 @@ def rescore(spec: WorkerSpec, lines: Iterable[dict[str, Any]]) -> Iterator[Resco
             yield Rescored(changed=1)
             continue
         except ProcessSpoilt as spoilt:
-            raise RunFailed(
-                f"audit.rescore: shard {line['shard']} could be scored once, but not again: {spoilt}"
-            ) from None
+            raise RunFailed(f"rescore: shard {line['shard']} could be scored once, but not again: {spoilt}") from None
         yield _compare(spec, line, again, _part(storage, spec.revision, line["data"]))
 
 
@@ -145,7 +143,7 @@ def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, part: pa.T
     found = Rescored(shards=1, rows=part.num_rows)
     wrong = np.zeros(part.num_rows, dtype=bool)
     for name in (*job.carry, *job.model.outputs):
-        tolerance = 0.0 if name in job.carry else job.audit.tolerance
+        tolerance = 0.0 if name in job.carry else job.rescore.tolerance
         differs, greatest = differences(part[name], now[name], tolerance)
         found.greatest = max(found.greatest, greatest)
         if differs.any() and not found.first:

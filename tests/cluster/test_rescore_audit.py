@@ -1,4 +1,4 @@
-"""`audit.rescore`: a sample is scored again elsewhere, and what comes out different is not published."""
+"""`rescore.share`: a sample is scored again elsewhere, and what comes out different is not published."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rescored(lake: Lake) -> dict[str, float]:
 def test_a_sample_is_scored_again_in_another_process(lake: Lake) -> None:
     """As many shards as asked for; the manifest and the gates say what was compared."""
     lake.write_model(model())
-    ran = lake.ready(audit={"rescore": 0.25}).run()
+    ran = lake.ready(rescore={"share": 0.25}).run()
     gate = next(gate for gate in ran.verdict.gates if gate.name == "rescore")
     assert (gate.passed, gate.observed) == (True, "0 of 2,000 rows of 2 shards differ")
     assert rescored(lake) == {
@@ -74,7 +74,7 @@ def test_a_sample_is_scored_again_in_another_process(lake: Lake) -> None:
 def test_what_comes_out_different_is_not_published(lake: Lake, how: str) -> None:
     """The sentence has one value and who wrote it, and what to do."""
     lake.write_model(model(how))
-    lake.ready(audit={"rescore": 0.2})
+    lake.ready(rescore={"share": 0.2})
     with pytest.raises(GateFailed, match=r"[\d,]+ of 2,000 rows of 2 shards came out different") as failed:
         in_two_steps(lake, (lake.folder / "again").touch)
     said = str(failed.value)
@@ -96,7 +96,7 @@ def in_two_steps(lake: Lake, between: Callable[[], object], engine: str = LOCAL)
 def test_rows_in_quarantine_are_not_tried_again(lake: Lake) -> None:
     """One of them may end its process; the others of its shard are compared."""
     lake.write_model("import os\n" + model("if 4600 in batch['x']: os._exit(1)"))
-    ran = lake.ready(audit={"rescore": 1}).run()
+    ran = lake.ready(rescore={"share": 1}).run()
     assert lake.quarantined()["_row"].tolist() == [600]
     assert next(gate for gate in ran.verdict.gates if gate.name == "rescore").passed
     assert rescored(lake)["rows"] == 7999
@@ -104,14 +104,14 @@ def test_rows_in_quarantine_are_not_tried_again(lake: Lake) -> None:
 
 def test_a_row_that_fails_only_the_second_time_is_a_difference(lake: Lake) -> None:
     lake.write_model(model(FIRST_TIME + "\n    if not first and 4600 in batch['x']: raise ValueError('not again')"))
-    lake.ready(audit={"rescore": 1})
+    lake.ready(rescore={"share": 1})
     with pytest.raises(GateFailed, match=r"1 rows of shard .* could be scored at first, but not again"):
         in_two_steps(lake, (lake.folder / "again").touch)
 
 
 def test_a_process_that_is_lost_over_it_ends_the_run(lake: Lake) -> None:
     lake.write_model(model(FIRST_TIME + "\n    if not first: os._exit(1)"))
-    lake.ready(audit={"rescore": 0.1})
+    lake.ready(rescore={"share": 0.1})
     with pytest.raises(RunFailed, match=r"the cluster lost a process that scored shards of .* again"):
         in_two_steps(lake, (lake.folder / "again").touch, RAY)
 
@@ -119,7 +119,7 @@ def test_a_process_that_is_lost_over_it_ends_the_run(lake: Lake) -> None:
 def test_what_is_no_longer_there_cannot_be_compared_and_is_said(lake: Lake) -> None:
     """Input overwritten after it was scored: the parts hold the rows of the file that was planned."""
     lake.write_model(model())
-    lake.ready(audit={"rescore": 1})
+    lake.ready(rescore={"share": 1})
 
     verdict = in_two_steps(lake, lambda: lake.write_file("part-00.parquet", 100_000, 3000))
     gate = next(gate for gate in verdict.gates if gate.name == "rescore")

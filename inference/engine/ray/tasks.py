@@ -189,7 +189,7 @@ def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
         if time.monotonic() > deadline:
             for task in running:
                 ray.cancel(task, force=True)
-            raise ClusterLost(f"audit.rescore: no shard was scored again within {patience:g} s; is the cluster busy?")
+            raise ClusterLost(f"rescore: no shard was scored again within {patience:g} s; is the cluster busy?")
         yield None
     yield merged
 

@@ -63,8 +63,8 @@ _GATES: dict[type, Callable[[Any, str], Iterable[Gate]]] = {
 def gates_of(job: Job) -> tuple[Gate, ...]:
     """Every gate of the job, in the order in which they are shown."""
     always: list[Gate] = [Complete(), Quarantine(job.retry.max_quarantined)]
-    if job.audit.rescore:
-        always.append(Rescore(job.audit.tolerance))
+    if job.rescore.share:
+        always.append(Rescore(job.rescore.tolerance))
     asked = (_GATES[type(check)](check, f"checks[{index}]") for index, check in enumerate(job.checks))
     return (*always, *itertools.chain.from_iterable(asked))
 

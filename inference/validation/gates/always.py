@@ -65,6 +65,6 @@ class Rescore:
         sentence = (
             f"Scored again, {found.differing:,} of {compared} came out different; {found.first}. A device may be "
             "computing wrongly, or the model answers differently each time. Score everything again with --fresh, "
-            "elsewhere if one worker is suspected; where the model is that inexact, raise audit.tolerance."
+            "elsewhere if one worker is suspected; where the model is that inexact, raise rescore.tolerance."
         )
         return GateResult("rescore", False, observed, limit, sentence)
