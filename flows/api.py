@@ -65,11 +65,18 @@ def run(
 
 
 def backfill(
-    job: str | Path, first: Date, last: Date, *, parallel: int = 1, ray: str | None = None
+    job: str | Path,
+    first: Date,
+    last: Date,
+    *,
+    parallel: int = 1,
+    ray: str | None = None,
+    engine: str = RAY,
 ) -> tuple[Night, ...]:
     """Score the nights from `first` to `last`: published ones are left alone, partial ones continued.
 
     One night that fails does not end the others: `Night.ok` says which nights readers see. parallel: so many at a time.
+    engine: as of `run`; `local` scores one night at a time.
 
     Raises:
         JobError: the job or its model must be changed.
@@ -78,7 +85,7 @@ def backfill(
     """
     from rich.console import Console
 
-    return nights(job, first, last, parallel, ray, Console(quiet=True), verbose=False, quiet=True)
+    return nights(job, first, last, parallel, ray, engine, Console(quiet=True), verbose=False, quiet=True)
 
 
 def status(job: str | Path, *, date: Date | None = None, run_id: str | None = None) -> RunStatus:
@@ -167,6 +174,7 @@ def nights(
     last: Date,
     parallel: int,
     ray: str | None,
+    engine: str,
     console: Console,
     *,
     verbose: bool,
@@ -179,7 +187,7 @@ def nights(
     """
     from nightjar.inference.run.refusals import check_model
 
-    start, end = (make_request(job, date=_date(date)) for date in (first, last))
+    start, end = (make_request(job, date=_date(date), engine=engine) for date in (first, last))
     check_model(start)  # the rest depends on the night
     from nightjar.flows.backfill import launch_backfill
 

@@ -11,8 +11,9 @@ import queue
 import shlex
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -33,6 +34,7 @@ from nightjar.flows.pages.escaping import code, markdown
 from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.runlogs import expect_failures
 from nightjar.flows.prefect_api.server import reporting_to, start_api
+from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.errors import (
     JobError,
@@ -80,7 +82,9 @@ def _name() -> str:
 
 
 @flow(name="backfill", flow_run_name=_name, persist_result=False, task_runner=ClusterRunner())
-def backfill(job: str, first: dt.date, last: dt.date, parallel: int = 1, ray: str | None = None) -> State[Any]:
+def backfill(
+    job: str, first: dt.date, last: dt.date, parallel: int = 1, ray: str | None = None, engine: str = RAY
+) -> State[Any]:
     """Score the nights from `first` to `last`. A night that readers see already is left alone.
 
     Args:
@@ -89,17 +93,23 @@ def backfill(job: str, first: dt.date, last: dt.date, parallel: int = 1, ray: st
         last: The last logical date.
         parallel: So many nights at a time; their actor pools must fit the cluster together.
         ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
+        engine: Where shards are scored: on Ray, or in the flow's own process, one night at a time.
     """
     expect_failures()
+    asked = _Asked(job, ray, engine)
     try:
-        request = make_request(job, date=first.isoformat())
+        request = make_request(job, date=first.isoformat(), engine=engine)
         dates = nights_between(request.job, first, last)
-        with cluster(ray, request.job, worker_env(), verbose=False):
-            check_cluster(request.job, pools=parallel)
-            found = _each(job, dates, parallel, ray)
+        if engine == LOCAL:
+            check_local(parallel)
+            found = _each(asked, dates, parallel)
+        else:
+            with cluster(ray, request.job, worker_env(), verbose=False):
+                check_cluster(request.job, pools=parallel)
+                found = _each(asked, dates, parallel)
     except NightjarError as error:
         return Failed(message=str(error), data=error)
-    _show(request, found, [*(["--parallel", str(parallel)] if parallel > 1 else []), *reaching(ray)])
+    _show(request, found, [*(["--parallel", str(parallel)] if parallel > 1 else []), *asked.options])
     bad = [night for night in found if not night.ok]
     said = f"{len(found) - len(bad)} of {len(found)} nights are published"
     if bad:
@@ -107,9 +117,33 @@ def backfill(job: str, first: dt.date, last: dt.date, parallel: int = 1, ray: st
     return Completed(message=said, data=tuple(found))
 
 
-def _each(job: str, dates: list[dt.date], parallel: int, ray: str | None) -> list[Night]:
+@dataclass(frozen=True)
+class _Asked:
+    """What all nights of a backfill have in common."""
+
+    job: str
+    ray: str | None
+    engine: str
+
+    @property
+    def options(self) -> list[str]:
+        """As `nightjar` takes them."""
+        return [*([] if self.engine == RAY else ["--engine", self.engine]), *reaching(self.ray)]
+
+
+def check_local(parallel: int) -> None:
+    """Return if the local engine can score so many nights at a time, which is one.
+
+    Raises:
+        JobError: there are more.
+    """
+    if parallel > 1:
+        raise JobError(f"--parallel {parallel}: --engine local scores one night at a time; leave one of the two out")
+
+
+def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
     if parallel == 1:
-        return [_night(job, date, ray) for date in dates]
+        return [_night(asked, date) for date in dates]
     found: dict[dt.date, Night] = {}
     waiting = queue.SimpleQueue[dt.date]()
     for date in dates:
@@ -121,7 +155,7 @@ def _each(job: str, dates: list[dt.date], parallel: int, ray: str | None) -> lis
         with suppress(queue.Empty):
             while not interrupted.is_set():
                 date = waiting.get_nowait()
-                found[date] = _night(job, date, ray)
+                found[date] = _night(asked, date)
 
     # Each thread knows the flow run it works for, so that the night's run is shown below it. Daemons, and waited
     # for in steps: an interruption must not wait until the nights under way are scored.
@@ -140,20 +174,20 @@ def _each(job: str, dates: list[dt.date], parallel: int, ray: str | None) -> lis
     return [found.get(date, Night(date.isoformat(), "failed", 0, "its thread ended early")) for date in dates]
 
 
-def _night(job: str, date: dt.date, ray: str | None) -> Night:
+def _night(asked: _Asked, date: dt.date) -> Night:
     """One night, in this thread. Nothing that goes wrong with it ends the others."""
-    night = _scored(job, date, ray)
+    night = _scored(asked, date)
     _tell.get()(night)
     return night
 
 
-def _scored(job: str, date: dt.date, ray: str | None) -> Night:
-    night = date.isoformat()
+def _scored(asked: _Asked, date: dt.date) -> Night:
+    night, job = date.isoformat(), asked.job
     try:
         request = make_request(job, date=night, scores=False)
         if (before := _seen(request)) is not None:
             return Night(night, "skipped", 0, f"published before, as r{before.revision}")
-        unseen, said = _run(job, date, ray)
+        unseen, said = _run(asked, date)
         # What readers see decides: an API that is away when the run ends must not deny a publication.
         if (seen := _seen(request)) is not None:
             totals = publish.read_manifest(request.storage, request.output, seen)["totals"]
@@ -162,7 +196,7 @@ def _scored(job: str, date: dt.date, ray: str | None) -> Night:
         return Night(night, "failed", 0, str(error))
     if unseen:
         again = shlex.join(["nightjar", "republish", job, *request.named])
-        anew = shlex.join(["nightjar", "run", job, "--date", night, "--fresh", *reaching(ray)])
+        anew = shlex.join(["nightjar", "run", job, "--date", night, "--fresh", *asked.options])
         remedy = f"`{again}` shows it again, `{anew}` scores it anew"
         return Night(night, "rolled back", 0, f"{said}: {remedy}")
     return Night(night, "failed", 0, said)
@@ -172,10 +206,10 @@ def _seen(request: RunRequest) -> publish.Published | None:
     return publish.shown(request.storage, request.output, request.run_id)
 
 
-def _run(job: str, date: dt.date, ray: str | None) -> tuple[bool, str]:
+def _run(asked: _Asked, date: dt.date) -> tuple[bool, str]:
     """Whether the night is done, be it seen or not, as far as Prefect knows; and what is said of it."""
     try:
-        state: State[Any] = nightly(job=job, date=date, ray=ray, return_state=True)
+        state: State[Any] = nightly(job=asked.job, date=date, ray=asked.ray, engine=asked.engine, return_state=True)
     except _API_AWAY as error:
         return False, f"Prefect's API was away: {str(error) or type(error).__name__}"
     done = state.is_completed() or isinstance(state.result(raise_on_failure=False), TakenBack)
@@ -207,19 +241,28 @@ def launch_backfill(
     Raises:
         NightjarError: the flow could not begin.
     """
+    engine = start.engine
+    if engine == LOCAL:
+        check_local(parallel)
     first, last = dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date)
     dates = [date.isoformat() for date in nights_between(start.job, first, last)]
     check_reports(ray, api_url())
     api = start_api()
     with (
         reporting_to(api, verbose) as reporting,
-        cluster(ray, start.job, worker_env(), verbose),
+        nullcontext() if engine == LOCAL else cluster(ray, start.job, worker_env(), verbose),
         _telling(console, quiet) as ended,
     ):
         reporting.wait()
         try:
             state: State[Any] = backfill(
-                job=start.job_path, first=first, last=last, parallel=parallel, ray=ray, return_state=True
+                job=start.job_path,
+                first=first,
+                last=last,
+                parallel=parallel,
+                ray=ray,
+                engine=engine,
+                return_state=True,
             )
             found, said = state.result(raise_on_failure=False), state.message
         except _API_AWAY as error:

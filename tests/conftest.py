@@ -80,12 +80,18 @@ def prefect_api(prefect_home: Path) -> Iterator[str]:
     api.process.wait(timeout=30)
 
 
+@pytest.fixture(scope="session")
+def empty_database(prefect_api: str, prefect_home: Path) -> Path:
+    """The database of a Prefect server that has had no work yet: a server takes long to make one."""
+    return prefect_home / "empty.db"
+
+
 @pytest.fixture
-def own_home(tmp_path: Path, prefect_api: str, prefect_home: Path) -> Path:
-    """A Prefect home for a server of the test's own: its database is empty, but made, which takes that server long."""
+def own_home(tmp_path: Path, empty_database: Path) -> Path:
+    """A Prefect home for a server of the test's own: its database is empty, but made."""
     home = tmp_path / "prefect"
     home.mkdir()
-    shutil.copy(prefect_home / "empty.db", home / "prefect.db")
+    shutil.copy(empty_database, home / "prefect.db")
     return home
 
 

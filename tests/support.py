@@ -293,12 +293,14 @@ def marked(mark: dict[str, str]) -> list[psutil.Process]:
 
 
 def command(
-    *words: str | Path, env: dict[str, str] | None = None, timeout_s: float = 180
+    *words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, timeout_s: float = 180
 ) -> subprocess.CompletedProcess[str]:
     """Run `nightjar …` as a user would, in a process of its own."""
     return subprocess.run(
         [nightjar(), *map(str, words)],
         env={**os.environ, **(env or {})},
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=timeout_s,

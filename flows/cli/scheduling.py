@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nightjar.flows.cli.options import (
+    EngineOption,
     FolderArgument,
     JobArgument,
     JsonOption,
@@ -25,6 +26,7 @@ def deploy(
     folder: FolderArgument,
     pool: Annotated[str, typer.Option("--pool", help="Work pool of the workers; made if absent.")] = "nightjar",
     ray: RayOption = None,
+    engine: EngineOption = "ray",
     as_json: JsonOption = False,
 ) -> None:
     """Make one Prefect deployment per job file.
@@ -36,7 +38,7 @@ def deploy(
         from nightjar.flows.serving.deploy import deploy as make
 
         url = require_api()
-        done = make(folder, pool, ray)
+        done = make(folder, pool, ray, engine)
     if as_json:
         emit(done)
         return
@@ -50,6 +52,7 @@ def serve(
     parallel: Annotated[int, typer.Option("--parallel", min=1, help="So many runs at a time.")] = 1,
     limit: OldLimitOption = None,
     ray: RayOption = None,
+    engine: EngineOption = "ray",
 ) -> None:
     """Schedule and run the jobs of a folder from here.
 
@@ -57,7 +60,7 @@ def serve(
     """
     from nightjar.flows.serving.serve import serve_until_ended
 
-    serve_until_ended(folder, out, ray=ray, limit=limit or parallel)
+    serve_until_ended(folder, out, ray=ray, engine=engine, limit=limit or parallel)
 
 
 def backfill(
@@ -66,6 +69,7 @@ def backfill(
     last: Annotated[str, typer.Option("--to", help="Last logical date.")],
     parallel: Annotated[int, typer.Option("--parallel", min=1, help="So many nights at a time.")] = 1,
     ray: RayOption = None,
+    engine: EngineOption = "ray",
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -77,7 +81,7 @@ def backfill(
     from nightjar.flows.cli.options import say
 
     with as_json_too(as_json, {}):
-        nights = api.nights(job, first, last, parallel, ray, out, verbose=verbose, quiet=as_json)
+        nights = api.nights(job, first, last, parallel, ray, engine, out, verbose=verbose, quiet=as_json)
     if as_json:
         emit(nights, one_line=True)
     else:

@@ -24,6 +24,7 @@ from nightjar.flows.nightly import nightly
 from nightjar.flows.pages.escaping import code
 from nightjar.flows.prefect_api.api import api_url
 from nightjar.flows.serving.runner import PatientRunner
+from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import ClusterError, JobError
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job
@@ -96,7 +97,13 @@ def _clashes(jobs: dict[str, Job], key: str, of: Callable[[Job], str]) -> Iterat
 
 
 def as_deployment(
-    path: str, job: Job, before: DeploymentResponse | None, *, ray: str | None = None, pool: str | None = None
+    path: str,
+    job: Job,
+    before: DeploymentResponse | None,
+    *,
+    ray: str | None = None,
+    engine: str = RAY,
+    pool: str | None = None,
 ) -> RunnerDeployment:
     """The deployment of one job: its schedule, and one run at a time; further ones wait for their turn.
 
@@ -115,7 +122,7 @@ def as_deployment(
         nightly,
         name=job.name,
         schedules=[DeploymentScheduleCreate(schedule=schedule, active=active)] if schedule else [],
-        parameters={"job": path, **({"ray": ray} if ray else {})},
+        parameters={"job": path, **({"ray": ray} if ray else {}), **({} if engine == RAY else {"engine": engine})},
         description=(
             f"Scores {code(job.input.uri)} with {code(job.model.path or job.model.uses)} into {code(job.output.uri)}."
         ),
@@ -155,7 +162,7 @@ def _api() -> Iterator[SyncPrefectClient]:
         ) from error
 
 
-def deploy(folder: str, pool: str, ray: str | None = None) -> list[Deployed]:
+def deploy(folder: str, pool: str, ray: str | None = None, engine: str = RAY) -> list[Deployed]:
     """Make one deployment for each job file in a folder, for the workers of a pool; idempotent.
 
     A pool that is not there is created, of type process: its runs are processes of the worker's machine. A
@@ -165,11 +172,15 @@ def deploy(folder: str, pool: str, ray: str | None = None) -> list[Deployed]:
         JobError: a job file is wrong; nothing was changed.
         ClusterError: Prefect's API said no.
     """
+    check_name(engine)
     jobs = find_jobs(folder)
     with _api() as client:
         _ensure_pool(client, pool)
         known = {deployment.name: deployment for deployment in _known(client)}
-        made = [as_deployment(path, job, known.get(job.name), ray=ray, pool=pool) for path, job in jobs.items()]
+        made = [
+            as_deployment(path, job, known.get(job.name), ray=ray, engine=engine, pool=pool)
+            for path, job in jobs.items()
+        ]
         gone = _gone(folder, jobs, known)
         if not made and not gone:
             raise none_found(folder)
@@ -231,6 +242,7 @@ def serve(
     jobs: dict[str, Job],
     folder: str,
     ray: str | None = None,
+    engine: str = RAY,
     limit: int | None = None,
     over: Callable[[], None] = lambda: None,
 ) -> tuple[PatientRunner, list[Deployed]]:
@@ -245,7 +257,7 @@ def serve(
     """
     with _api() as client:
         known = {deployment.name: deployment for deployment in _known(client)}
-        made = [as_deployment(path, job, known.get(job.name), ray=ray) for path, job in jobs.items()]
+        made = [as_deployment(path, job, known.get(job.name), ray=ray, engine=engine) for path, job in jobs.items()]
         # Schedules stay active while nothing serves: a night that falls due meanwhile is late, not lost.
         runner = PatientRunner(over, name=TAG, pause_on_shutdown=False, limit=limit)
         for deployment in made:

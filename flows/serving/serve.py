@@ -16,23 +16,25 @@ from nightjar.flows.serving.deploy import (
     schedule_of,
     serve,
 )
+from nightjar.inference.engine import check_name
 from nightjar.inference.errors import ClusterError
 
 
-def serve_until_ended(folder: str, console: Console, *, ray: str | None, limit: int) -> None:
+def serve_until_ended(folder: str, console: Console, *, ray: str | None, engine: str, limit: int) -> None:
     """Serve until Ctrl-C or SIGTERM. Without a configured Prefect API one is started, with pages, and ends with this.
 
     Raises:
         JobError: there is no job file, or one of them is wrong.
         ClusterError: Prefect's API does not answer, or the own server has ended.
     """
+    check_name(engine)
     jobs = find_jobs(folder)
     if not jobs:
         raise none_found(folder)
     api = start_api(complete=True)
     with reporting_to(api, verbose=True) as reporting:
         reporting.wait()
-        runner, paused = serve(jobs, folder, ray, limit, api.check_alive)
+        runner, paused = serve(jobs, folder, ray, engine, limit, api.check_alive)
         said = [f"serving nightly/{job.name}: {schedule_of(job)}" for job in jobs.values()]
         for line in [*said, *(f"paused nightly/{each.name}: {each.schedule}" for each in paused)]:
             console.print(line, highlight=False, markup=False, soft_wrap=True)

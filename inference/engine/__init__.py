@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from nightjar.inference.engine.protocol import Engine
+from nightjar.inference.errors import JobError
+from nightjar.inference.messages import nearest
 
 RAY, LOCAL = "ray", "local"
 
@@ -24,6 +26,16 @@ def _local() -> Engine:
 
 ENGINES: dict[str, Callable[[], Engine]] = {RAY: _ray, LOCAL: _local}
 """Name → how to make one; each imports what it needs when it is made."""
+
+
+def check_name(name: str) -> None:
+    """Return if there is an engine of this name.
+
+    Raises:
+        JobError: there is none.
+    """
+    if name not in ENGINES:
+        raise JobError(f"--engine {name!r}: choose one of {', '.join(ENGINES)}" + nearest(name, ENGINES))
 
 
 @contextmanager

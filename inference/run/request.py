@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.engine import ENGINES, RAY
+from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity.identity import (
     NO_CODE,
@@ -26,7 +26,6 @@ from nightjar.inference.identity.ownstate import CACHE
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job, budget_rows, fill, is_dated
 from nightjar.inference.ledger.ledger import LEASE_S
-from nightjar.inference.messages import nearest
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
@@ -125,8 +124,7 @@ def make_request(
     Raises:
         JobError: the job file, date or run id is wrong.
     """
-    if engine not in ENGINES:
-        raise JobError(f"--engine {engine!r}: choose one of {', '.join(ENGINES)}" + nearest(engine, ENGINES))
+    check_name(engine)
     path = Path(job_path).absolute()
     job = load_job(path)
     storage = storage or LakeStorage.from_environment(job.input.uri, job.output.uri, job.model.path or "")

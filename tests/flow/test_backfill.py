@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import forked
 from support import Lake, command, conforms, leaves_nothing, nightjar, wait_until
 
 pytestmark = pytest.mark.flow
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.flow
 FIRST, LAST = "2026-11-01", "2026-11-06"
 NIGHTS = [f"2026-11-{day:02d}" for day in range(1, 7)]
 LATER = "2026-11-07"
+LOCAL = ("--engine", "local")
 
 
 def dated(folder: Path, **changes: object) -> Lake:
@@ -32,9 +34,9 @@ def dated(folder: Path, **changes: object) -> Lake:
 def test_a_killed_backfill_is_continued(tmp_path: Path, api_env: dict[str, str]) -> None:
     """SIGKILL while a night in the middle is under way; published nights are skipped, and no night rewinds readers."""
     lake = dated(tmp_path)
-    words = ("backfill", str(lake.job_path), "--from", FIRST, "--to", LAST)
+    words = ("backfill", str(lake.job_path), "--from", FIRST, "--to", LAST, *LOCAL)
     with leaves_nothing() as mark:
-        later = command("run", lake.job_path, "--date", LATER, env={**api_env, **mark})
+        later = forked("run", lake.job_path, "--date", LATER, *LOCAL, env={**api_env, **mark})
         assert later.returncode == 0, later.stderr
         process = subprocess.Popen(
             [nightjar(), *words], env={**os.environ, **api_env, **mark}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -46,7 +48,7 @@ def test_a_killed_backfill_is_continued(tmp_path: Path, api_env: dict[str, str])
         process.communicate()
         before = lake.snapshot()
         assert 3 <= len(before.runs) < 7
-        again = command(*words, "--json", env={**api_env, **mark}, timeout_s=300)
+        again = forked(*words, "--json", env={**api_env, **mark})
     assert again.returncode == 0, again.stderr
     found = {night["date"]: night["state"] for night in json.loads(again.stdout)}
     assert found == {night: "skipped" if night in before.runs else "published" for night in NIGHTS}
@@ -60,7 +62,10 @@ def test_a_killed_backfill_is_continued(tmp_path: Path, api_env: dict[str, str])
 
 
 def test_nights_in_parallel_and_a_failing_one(tmp_path: Path, api_env: dict[str, str]) -> None:
-    """A night without input costs that night: the others are published, and the exit code says that one is missing."""
+    """A night without input costs that night: the others are published, and the exit code says that one is missing.
+
+    On Ray: nights beside each other share its cluster.
+    """
     lake = dated(tmp_path, name="nights-beside")
     (lake.folder / "data" / "2026-11-02" / "part.parquet").unlink()
     words = ("backfill", lake.job_path, "--from", FIRST, "--to", "2026-11-04", "--parallel", "2")
@@ -74,7 +79,7 @@ def test_nights_in_parallel_and_a_failing_one(tmp_path: Path, api_env: dict[str,
 
 def test_only_nights_of_the_schedule(tmp_path: Path, api_env: dict[str, str]) -> None:
     lake = dated(tmp_path, name="nights-weekly", schedule={"cron": "0 2 * * MON"})
-    done = command("backfill", lake.job_path, "--from", FIRST, "--to", LAST, "--json", env=api_env, timeout_s=240)
+    done = forked("backfill", lake.job_path, "--from", FIRST, "--to", LAST, "--json", *LOCAL, env=api_env)
     found = json.loads(done.stdout)
     conforms(found, "backfill")
     assert [night["date"] for night in found] == ["2026-11-02"]
@@ -89,8 +94,8 @@ def test_only_nights_of_the_schedule(tmp_path: Path, api_env: dict[str, str]) ->
         ),
         (("--from", "soon", "--to", LAST), "--date 'soon': write a date as 2026-11-19"),
         (
-            ("--from", FIRST, "--to", LAST, "--parallel", "64"),
-            "resources: 64 × 1 actors of 1 CPUs and 0 GPUs each do not fit",
+            ("--from", FIRST, "--to", LAST, "--parallel", "2", *LOCAL),
+            "--parallel 2: --engine local scores one night at a time; leave one of the two out",
         ),
     ],
 )
@@ -98,5 +103,12 @@ def test_what_cannot_be_is_one_sentence(
     tmp_path: Path, api_env: dict[str, str], words: tuple[str, ...], message: str
 ) -> None:
     lake = dated(tmp_path)
-    done = command("backfill", lake.job_path, *words, env=api_env)
+    done = forked("backfill", lake.job_path, *words, env=api_env)
+    assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+
+
+def test_nights_that_do_not_fit_the_cluster_together_are_one_sentence(tmp_path: Path, api_env: dict[str, str]) -> None:
+    lake = dated(tmp_path)
+    done = command("backfill", lake.job_path, "--from", FIRST, "--to", LAST, "--parallel", "64", env=api_env)
+    message = "resources: 64 × 1 actors of 1 CPUs and 0 GPUs each do not fit"
     assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr

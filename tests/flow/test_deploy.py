@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from prefect.client.schemas.actions import DeploymentUpdate
 
+from forked import forked
 from service import client, deployments
-from support import Lake, command, conforms
+from support import Lake, conforms
 
 pytestmark = pytest.mark.flow
 
@@ -30,8 +31,8 @@ def jobs(tmp_path: Path, api_env: dict[str, str]) -> Path:
     return tmp_path
 
 
-def deploy(folder: Path, env: dict[str, str]) -> list[dict[str, Any]]:
-    done = command("deploy", folder, "--pool", "tests", "--json", env=env)
+def deploy(folder: Path, env: dict[str, str], *options: str) -> list[dict[str, Any]]:
+    done = forked("deploy", folder, "--pool", "tests", "--json", *options, env=env)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     conforms(found, "deploy")
@@ -59,6 +60,22 @@ def test_one_deployment_per_job_file(jobs: Path, api_env: dict[str, str]) -> Non
     assert {"job", "date", "limit", "fresh", "publish"} <= set(form["properties"])
     assert all(field["description"] for field in form["properties"].values())
     assert first.enforce_parameter_schema
+
+
+def test_an_engine_that_was_asked_for_is_the_deployments(jobs: Path, api_env: dict[str, str]) -> None:
+    """Its runs score there without being told; asked for no more, it is gone; a wrong name deploys nothing."""
+    wrong = forked("deploy", jobs, "--pool", "tests", "--engine", "lokal", env=api_env)
+    assert (wrong.returncode, wrong.stderr) == (
+        2,
+        "nightjar: --engine 'lokal': choose one of ray, local; did you mean 'local'?\n",
+    )
+    api = api_env["PREFECT_API_URL"]
+    assert deployments(api, "deploy-a") == {}
+    deploy(jobs, api_env, "--engine", "local")
+    job = str(jobs / "deploy-a" / "job.yaml")
+    assert deployments(api, "deploy-a")["deploy-a"].parameters == {"job": job, "engine": "local"}
+    deploy(jobs, api_env)
+    assert deployments(api, "deploy-a")["deploy-a"].parameters == {"job": job}
 
 
 def test_deploying_again_changes_only_what_changed(jobs: Path, api_env: dict[str, str]) -> None:
@@ -122,7 +139,7 @@ def test_a_damaged_job_file_is_an_error_and_not_gone(jobs: Path, api_env: dict[s
     path = (jobs / "deploy-a" / "job.yaml").rename(jobs / "churn.yaml")
     deploy(jobs, api_env)
     path.write_text(path.read_text().replace(old, new))
-    done = command("deploy", jobs, "--pool", "tests", env=api_env)
+    done = forked("deploy", jobs, "--pool", "tests", env=api_env)
     assert (done.returncode, f"{path}: " in done.stderr) == (2, True), done.stderr
     assert not deployments(api_env["PREFECT_API_URL"], "deploy-a")["deploy-a"].paused
 
@@ -132,7 +149,7 @@ def test_a_name_that_is_taken_is_not_taken_over(jobs: Path, api_env: dict[str, s
     deploy(jobs, api_env)
     other = tmp_path.parent / f"{tmp_path.name}-other"
     Lake(other).ready(name="deploy-a")
-    done = command("deploy", other, "--pool", "tests", env=api_env)
+    done = forked("deploy", other, "--pool", "tests", env=api_env)
     assert done.returncode == 2
     assert f"deploy-a is deployed from {jobs}/deploy-a/job.yaml already; give this job another name" in done.stderr
 
@@ -156,7 +173,7 @@ def test_a_wrong_job_file_deploys_nothing(jobs: Path, api_env: dict[str, str]) -
     Lake(jobs / "x-new").ready(name="deploy-x")
     Lake(jobs / "y-new").ready(name="deploy-y", retry__attempts="three")
     Lake(jobs / "z-new").ready(name="deploy-x", output__uri=str(jobs / "x-new" / "out"))
-    done = command("deploy", jobs, env=api_env)
+    done = forked("deploy", jobs, env=api_env)
     assert done.returncode == 2
     assert "retry.attempts: must be a whole number, not 'three'" in done.stderr
     assert "z-new/job.yaml: name: deploy-x is that of" in done.stderr
@@ -166,9 +183,9 @@ def test_a_wrong_job_file_deploys_nothing(jobs: Path, api_env: dict[str, str]) -
 
 
 def test_without_an_api_or_a_job_it_says_what_to_do(tmp_path: Path, api_env: dict[str, str]) -> None:
-    done = command("deploy", tmp_path, env={**api_env, "PREFECT_API_URL": ""})
+    done = forked("deploy", tmp_path, env={**api_env, "PREFECT_API_URL": ""})
     assert done.returncode == 2
     assert "PREFECT_API_URL is not set" in done.stderr
     assert "nightjar serve" in done.stderr
-    done = command("deploy", tmp_path, env=api_env)
+    done = forked("deploy", tmp_path, env=api_env)
     assert (done.returncode, f"{tmp_path}: no job file in it" in done.stderr) == (2, True), done.stderr

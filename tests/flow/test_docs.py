@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from forked import forked
 from pages import PAGES, Shown, shown
 from service import service
 from support import Lake, command, wait_until
@@ -78,7 +79,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -> 
     shutil.copytree(folder, folder / "jobs" / "docs", ignore=shutil.ignore_patterns("jobs"))
     (folder / "jobs" / "docs" / "job.yaml").write_text(yaml.safe_dump({**job, "name": "docs-served"}, sort_keys=False))
     for night in ("2026-11-18", "2026-11-19"):
-        done = command("run", lake.job_path, "--date", night, env=api_env)
+        done = forked("run", lake.job_path, "--date", night, "--engine", "local", env=api_env)
         assert done.returncode == 0, done.stderr
     line = lake.quarantined(run_id="2026-11-19")["replay"][0]
     words = shlex.split(line)
@@ -99,6 +100,13 @@ COMMANDS = list({tuple(each.words): each for each in reversed(OURS)}.values())[:
 """Each once, though several pages may show it. test_remote.py has a cluster, and runs those with an address of one."""
 
 
+ON_RAY = ("nightjar run job.yaml", "nightjar backfill job.yaml --from 2026-11-01 --to 2026-11-04 --parallel 2")
+"""These run as they stand, on a Ray of their own. What else scores is told to do so without."""
+
+SCORE = ("run", "retry", "check", "backfill")
+"""Commands that start Ray if they are not told otherwise."""
+
+
 def short(each: Shown) -> str:
     return f"{each.page}: {each.text.partition('#')[0].strip()}"
 
@@ -106,21 +114,26 @@ def short(each: Shown) -> str:
 @pytest.mark.parametrize("each", COMMANDS, ids=short)
 def test_a_command_of_the_docs(place: Place, each: Shown) -> None:
     """It is understood, and does what it says: exit 0, or 1 for what says no (replay of a bad row, a doctor)."""
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "nightjar"), *place.words(each)[1:]],
-        cwd=place.lake.folder,
-        env={**os.environ, **place.env},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        stdin=subprocess.DEVNULL,
-    )
+    words = place.words(each)[1:]
+    if shlex.join(each.words) in ON_RAY:
+        done = command(*words, env=place.env, cwd=place.lake.folder)
+    else:
+        local = ["--engine", "local"] if words[0] in SCORE and "--engine" not in words else []
+        done = forked(*words, *local, env=place.env, cwd=place.lake.folder)
     expected = 1 if each.words[1] == "replay" else 0
     assert done.returncode == expected, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("each", [s for s in shown() if any(s.text.startswith(start) for start in SERVING)], ids=short)
+def test_those_that_run_as_they_stand_are_in_the_docs() -> None:
+    assert set(ON_RAY) <= {shlex.join(each.words) for each in COMMANDS}
+
+
+GO_ON = {tuple(s.words): s for s in shown() if any(s.text.startswith(start) for start in SERVING)}
+"""Each once, as above."""
+
+
+@pytest.mark.parametrize("each", GO_ON.values(), ids=short)
 def test_what_goes_on_until_it_is_ended(place: Place, each: Shown, tmp_path: Path) -> None:
     """It comes up, says so, and ends with Ctrl-C."""
     ready = next(said for start, said in SERVING.items() if each.text.startswith(start))

@@ -1,7 +1,7 @@
 """What is wrong with a job is said in one sentence, with exit code 2, before anything starts.
 
-Everything goes through the installed command. That nothing started is read from what the process imported: a
-run begins by importing `nightjar.flows.launch`, and with it Ray and Prefect.
+Each command has a process of its own. That nothing started is read from what the process imported: a run begins by
+importing `nightjar.flows.launch`, and with it Ray and Prefect.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from forked import forked_light
 from support import Lake, command
 
 pytestmark = pytest.mark.flow
 
-STARTERS = {"ray", "prefect", "prefect_ray", "torch", "nightjar.flows.launch", "nightjar.inference.engine.local"}
+STARTERS = {"ray", "prefect", "prefect_ray", "torch", "nightjar.flows.launch"} | {
+    f"nightjar.inference.engine.{name}" for name in ("ray", "local")
+}
 
 
 class Refusal:
@@ -31,15 +33,11 @@ class Refusal:
 
     def __init__(self, lake: Lake, *words: str | Path) -> None:
         before = sorted(lake.folder.rglob("*"))
-        # Python then lists every import on standard error.
-        done = command(*words, env={"PYTHONPROFILEIMPORTTIME": "1", "COLUMNS": "80"})
-        lines = done.stderr.splitlines()
-        imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
-        self.said = "\n".join(line for line in lines if not line.startswith("import time:"))
-        self.out = done.stdout
+        done = forked_light(*words, env={"COLUMNS": "80"})
+        self.said, self.out = done.stderr.removesuffix("\n"), done.stdout
         assert done.returncode == 2, f"exit code {done.returncode}: {self.said}"
-        assert "typer" in imported, "the imports are listed"
-        assert not imported & STARTERS, "nothing is started for a job that cannot run"
+        assert "typer" in done.imported, "the imports are listed"
+        assert not done.imported & STARTERS, "nothing is started for a job that cannot run"
         assert sorted(lake.folder.rglob("*")) == before, "nothing is written"
 
 
@@ -258,6 +256,23 @@ def test_a_hostile_model_is_refused_without_being_loaded(lake: Lake) -> None:
     ), said
 
 
+def test_the_installed_command_refuses_as_quickly(lake: Lake) -> None:
+    """The same from the start of its own interpreter: exit code, sentence, and what it imports."""
+    lake.write_job(retry__attempts="three")
+    # Python then lists every import on standard error.
+    done = command("run", lake.job_path, env={"PYTHONPROFILEIMPORTTIME": "1"})
+    lines = done.stderr.splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    said = [line for line in lines if not line.startswith("import time:")]
+    assert (done.returncode, said, done.stdout) == (
+        2,
+        [f"nightjar: {lake.job_path}: retry.attempts: must be a whole number, not 'three'"],
+        "",
+    )
+    assert "typer" in imported, "the imports are listed"
+    assert not imported & STARTERS
+
+
 def test_every_fault_of_a_job_file_is_named_at_once(lake: Lake) -> None:
     lake.write_job(carry="id", retry__attempts=0, modle={})
     said = Refusal(lake, "run", lake.job_path).said.removeprefix("nightjar: ").splitlines()
@@ -374,7 +389,7 @@ def test_a_misused_command_line_is_answered_with_its_usage(
 
 
 def test_the_bare_command_shows_what_there_is() -> None:
-    done: subprocess.CompletedProcess[str] = command()
+    done = forked_light()
     assert done.returncode == 0
     for word in ("run", "plan", "check", "status", "files", "rollback", "replay"):
         assert re.search(rf"^  {word} ", done.stdout, re.MULTILINE)
@@ -397,7 +412,7 @@ def test_what_is_published_stays_readable_while_the_users_code_is_broken(lake: L
     (lake.out / "publications" / "00000002.json").write_text(
         json.dumps({"number": 2, "runs": {}, "at": "", "note": "run y revision 1"})
     )
-    back = command("rollback", lake.job_path)
+    back = forked_light("rollback", lake.job_path)
     assert (back.returncode, back.stderr) == (0, "")
     assert back.stdout == "publication 3: rollback to publication 1. Readers now see nothing. Nothing changed.\n"
-    assert command("status", lake.job_path).returncode == 0
+    assert forked_light("status", lake.job_path).returncode == 0

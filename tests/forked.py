@@ -1,0 +1,147 @@
+"""`nightjar …` in processes forked from one that has done the imports: each command has a process of its own.
+
+Importing Prefect and Ray takes seconds of each command, and most claims are not about that. What is about starting,
+Ray, signals or the terminal runs the installed command (`support.command`), as a user would.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+LIGHT = ("nightjar.flows.cli.main", "nightjar.inference.run.refusals", "nightjar.inference.run.request")
+"""What any command imports that looks at a job."""
+
+HEAVY = (*LIGHT, "nightjar.flows.launch", "nightjar.flows.backfill", "nightjar.flows.serving.deploy")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command came to. imported: the modules that its process had in the end."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    imported: frozenset[str]
+
+
+def forked(*words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Done:
+    """Run `nightjar …` in a process that has Prefect and Ray imported."""
+    return _nursery(HEAVY).run(words, env or {}, cwd)
+
+
+def forked_light(*words: str | Path, env: dict[str, str] | None = None) -> Done:
+    """Run `nightjar …` in a process that has imported no more than any command does."""
+    return _nursery(LIGHT).run(words, env or {}, None)
+
+
+@cache
+def _nursery(modules: tuple[str, ...]) -> _Nursery:
+    return _Nursery(modules)
+
+
+class _Nursery:
+    """A process that imports, and forks for each command that it is told of; it ends with this one."""
+
+    def __init__(self, modules: tuple[str, ...]) -> None:
+        words = [sys.executable, str(Path(__file__)), *modules]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        atexit.register(self.end)
+
+    def run(self, words: tuple[str | Path, ...], env: dict[str, str], cwd: Path | None, timeout_s: float = 180) -> Done:
+        with tempfile.TemporaryDirectory() as folder:
+            told = {
+                "words": [str(word) for word in words],
+                "env": {**os.environ, **env},
+                "cwd": str(cwd or Path.cwd()),
+                "folder": folder,
+            }
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(told).encode() + b"\n")
+            self._process.stdin.flush()
+            pid, code = self._answer(60), None
+            try:
+                code = self._answer(timeout_s)
+            finally:
+                if code is None:
+                    os.kill(pid, signal.SIGKILL)
+                    self._answer(60)
+            out, err = (Path(folder, name).read_text() for name in ("out", "err"))
+            listed = Path(folder, "imported")  # absent if the process was killed
+            return Done(code, out, err, frozenset(listed.read_text().split() if listed.exists() else ()))
+
+    def _answer(self, timeout_s: float) -> int:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
+        assert ready, f"the command has not ended after {timeout_s:g} s"
+        return int(self._process.stdout.readline())
+
+    def end(self) -> None:
+        """No further command is told of."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+def _serve() -> None:
+    """Fork for each line of standard input; the child goes on as `nightjar` would, up to its natural end."""
+    for module in sys.argv[1:]:
+        import_module(module)
+    gc.freeze()
+    for line in sys.stdin:
+        told = json.loads(line)
+        if not (pid := os.fork()):
+            _become(told)
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def _become(told: dict[str, Any]) -> None:
+    """Everything that a new process would have got from who started it."""
+    folder = Path(told["folder"])
+    for target, name, mode in ((0, os.devnull, os.O_RDONLY), (1, "out", os.O_WRONLY), (2, "err", os.O_WRONLY)):
+        opened = os.open(folder / name, mode | os.O_CREAT, 0o600)
+        os.dup2(opened, target)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(told["env"])
+    os.chdir(told["cwd"])
+    sys.argv[:] = ["nightjar", *told["words"]]
+    sys.path[0] = str(Path(sys.executable).parent)
+    from nightjar.flows.cli import main, options
+
+    options.out.__init__()  # type: ignore[misc]
+    options.err.__init__(stderr=True)  # type: ignore[misc]
+    if "prefect" in sys.modules:
+        from prefect.context import refresh_global_settings_context
+
+        refresh_global_settings_context()
+    code = 0
+    try:
+        main.main()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    (folder / "imported").write_text("\n".join(sys.modules))
+    # As an interpreter ends, but for taking itself apart: that would copy all that was imported.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()
