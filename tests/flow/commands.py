@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from forked import Done
 from support import Lake, marked, nightjar
 
 DATE = "2026-11-19"
@@ -63,7 +64,7 @@ class Partial:
     """A run that fails: one of its files is damaged."""
 
     lake: Lake
-    ended: subprocess.CompletedProcess[str]
+    ended: Done
 
 
 @contextmanager

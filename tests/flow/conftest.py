@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from commands import DATE, Flights, Partial, Watched, at_terminal, watching
+from forked import forked
 from support import FLIGHTS, Lake, command, leaves_nothing
 
 EVENTFUL = '''
@@ -74,4 +75,4 @@ def partial(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -
     data = bytearray(damaged.read_bytes())
     data[100:400] = bytes(300)  # pages of the first row group; the footer stays as it is
     damaged.write_bytes(data)
-    return Partial(lake, command("run", lake.job_path, "--date", DATE, env=api_env))
+    return Partial(lake, forked("run", lake.job_path, "--date", DATE, "--engine", "local", env=api_env))

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -34,11 +35,12 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from commands import DATE, Flights, Partial, Watched
+from forked import forked
 from nightjar.flows.prefect_api.ending import Ending, keeping_ending
 from nightjar.flows.waiting import showing
 from nightjar.inference.errors import GateFailed
 from service import Server, prefect_server
-from support import Lake, command, nightjar, wait_until
+from support import Lake, nightjar, wait_until
 
 nightly = import_module("nightjar.flows.nightly")
 
@@ -255,7 +257,7 @@ def test_the_page_of_a_failed_run_says_what_to_do(partial: Partial, partial_page
     assert "1 of 8 shards have no result; the first is part-02.parquet" in text
     assert "so far: 7/8 shards" in text
     [repeat] = re.findall(r"`(nightjar run .*)`", text)
-    assert shlex.split(repeat)[2:] == [str(partial.lake.job_path), "--run-id", DATE]
+    assert shlex.split(repeat)[2:] == [str(partial.lake.job_path), "--run-id", DATE, "--engine", "local"]
     assert f"`nightjar show {partial.lake.job_path} {DATE}`" in text
 
 
@@ -267,8 +269,10 @@ SCORED = 0
 
 
 def score(batch):
-    """Twice x; after four shards waits until there is a file `open`."""
+    """Twice x; after four shards waits until there is a file `open`, and says so."""
     global SCORED
+    if SCORED == 4:
+        Path(__LIVE__, "waiting").touch()
     while SCORED == 4 and not Path(__LIVE__, "open").exists():
         time.sleep(0.05)
     SCORED += len(batch["x"]) == 1000
@@ -277,25 +281,28 @@ def score(batch):
 
 
 @pytest.fixture(scope="module")
-def server_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server_of_our_own(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Iterator[Server]:
     """A server with its own home."""
-    with prefect_server(tmp_path_factory.mktemp("own")) as started:
+    home = tmp_path_factory.mktemp("own")
+    shutil.copy(empty_database, home / "prefect.db")
+    with prefect_server(home) as started:
         yield started
 
 
 def start_gated(
     folder: Path, name: str, server: Server, words: tuple[str, ...] = ("run",)
 ) -> tuple[Lake, subprocess.Popen[str]]:
-    """A run that has committed four of eight shards and waits at its gate. words: another command, and its dates."""
+    """A run that has scored four of eight shards and waits at its gate. words: another command, and its options."""
     lake = Lake(folder)
     lake.write_model(GATED)
     lake.ready(name=name, model__batch_size=1000)
     # Fewer retries than usual, so that the test need not wait for them.
     env = {**os.environ, "PREFECT_API_URL": server.url, "PREFECT_CLIENT_MAX_RETRIES": "1"}
-    command, *dates = words
-    line = [nightjar(), command, str(lake.job_path), *(dates or ["--date", DATE]), "--json"]
+    command, *options = words
+    line = [nightjar(), command, str(lake.job_path), *(options or ["--date", DATE]), "--json"]
     process = subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: receipts(lake) == 4 or process.poll() is not None, 120, "four shards are committed")
+    waiting = folder / "waiting"
+    wait_until(lambda: waiting.exists() or process.poll() is not None, 120, "four shards are scored")
     assert process.poll() is None, process.communicate()
     return lake, process
 
@@ -336,8 +343,8 @@ def test_an_api_that_hangs_does_not_stop_scoring_and_is_caught_up_with(
 def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, server_of_our_own: Server) -> None:
     """Killed in mid-run and never back: the run is published, exits 0, and says that Prefect was not told."""
     lake, process = start_gated(tmp_path / "run", "orphan", server_of_our_own)
-    dates = ("--from", DATE, "--to", DATE)
-    missed, backfill = start_gated(tmp_path / "nights", "orphans", server_of_our_own, ("backfill", *dates))
+    options = ("--from", DATE, "--to", DATE, "--engine", "local")
+    missed, backfill = start_gated(tmp_path / "nights", "orphans", server_of_our_own, ("backfill", *options))
     server_of_our_own.process.kill()
     server_of_our_own.process.wait()
     for folder in (lake.folder, missed.folder):
@@ -357,7 +364,7 @@ def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, ser
 def test_an_api_that_is_away_at_the_start_is_one_sentence(lake: Lake) -> None:
     """Nothing is started, nothing written; the sentence says which address, and what to do."""
     lake.ready()
-    ended = command("run", lake.job_path, "--json", env={"PREFECT_API_URL": "http://127.0.0.1:1/api"})
+    ended = forked("run", lake.job_path, "--json", env={"PREFECT_API_URL": "http://127.0.0.1:1/api"})
     assert ended.returncode == 2
     said = json.loads(ended.stdout)["message"]
     assert said.startswith("no Prefect API at http://127.0.0.1:1/api: ")

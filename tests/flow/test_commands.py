@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from commands import DATE, Flights, Partial
+from forked import forked, forked_light
 from nightjar.flows.cli import tables
 from nightjar.flows.pages import summary
 from nightjar.flows.prefect_api.server import go_past_proxies
@@ -26,6 +27,7 @@ from support import Lake, command, nightjar
 
 pytestmark = pytest.mark.flow
 
+LOCAL = ("--engine", "local")
 ALWAYS = ("versions", "Prefect", "clock", "Ray", "token", "network", "memory", "GPUs")
 """What doctor looks at with and without a job."""
 
@@ -98,42 +100,42 @@ def test_what_needs_no_proxy_is_added_to_and_kept(
 
 
 def test_runs_lists_them_and_what_readers_see(flights: Flights, partial: Partial) -> None:
-    (published,) = json.loads(command("runs", flights.job, "--json").stdout)
+    (published,) = json.loads(forked_light("runs", flights.job, "--json").stdout)
     assert published["run_id"] == DATE
     assert (published["state"], published["revision"], published["shown"]) == ("published", 1, 1)
     assert published["rows_out"] == 336_776
     assert (published["publication"], published["metric"]["name"], published["cause"]) == (1, "auc_roc", "")
     assert published["seconds"] > 0
-    (failed,) = json.loads(command("runs", partial.lake.job_path, "--json").stdout)
+    (failed,) = json.loads(forked_light("runs", partial.lake.job_path, "--json").stdout)
     assert (failed["state"], failed["standing"]) == ("failed", "failed at score")
     assert failed["cause"].startswith("1 of 8 shards have no result; the first is part-02.parquet")
     assert f"nightjar run {partial.lake.job_path} --run-id {DATE}" in failed["commands"]["repeat"]
     assert (failed["shown"], failed["done_shards"], failed["shards"]) == (0, 7, 8)
-    shown = command("runs", partial.lake.job_path, env={"COLUMNS": "120"}).stdout
+    shown = forked_light("runs", partial.lake.job_path, env={"COLUMNS": "120"}).stdout
     assert "7 of 8" in shown
     assert "nothing" in shown
 
 
 def test_runs_of_a_job_that_never_ran(tmp_path: Path) -> None:
     lake = Lake(tmp_path).ready()
-    assert json.loads(command("runs", lake.job_path, "--json").stdout) == []
+    assert json.loads(forked_light("runs", lake.job_path, "--json").stdout) == []
 
 
 def test_show_has_the_failed_shard_first_and_why(partial: Partial) -> None:
-    found = json.loads(command("show", partial.lake.job_path, DATE, "--json").stdout)
+    found = json.loads(forked_light("show", partial.lake.job_path, DATE, "--json").stdout)
     first = found["shards_shown"][0]
     assert first["status"] == "missing"
     assert "part-02.parquet" in first["input"]
     assert "not a readable Parquet file" in first["why"]
     assert found["incidents"][0]["cause"] == "InputCorrupt"
-    shown = command("show", partial.lake.job_path, DATE, "--lines", "3", env={"COLUMNS": "200"}).stdout
+    shown = forked_light("show", partial.lake.job_path, DATE, "--lines", "3", env={"COLUMNS": "200"}).stdout
     assert "part-02.parquet" in shown
     assert "Shards (3 of 8)" in shown
     assert shown.count("committed") <= 3
 
 
 def test_show_of_an_unknown_run_says_what_there_is(flights: Flights) -> None:
-    shown = command("show", flights.job, "2020-01-01").stdout
+    shown = forked_light("show", flights.job, "2020-01-01").stdout
     assert "2020-01-01: no such run yet; published runs: 2026-11-19" in shown
 
 
@@ -144,24 +146,24 @@ def test_retry_scores_what_is_missing_and_publishes(tmp_path: Path, api_env: dic
     good = [path.read_bytes() for path in files]
     for path, data in zip(files, good, strict=True):
         path.write_bytes(data[:100] + bytes(300) + data[400:])
-    assert command("run", lake.job_path, "--date", DATE, env=api_env).returncode == 1
+    assert forked("run", lake.job_path, "--date", DATE, *LOCAL, env=api_env).returncode == 1
     for path, data in zip(files, good, strict=True):
         path.write_bytes(data)
     # The mended files are new content, so they are new shards: whoever asks for an old one is told so.
-    old = json.loads(command("show", lake.job_path, DATE, "--json").stdout)["shards_shown"][0]["shard"]
-    told = command("retry", lake.job_path, DATE, "--shard", old, env=api_env)
+    old = json.loads(forked_light("show", lake.job_path, DATE, "--json").stdout)["shards_shown"][0]["shard"]
+    told = forked("retry", lake.job_path, DATE, "--shard", old, *LOCAL, env=api_env)
     assert (told.returncode, "has no such shard" in told.stderr) == (2, True), told.stderr
     missing = [line["shard"] for line in _shards(lake) if line["status"] == "missing"]
     assert len(missing) == 4
-    some = command("retry", lake.job_path, DATE, "--shard", missing[0], env=api_env)
+    some = forked("retry", lake.job_path, DATE, "--shard", missing[0], *LOCAL, env=api_env)
     assert some.returncode == 1
     assert "the shards asked for are done; 3 others have no result yet" in some.stderr
     assert missing[0] not in [line["shard"] for line in _shards(lake) if line["status"] == "missing"]
     assert lake.snapshot().number == 0
-    rest = command("retry", lake.job_path, DATE, env=api_env)
+    rest = forked("retry", lake.job_path, DATE, *LOCAL, env=api_env)
     assert rest.returncode == 0, rest.stderr
     # What failed before it was mended stays told, and asks for nothing any more.
-    looked = json.loads(command("status", lake.job_path, "--date", DATE, "--json").stdout)
+    looked = json.loads(forked_light("status", lake.job_path, "--date", DATE, "--json").stdout)
     assert (looked["state"], looked["failed_shards"], looked["failures"]) == ("published", 0, [])
     assert lake.published()["id"].tolist() == list(range(8000))
 
@@ -169,14 +171,14 @@ def test_retry_scores_what_is_missing_and_publishes(tmp_path: Path, api_env: dic
 def _shards(lake: Lake) -> list[dict[str, object]]:
     """What `show` lists now; the ledger has the plan of the last command."""
     listed: list[dict[str, object]] = json.loads(
-        command("show", lake.job_path, DATE, "--limit", "100", "--json").stdout
+        forked_light("show", lake.job_path, DATE, "--limit", "100", "--json").stdout
     )["shards_shown"]
     return listed
 
 
 def test_retry_of_a_run_that_never_was(tmp_path: Path) -> None:
     lake = Lake(tmp_path).ready()
-    told = command("retry", lake.job_path, "2020-01-01")
+    told = forked("retry", lake.job_path, "2020-01-01", *LOCAL)
     assert (told.returncode, told.stderr) == (
         2,
         f"nightjar: there is no run '2020-01-01' of lake yet; `nightjar runs {lake.job_path}` lists them\n",
@@ -187,8 +189,8 @@ def test_retry_of_a_run_that_never_was(tmp_path: Path) -> None:
 def test_retry_of_a_limited_run_stays_limited(tmp_path: Path, api_env: dict[str, str]) -> None:
     """Whoever continues it under its name: it is never published."""
     lake = Lake(tmp_path).ready(name="tasted")
-    assert command("run", lake.job_path, "--date", DATE, "--limit", "1000", env=api_env).returncode == 0
-    again = command("retry", lake.job_path, f"{DATE}-limit-1000", "--json", env=api_env)
+    assert forked("run", lake.job_path, "--date", DATE, "--limit", "1000", *LOCAL, env=api_env).returncode == 0
+    again = forked("retry", lake.job_path, f"{DATE}-limit-1000", "--json", *LOCAL, env=api_env)
     assert again.returncode == 0, again.stderr
     assert (json.loads(again.stdout)["state"], json.loads(again.stdout)["rows_in"]) == ("validated", 1000)
     assert lake.snapshot().number == 0
@@ -270,7 +272,7 @@ def test_doctor_finds_all_well(tmp_path: Path, api_env: dict[str, str]) -> None:
     lake = Lake(tmp_path).ready()
     token = tmp_path / "token"
     token.touch(mode=0o600)
-    done = command("doctor", lake.job_path, "--json", env={**api_env, "RAY_AUTH_TOKEN_PATH": str(token)})
+    done = forked("doctor", lake.job_path, "--json", env={**api_env, "RAY_AUTH_TOKEN_PATH": str(token)})
     found = {line["what"]: line for line in json.loads(done.stdout)}
     assert done.returncode == 0, done.stdout
     assert found.keys() == {*ALWAYS, "job", "input", "output"}
@@ -285,7 +287,7 @@ def test_doctor_names_what_is_wrong_and_the_remedy(tmp_path: Path, api_env: dict
     token.write_text("a token")
     token.chmod(0o644)
     env = {**api_env, "PREFECT_API_URL": "http://127.0.0.1:9/api", "RAY_AUTH_TOKEN_PATH": str(token)}
-    done = command("doctor", lake.job_path, "--ray", "127.0.0.1:9", env=env)
+    done = forked("doctor", lake.job_path, "--ray", "127.0.0.1:9", env=env)
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     wrong = [line for line in lines if line.startswith("NO ")]

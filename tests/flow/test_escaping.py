@@ -20,6 +20,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import Artifact
 
 from commands import DATE, at_terminal
+from forked import forked_light
 from nightjar.flows.cli import tables
 from nightjar.flows.cli.options import Terminal
 from nightjar.flows.pages.escaping import (
@@ -207,7 +208,7 @@ def test_the_failed_run_names_the_file_visibly(hostile: Hostile) -> None:
 def test_every_command_that_looks_is_safe_to_look_at(hostile: Hostile, words: list[str], run_id: str) -> None:
     """Nothing but printable characters and breaks of lines, and no line that a message has made up."""
     given = [run_id if word == "RUN" else word for word in words[1:]]
-    done = command(words[0], hostile.lake.job_path, *given, env={"COLUMNS": "300"})
+    done = forked_light(words[0], hostile.lake.job_path, *given, env={"COLUMNS": "300"})
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert done.stdout.replace("\n", "").isprintable()

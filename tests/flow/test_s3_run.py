@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ import pytest
 import yaml
 
 from commands import DATE, Flights
+from forked import Done, forked, forked_light
 from nightjar.inference.errors import AlreadyExists, JobError
 from nightjar.inference.run import steps as run
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server
-from support import FLIGHTS, Lake, command
+from support import FLIGHTS, Lake
 
 pytestmark = [pytest.mark.flow, pytest.mark.s3]
 
@@ -34,7 +34,7 @@ class OnS3:
     job: Path
     env: dict[str, str]
     storage: LakeStorage
-    ended: subprocess.CompletedProcess[str]
+    ended: Done
 
     @property
     def said(self) -> dict[str, Any]:
@@ -71,13 +71,13 @@ def on_s3(tmp_path_factory: pytest.TempPathFactory, server: S3Server, api_env: d
         "AWS_DEFAULT_REGION": server.region,
         "AWS_ENDPOINT_URL": server.endpoint,
     }
-    return OnS3(bucket, path, env, storage, command("run", path, "--date", DATE, "--json", env=env))
+    return OnS3(bucket, path, env, storage, forked("run", path, "--date", DATE, "--engine", "local", "--json", env=env))
 
 
 @pytest.fixture(scope="module")
 def listed(on_s3: OnS3) -> list[str]:
     """What `nightjar files` prints."""
-    return command("files", on_s3.job, env=on_s3.env).stdout.splitlines()
+    return forked_light("files", on_s3.job, env=on_s3.env).stdout.splitlines()
 
 
 def test_every_row_of_the_bucket_is_published_in_the_bucket(on_s3: OnS3, listed: list[str]) -> None:
@@ -100,7 +100,7 @@ def test_files_prints_the_objects_of_the_publication(on_s3: OnS3, listed: list[s
 
 def test_the_scores_are_those_of_the_same_rows_on_disk(on_s3: OnS3, listed: list[str], flights: Flights) -> None:
     """Where rows and model lie does not matter to what comes out."""
-    here = _scores(LakeStorage(), command("files", flights.job).stdout.splitlines())
+    here = _scores(LakeStorage(), forked_light("files", flights.job).stdout.splitlines())
     there = _scores(on_s3.storage, listed)
     for frame in (here, there):
         frame["_file"] = frame["_file"].str.rpartition("/")[2]
