@@ -64,9 +64,9 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Input rows of all shards; those of `uncounted` ones, and of files that cannot be read, count as none."""
-        known = pc.filter(self.table["rows"], pc.greater_equal(self.table["rows"], 0))
-        return int(pc.sum(known).as_py() or 0)
+        """Input rows, as far as they are counted."""
+        rows = pc.struct_field(pc.list_flatten(self.table["pieces"]), "rows")
+        return int(pc.sum(pc.filter(rows, pc.greater_equal(rows, 0))).as_py() or 0)
 
     @property
     def uncounted(self) -> int:
