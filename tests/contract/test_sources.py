@@ -1,0 +1,334 @@
+"""What every format must do, tried on each that a job may name. A new one adds its writer to `WRITERS`."""
+
+from __future__ import annotations
+
+import errno
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.inference.errors import (
+    Denied,
+    InputChanged,
+    InputCorrupt,
+    SchemaMismatch,
+    StorageError,
+    Transient,
+)
+from nightjar.inference.input.files import input_files
+from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.sources.protocol import Description
+from nightjar.inference.input.sources.reading import (
+    describe,
+    read_piece,
+    read_sample,
+    source_named,
+)
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.seams import SOURCES
+from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Entry
+
+ROWS = 100
+TABLE = pa.table(
+    {
+        "id": pa.array(range(ROWS), pa.int64()),
+        "x": pa.array([None if i % 7 == 3 else i / 4 for i in range(ROWS)], pa.float64()),
+        "flag": pa.array([None if i % 5 == 4 else i % 2 == 0 for i in range(ROWS)], pa.bool_()),
+        "name": pa.array([None if i % 11 == 10 else f"größe 数 {i} 🐦 ,;'" for i in range(ROWS)], pa.string()),
+    }
+)
+NESTED = TABLE.append_column(
+    "tags",
+    pa.array([None if i % 13 == 12 else [[i], [], [i, None]] for i in range(ROWS)], pa.list_(pa.list_(pa.int64()))),
+).append_column("place", pa.array([{"at": {"lat": i / 8}, "of": f"ü{i}"} for i in range(ROWS)]))
+
+
+def as_parquet(table: pa.Table, group: int) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(table, out, row_group_size=group)
+    return out.getvalue()
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way in which a format may have a file. bounds: of the source's module, so that a small file is a large one.
+
+    end: of its name. nested: whether it can hold lists and records. counted: whether its rows are known before they
+    are read; in_units: and that there are several units.
+    """
+
+    write: Callable[[pa.Table], bytes]
+    end: str
+    nested: bool = True
+    counted: bool = True
+    in_units: bool = False
+    bounds: tuple[tuple[str, int], ...] = ()
+
+
+WRITERS: dict[str, dict[str, Way]] = {
+    "parquet": {
+        "one unit": Way(partial(as_parquet, group=ROWS), ".parquet"),
+        "units": Way(partial(as_parquet, group=9), ".pq", in_units=True),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Its:
+    """A format, one way to have it, and a folder."""
+
+    name: str
+    way: Way
+    folder: Path
+
+    @property
+    def table(self) -> pa.Table:
+        return NESTED if self.way.nested else TABLE
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"data{self.way.end}"
+
+    @property
+    def job(self) -> Job:
+        keys = {"model": {"uses": "m:f", "outputs": {"y": "float64"}}, "output": {"uri": "out"}}
+        return parse_job({"name": "t", "input": {"uri": str(self.path)}, **keys}, self.folder / "job.yaml")
+
+    def write(self, table: pa.Table | None = None) -> None:
+        self.path.write_bytes(self.way.write(self.table if table is None else table))
+
+    def described(self) -> Description:
+        return describe(STORAGE, self.job, STORAGE.stat(str(self.path)))
+
+    def piece(self, low: int = 0, high: int | None = None) -> Piece:
+        """Units from `low` on, all of them unless told."""
+        rows, entry = self.described().rows, STORAGE.stat(str(self.path))
+        high = len(rows) if high is None else high
+        count = UNKNOWN if UNKNOWN in rows else sum(rows[low:high])
+        return Piece(entry.uri, entry.size, entry.version, sum(rows[:low]), count, (low, high))
+
+    def read(self, piece: Piece, schema: pa.Schema | None = None) -> pa.Table:
+        return read_piece(STORAGE, self.job, piece, self.table.schema if schema is None else schema)
+
+
+STORAGE = LakeStorage()
+ALL = [(name, way) for name in SOURCES for way in WRITERS.get(name, {"no writer in WRITERS": None})]
+
+
+@pytest.fixture(params=ALL, ids=[" ".join(each) for each in ALL])
+def its(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Its:
+    name, way = request.param
+    found = Its(name, WRITERS[name][way], tmp_path)
+    for bound, size in found.way.bounds:
+        monkeypatch.setattr(f"{SOURCES[name]}.{bound}", size)
+    found.write()
+    return found
+
+
+def test_a_description_has_columns_and_what_units_hold(its: Its) -> None:
+    found = its.described()
+    assert normalisation.columns(found.schema) == normalisation.columns(its.table.schema)
+    assert found.schema == normalisation.normalised(found.schema)
+    assert len(found.rows) == len(found.sizes)
+    assert min(found.sizes) > 0
+    assert (len(found.rows) > 3) == its.way.in_units
+    assert found.rows == (UNKNOWN,) if not its.way.counted else sum(found.rows) == ROWS
+
+
+def test_pieces_in_any_grouping_are_the_whole_table(its: Its) -> None:
+    units = len(its.described().rows)
+    for step in {1, 2, 3, units}:
+        pieces = [its.piece(low, min(low + step, units)) for low in range(0, units, step)]
+        read = [its.read(piece) for piece in pieces]
+        assert pa.concat_tables(read).equals(its.table)
+        assert [table["id"][0].as_py() for table in read if len(table)] == [
+            piece.first_row for piece, table in zip(pieces, read, strict=True) if len(table)
+        ]
+        assert [len(table) for table in read] == [piece.rows for piece in pieces] or not its.way.counted
+
+
+def test_columns_come_as_they_are_asked_for(its: Its) -> None:
+    wanted = pa.schema([its.table.schema.field(name) for name in ("name", "id")])
+    assert its.read(its.piece(), wanted).equals(its.table.select(["name", "id"]))
+
+
+def test_values_come_stored_as_the_other_files_have_them(its: Its) -> None:
+    """Of which another writer wrote `large_string`."""
+    wanted = pa.schema([("name", pa.large_string())])
+    assert its.read(its.piece(), wanted).schema == wanted
+
+
+@pytest.mark.parametrize("rows", [1, 7, ROWS, 10 * ROWS])
+def test_a_sample_is_the_first_rows_of_a_piece_or_its_last(its: Its, rows: int) -> None:
+    units = len(its.described().rows)
+    piece, schema = its.piece(units // 2), its.table.schema
+    whole = its.table.slice(piece.first_row)
+    first, at = read_sample(STORAGE, its.job, piece, schema, rows)
+    assert (first, at) == (whole.slice(0, rows), piece.first_row)
+    last, at = read_sample(STORAGE, its.job, piece, schema, rows, last=True)
+    assert last.equals(whole.slice(at - piece.first_row))
+    # The last rows may lie in a unit that has fewer.
+    assert 0 < len(last) <= rows
+    assert its.way.in_units or len(last) == min(rows, len(whole))
+
+
+def test_a_file_that_changed_since_it_was_planned_is_not_read(its: Its) -> None:
+    piece = its.piece()
+    its.write(its.table.slice(0, ROWS - 1))
+    with pytest.raises(InputChanged, match="changed since it was planned"):
+        its.read(piece)
+    its.path.unlink()
+    with pytest.raises(InputChanged, match="deleted since it was planned"):
+        its.read(piece)
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_taken(its: Its) -> None:
+    class Changing(LakeStorage):
+        def open(self, uri: str) -> pa.NativeFile:
+            opened = super().open(uri)
+            content = its.path.read_bytes()
+            its.path.unlink()
+            its.path.write_bytes(content)
+            return opened
+
+    with pytest.raises(InputChanged):
+        read_piece(Changing(), its.job, its.piece(), its.table.schema)
+
+
+def test_a_truncated_file_is_found_and_named(its: Its) -> None:
+    """At the latest when it is read: not one row is lost without a word."""
+    whole = its.path.read_bytes()
+    for kept in (len(whole) - 2, len(whole) // 2, 11):
+        its.path.write_bytes(whole[:kept])
+        with pytest.raises(InputCorrupt, match=f"{its.path.name}"):
+            its.read(its.piece())
+
+
+def test_another_number_of_rows_than_planned_is_found(its: Its) -> None:
+    piece = its.piece()
+    if its.way.counted:
+        with pytest.raises(InputCorrupt, match=f"the file promised {ROWS + 1} rows, {ROWS} could be read"):
+            its.read(Piece(piece.uri, piece.size, piece.version, 0, ROWS + 1, piece.row_groups))
+
+
+def test_a_missing_column_is_told(its: Its) -> None:
+    wanted = its.table.schema.append(pa.field("other", pa.int64()))
+    with pytest.raises(SchemaMismatch, match=r"column 'other' is missing"):
+        its.read(its.piece(), wanted)
+    if its.way.counted:
+        with pytest.raises(SchemaMismatch, match=r"column 'other' is missing"):
+            read_sample(STORAGE, its.job, its.piece(), wanted, 5)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.string())])
+def test_a_column_of_another_type_is_told(its: Its, kind: pa.DataType) -> None:
+    wanted = its.table.schema.set(3, pa.field("name", kind))
+    with pytest.raises(SchemaMismatch, match=rf"column 'name' .*in the other files it is {kind}".replace("<", r"\<")):
+        its.read(its.piece(), wanted)
+    with pytest.raises(SchemaMismatch, match=r"column 'name'"):
+        read_sample(STORAGE, its.job, its.piece(), wanted, 5)
+
+
+def test_nulls_where_the_other_files_are_declared_without_are_told(its: Its) -> None:
+    wanted = pa.schema([pa.field("x", pa.float64(), nullable=False)])
+    with pytest.raises(SchemaMismatch, match="column 'x' has nulls"):
+        its.read(its.piece(), wanted)
+
+
+def test_a_file_without_rows_gives_none(its: Its) -> None:
+    its.write(its.table.slice(0, 0))
+    rows = its.described().rows
+    assert not any(count for count in rows if count != UNKNOWN)
+    assert its.read(its.piece()).equals(its.table.slice(0, 0))
+
+
+def test_what_is_no_such_file_is_told_when_described_and_when_read(its: Its) -> None:
+    entry = STORAGE.stat(str(its.path))
+    its.path.write_bytes(b"\x00garbage\xff" * 200)
+    with pytest.raises(InputCorrupt, match=rf"{its.path}: "):
+        its.described()
+    now = STORAGE.stat(str(its.path))
+    piece = Piece(now.uri, now.size, now.version, 0, UNREADABLE, (0, 0))
+    with pytest.raises(InputCorrupt, match=rf"{its.path}: "):
+        its.read(piece)
+    its.write()
+    now = STORAGE.stat(str(its.path))
+    with pytest.raises(InputChanged, match="could not be read when it was planned, and can be now"):
+        its.read(Piece(now.uri, now.size, now.version, 0, UNREADABLE, (0, 0)))
+    assert entry.uri == now.uri
+
+
+class Failing(LakeStorage):
+    """Opens nothing, or files that cannot be read."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def open(self, uri: str) -> pa.NativeFile:
+        if isinstance(self.error, StorageError):
+            raise self.error
+        return pa.PythonFile(Broken(self.error), mode="r")
+
+
+class Broken(io.BytesIO):
+    def __init__(self, error: Exception) -> None:
+        super().__init__(b"x" * 5000)
+        self.error = error
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Transient("s3 is busy"), Transient),
+        (Denied("not yours"), Denied),
+        (OSError(errno.EIO, "the disk failed"), Transient),
+    ],
+)
+def test_what_the_storage_says_no_to_is_no_fault_of_the_file(its: Its, error: Exception, kind: type[Exception]) -> None:
+    piece, failing = its.piece(), Failing(error)
+    calls: list[Callable[[], Any]] = [
+        lambda: describe(failing, its.job, Entry(piece.uri, piece.size, piece.version)),
+        lambda: read_piece(failing, its.job, piece, its.table.schema),
+        lambda: read_sample(failing, its.job, piece, its.table.schema, 5),
+    ]
+    for call in calls:
+        with pytest.raises(kind) as caught:
+            call()
+        assert type(caught.value) is kind
+
+
+def test_its_files_are_found_by_their_names_or_because_the_job_says_so(its: Its) -> None:
+    assert its.path.name.lower().endswith(source_named(its.name).suffixes)
+    (its.folder / "in").mkdir()
+    other = its.path.rename(its.folder / "in" / f"A{its.way.end.upper()}")
+
+    def found(**keys: Any) -> Iterator[Entry]:
+        told = its.job.model_copy(update={"input": its.job.input.model_copy(update={"uri": str(other.parent), **keys})})
+        return input_files(STORAGE, told)
+
+    assert [entry.uri for entry in found()] == [str(other)]
+    unnamed = other.rename(other.with_name("part-0"))
+    assert [entry.uri for entry in found(format=its.name)] == [str(unnamed)]
+
+
+def test_every_format_that_a_job_may_name_is_tried_here() -> None:
+    assert set(WRITERS) == set(SOURCES)
+
+
+def test_a_source_cannot_describe_rows_that_nobody_could_name() -> None:
+    with pytest.raises(ValueError, match="several units"):
+        Description(TABLE.schema, (UNKNOWN, 5), (1, 1))
