@@ -21,6 +21,7 @@ FRAMEWORKS = {
 
 SOURCES = {
     "parquet": "nightjar.inference.input.sources.parquet",
+    "jsonl": "nightjar.inference.input.sources.jsonlines",
 }
 """`input.format` → the module whose `SOURCE` is an `input.sources.protocol.Source`. The first one reads a file that the
 job names by its path, and whose name tells no format."""

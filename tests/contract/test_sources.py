@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +25,7 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.input.files import input_files
-from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.sources import jsonlines, normalisation
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import (
     describe,
@@ -59,6 +61,10 @@ def as_parquet(table: pa.Table, group: int) -> bytes:
     return out.getvalue()
 
 
+def as_json_lines(table: pa.Table) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist()).encode()
+
+
 @dataclass(frozen=True)
 class Way:
     """One way in which a format may have a file. bounds: of the source's module, so that a small file is a large one.
@@ -79,6 +85,19 @@ WRITERS: dict[str, dict[str, Way]] = {
     "parquet": {
         "one unit": Way(partial(as_parquet, group=ROWS), ".parquet"),
         "units": Way(partial(as_parquet, group=9), ".pq", in_units=True),
+    },
+    "jsonl": {
+        "small": Way(as_json_lines, ".jsonl"),
+        "not counted": Way(
+            as_json_lines, ".ndjson", counted=False, bounds=(("_SAMPLE_BYTES", 900), ("_BLOCK_BYTES", 500))
+        ),
+        "units": Way(
+            as_json_lines,
+            ".jsonl",
+            in_units=True,
+            bounds=(("_SAMPLE_BYTES", 900), ("_UNIT_BYTES", 1000), ("_BLOCK_BYTES", 300)),
+        ),
+        "packed": Way(lambda table: gzip.compress(as_json_lines(table)), ".jsonl.gz", counted=False),
     },
 }
 
@@ -327,6 +346,7 @@ def test_its_files_are_found_by_their_names_or_because_the_job_says_so(its: Its)
 
 def test_every_format_that_a_job_may_name_is_tried_here() -> None:
     assert set(WRITERS) == set(SOURCES)
+    assert jsonlines.SOURCE.suffixes == (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst")
 
 
 def test_a_source_cannot_describe_rows_that_nobody_could_name() -> None:

@@ -1,0 +1,330 @@
+"""JSON lines: which line is which row, what a column is, and what is said of a line that is none."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nightjar.flows.pages.summary import plan_text, planned
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import GateFailed, InputCorrupt, JobError, NightjarError, SchemaMismatch
+from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.sources import jsonlines
+from nightjar.inference.input.sources.jsonlines import SOURCE
+from nightjar.inference.records import UNKNOWN, Piece
+from nightjar.inference.run import steps as run
+from nightjar.inference.run.replay import Replayed, _replay_here
+from nightjar.inference.storage.lake import LakeStorage
+from support import Lake
+
+STORAGE = LakeStorage()
+X = pa.schema([("x", pa.float64())])
+
+
+def piece(path: Path, units: tuple[int, int] = (0, 1)) -> Piece:
+    entry = STORAGE.stat(str(path))
+    return Piece(entry.uri, entry.size, entry.version, 0, UNKNOWN, units)
+
+
+def read(tmp_path: Path, content: bytes, schema: pa.Schema = X) -> list[dict[str, object]]:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+    rows: list[dict[str, object]] = SOURCE.read(STORAGE, piece(path), schema).to_pylist()
+    return rows
+
+
+def columns(tmp_path: Path, content: bytes) -> dict[str, str]:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+    return {field.name: str(field.type) for field in SOURCE.describe(STORAGE, STORAGE.stat(str(path))).schema}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"x":1}\n{"x":2.5}\n',
+        b'{"x":1}\n{"x":2.5}',
+        b'\n\n{"x":1}\n  \t\n{"x":2.5}\n\n',
+        b'{"x":1}\r\n{"x":2.5}\r\n',
+        b'\xef\xbb\xbf{"x":1}\n{"x":2.5}\n',
+        b'{"y":[1], "x":1}\n{"x":2.5, "z":{"x":3}}\n',
+    ],
+)
+def test_a_record_is_a_line_that_is_not_blank(tmp_path: Path, content: bytes) -> None:
+    assert read(tmp_path, content) == [{"x": 1.0}, {"x": 2.5}]
+    assert SOURCE.describe(STORAGE, STORAGE.stat(str(tmp_path / "a.jsonl"))).rows == (2,)
+
+
+def test_a_key_that_a_record_lacks_is_null_and_one_that_none_has_is_a_missing_column(tmp_path: Path) -> None:
+    assert read(tmp_path, b'{"y":1}\n{"x":2}\n') == [{"x": None}, {"x": 2.0}]
+    assert read(tmp_path, b'{"x":null}\n{}\n') == [{"x": None}, {"x": None}]
+    with pytest.raises(SchemaMismatch, match=r"a\.jsonl: column 'x' is missing: no record has it"):
+        read(tmp_path, b'{"y":"x"}\n{"y":{"x":2}}\n')
+
+
+def test_numbers_are_int64_or_double_and_times_stay_text(tmp_path: Path) -> None:
+    content = {"i": 2**53 + 1, "f": 1.5, "t": "2026-11-19", "l": [{"at": "2026-11-19T01:02:03"}], "n": None}
+    assert columns(tmp_path, json.dumps(content).encode()) == {
+        "i": "int64",
+        "f": "double",
+        "t": "string",
+        "l": "list<item: struct<at: string>>",
+        "n": "null",
+    }
+    schema = pa.schema([("i", pa.int64()), ("t", pa.string())])
+    assert read(tmp_path, json.dumps(content).encode(), schema) == [{"i": 2**53 + 1, "t": "2026-11-19"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "said"),
+    [
+        (b'{"x":1}\n\n{"x":\n', InputCorrupt, "line 3 is no JSON object: Expecting value"),
+        (b'{\n"x":1}\n', InputCorrupt, "line 1 is no JSON object"),
+        (b'{"x":1}\n{"x":1}{"x":2}\n', InputCorrupt, "line 2 is no JSON object: Extra data"),
+        (b'{"x":1}\n[1]\n', InputCorrupt, "line 2 is no JSON object, but [1]"),
+        (b'{"x":1}\n{"x":2, "x":3}\n', InputCorrupt, "line 2: not readable: "),
+        (b'{"x":1}\n{"x":2, "y":"\xff"}\n', InputCorrupt, "line 2 is no UTF-8 text"),
+        (
+            b'{"x":1}\n{"x":"two"}\n',
+            SchemaMismatch,
+            "line 2: column 'x' holds \"two\", in the other files it is double",
+        ),
+        (
+            b'{"x":1}\n' * 1000 + b'\n{"x":[2]}\n' + b'{"x":"no"}\n' * 9,
+            SchemaMismatch,
+            "line 1002: column 'x' holds [2]",
+        ),
+    ],
+)
+def test_the_first_bad_line_is_named(tmp_path: Path, content: bytes, kind: type[NightjarError], said: str) -> None:
+    with pytest.raises(kind, match=re.escape(f"a.jsonl: {said}")):
+        read(tmp_path, content)
+
+
+def test_lines_are_numbered_over_blocks_and_from_where_a_unit_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonlines, "_BLOCK_BYTES", 50)
+    content = b'{"x":1}\n' * 100 + b'{"x":"two"}\n'
+    with pytest.raises(SchemaMismatch, match=r"a\.jsonl: line 101: column 'x'"):
+        read(tmp_path, content)
+    monkeypatch.setattr(jsonlines, "_UNIT_BYTES", 400)
+    with pytest.raises(SchemaMismatch, match=r"a\.jsonl, from byte 800 on: line 1: column 'x'"):
+        SOURCE.read(STORAGE, piece(tmp_path / "a.jsonl", (2, 3)), X)
+
+
+def test_a_column_of_several_types_within_a_beginning_makes_a_file_unreadable(tmp_path: Path) -> None:
+    with pytest.raises(InputCorrupt, match=r"a\.jsonl: line 3: not readable: .*changed from number to string"):
+        columns(tmp_path, b'{"x":1}\n{"x":2}\n{"x":"three"}\n')
+
+
+LINES = st.lists(
+    st.sampled_from(["", " ", '{"x": 1}', '{"x": 22, "pad": "' + "." * 30 + '"}', '{"x":333}']), max_size=12
+)
+
+
+@given(lines=LINES, unit=st.integers(1, 60), block=st.integers(1, 60), last=st.sampled_from(["", "\n"]))
+def test_wherever_a_file_is_cut_each_line_is_in_one_unit(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], unit: int, block: int, last: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "cut.jsonl"
+    path.write_text("\n".join(['{"x":0}', *lines]) + last)
+    records = [json.loads(line)["x"] for line in ['{"x":0}', *lines] if line.strip()]
+    with pytest.MonkeyPatch.context() as patched:
+        for name, size in (("_UNIT_BYTES", unit), ("_BLOCK_BYTES", block), ("_SAMPLE_BYTES", 1)):
+            patched.setattr(jsonlines, name, size)
+        found = SOURCE.describe(STORAGE, STORAGE.stat(str(path)))
+        read = [SOURCE.read(STORAGE, piece(path, (at, at + 1)), X)["x"].to_pylist() for at in range(len(found.rows))]
+    assert [value for values in read for value in values] == records
+    if path.stat().st_size > unit:
+        assert [len(values) for values in read] == list(found.rows)
+
+
+def as_lines(lake: Lake, *, packed: str = "") -> None:
+    """The lake's files as JSON lines, blank lines among them; without the Parquet files."""
+    for path in sorted((lake.folder / "data").glob("*.parquet")):
+        rows = pd.read_parquet(path).to_dict("records")
+        text = "".join(json.dumps(row) + "\n" + "\n" * (row["id"] % 3 == 0) for row in rows).encode()
+        content = gzip.compress(text) if path.stem == packed else text
+        path.with_suffix(".jsonl.gz" if path.stem == packed else ".jsonl").write_bytes(content)
+        path.unlink()
+
+
+def rows_of(lake: Lake) -> pd.DataFrame:
+    """What is published, by files' names without their ending."""
+    found = lake.published()
+    found["_file"] = found["_file"].str.replace(r".*/(part-\d+)\..*", r"\1", regex=True)
+    return found
+
+
+@pytest.fixture
+def odd(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Files that are counted, not counted, packed and in units."""
+    for name, size in (("_SAMPLE_BYTES", 2000), ("_UNIT_BYTES", 60_000), ("_BLOCK_BYTES", 5000)):
+        monkeypatch.setattr(jsonlines, name, size)
+    lake.ready(input__shard_rows=None)
+    lake.write_file("part-04.parquet", 8000, 10)
+    lake.write_file("part-05.parquet", 8010, 300)
+    lake.write_file("part-06.parquet", 8310, 0)
+    return lake
+
+
+def test_a_lake_of_json_lines_publishes_what_it_would_as_parquet(odd: Lake) -> None:
+    odd.run(engine=LOCAL)
+    parquet = rows_of(odd)
+    as_lines(odd, packed="part-02")
+    lake = discover(STORAGE, odd.request().job)
+    assert [len(rows) > 1 for rows in lake.files["rows"].to_pylist()] == [True, True, False, True, False, False, False]
+    assert (lake.rows, lake.uncounted) == (6010, 2)
+    ran = odd.run(engine=LOCAL)
+    pd.testing.assert_frame_equal(rows_of(odd), parquet)
+    assert (ran.scored.progress.rows, ran.scored.progress.counted) == (8310, True)
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was(odd: Lake) -> None:
+    as_lines(odd, packed="part-02")
+    odd.run(engine=LOCAL, run_id="whole")
+    whole = odd.published("whole")
+    odd.write_model(KILLS)
+    odd.write_job(input__shard_rows=None)
+    bounds = {name: getattr(jsonlines, name) for name in ("_SAMPLE_BYTES", "_UNIT_BYTES", "_BLOCK_BYTES")}
+    code = KILLED.format(tests=str(Path(__file__).parent.parent), folder=str(odd.folder), bounds=bounds)
+    assert subprocess.run([sys.executable, "-c", code], env={**os.environ}, check=False).returncode == -signal.SIGKILL
+    (odd.folder / "live").touch()
+    ran = odd.run(engine=LOCAL)
+    assert 0 < ran.scored.progress.reused_shards < ran.scored.progress.shards
+    pd.testing.assert_frame_equal(odd.published(), whole)
+
+
+KILLS = """
+import os, pathlib, signal
+
+
+def score(batch):
+    if 5000 in batch["x"] and not (pathlib.Path(__LIVE__) / "live").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"score": batch["x"] * 2}
+"""
+
+KILLED = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from nightjar.inference.input.sources import jsonlines
+from nightjar.inference.run import campaign
+from support import Lake
+campaign.FLUSH_S = 0.0
+for name, size in {bounds}.items():
+    setattr(jsonlines, name, size)
+Lake(Path({folder!r})).run(engine="local")
+"""
+
+REFUSES = """
+def score(batch):
+    if ((batch["x"] == 4321) | (batch["x"] == 7000) | (batch["x"] == 8100)).any():
+        raise ValueError("not this row")
+    return {"score": batch["x"] * 2}
+"""
+
+
+def test_a_bad_row_is_quarantined_under_its_place_and_can_be_replayed(odd: Lake) -> None:
+    """In a packed file, in a unit of a large one, and in one that is not counted; blank lines count for nothing."""
+    odd.write_model(REFUSES)
+    odd.write_job(input__shard_rows=None, retry__max_quarantined=0.001)
+    as_lines(odd, packed="part-02")
+    ran = odd.run(engine=LOCAL)
+    assert ran.scored.progress.rows_quarantined == 3
+    lost = odd.quarantined()
+    names = [Path(each).name for each in lost["_file"]]
+    assert list(zip(names, lost["_row"], strict=True)) == [
+        ("part-02.jsonl.gz", 321),
+        ("part-03.jsonl", 1000),
+        ("part-05.jsonl", 90),
+    ]
+    for file, row, replay in zip(lost["_file"], lost["_row"], lost["replay"], strict=True):
+        shard = re.findall(r"--shard (\w+)", replay)[0]
+        again = replayed(odd, shard, row, file)
+        assert not again.scored
+        assert "not this row" in again.text
+        assert replayed(odd, shard, row + 1, file).scored
+    with pytest.raises(JobError, match=r"--row 300: .*part-05\.jsonl holds rows 0 to 299"):
+        replayed(odd, shard, 300, file)
+
+
+def replayed(lake: Lake, shard: str, row: int, file: str) -> Replayed:
+    """In this process, which has the bounds of these tests."""
+    *_, found = _replay_here(lake.request(), shard, row, file, False, False)
+    assert isinstance(found, Replayed)
+    return found
+
+
+def test_more_lost_rows_than_allowed_fail_the_gate_though_nobody_knew_how_many_there_are(odd: Lake) -> None:
+    odd.write_model(REFUSES)
+    odd.write_job(input__shard_rows=None, retry__max_quarantined=0.0003)
+    as_lines(odd, packed="part-02")
+    with pytest.raises(GateFailed, match=r"3 rows in quarantine, more than the 2 that retry\.max_quarantined"):
+        odd.run(engine=LOCAL)
+
+
+def test_checks_of_how_many_rows_there_are_are_judged_when_all_are_read(odd: Lake) -> None:
+    as_lines(odd, packed="part-02")
+    odd.write_job(input__shard_rows=None, checks=[{"rows": {"min": 8310}}, {"rows": {"max": 8310}}])
+    ran = odd.run(engine=LOCAL)
+    assert [(gate.name, gate.observed) for gate in ran.verdict.gates][2:] == [
+        ("rows.min", "8,310 rows"),
+        ("rows.max", "8,310 rows"),
+    ]
+    odd.write_job(input__shard_rows=None, checks=[{"rows": {"min": 8311}}])
+    with pytest.raises(GateFailed, match=r"8,310 rows in 7 files, less than checks\[0\]\.rows\.min = 8,311"):
+        odd.run(engine=LOCAL, run_id="more")
+
+
+def test_plan_says_what_is_not_known(odd: Lake) -> None:
+    as_lines(odd, packed="part-02")
+    request = odd.request()
+    found = run.discover(request)
+    text = plan_text(planned(request, found, run.plan(request, found), None))
+    assert "6,010 rows and the rows of 2 files not known before they are read in 7 files" in text
+
+
+def test_a_bad_line_costs_its_file(lake: Lake) -> None:
+    lake.ready(retry__attempts=1)
+    as_lines(lake)
+    path = lake.folder / "data" / "part-01.jsonl"
+    path.write_text(path.read_text().replace('"x": 2001.0', '"x": "two"'))
+    with pytest.raises(NightjarError, match=r"part-01\.jsonl: line \d+: not readable: .*changed from number to string"):
+        lake.run(engine=LOCAL)
+    path.write_text(path.read_text().replace('"x": "two"', '"x": 2001'))
+    lake.run(engine=LOCAL)
+    assert lake.published()["id"].tolist() == list(range(8000))
+
+
+FORMATS = r"holds files of several formats: .*part-00\.jsonl \(JSON lines\) and .*part-09\.parquet \(Parquet\)\. Set "
+
+
+@pytest.mark.parametrize("look", [lambda lake: discover(STORAGE, lake.request().job), lambda lake: lake.planned()])
+def test_files_of_two_formats_are_no_input_unless_the_job_says_which(
+    lake: Lake, look: Callable[[Lake], object]
+) -> None:
+    lake.ready()
+    as_lines(lake)
+    lake.write_file("part-09.parquet", 8000, 10)
+    with pytest.raises(JobError, match=FORMATS + "input.format to parquet or jsonl, and the others are left out"):
+        look(lake)
+    lake.write_job(input__format="jsonl")
+    assert discover(STORAGE, lake.request().job).rows == 8000
+    lake.write_job(input__format="parquet")
+    assert discover(STORAGE, lake.request().job).rows == 10
