@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,9 +39,18 @@ def ray_local() -> Iterator[None]:
     """A Ray cluster in this process, for steps that are called directly."""
     import ray
 
-    ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    yield
-    ray.shutdown()
+    # Its own folder, which goes with it: in Ray's own one a session stays for ever. Sockets want a short path.
+    with tempfile.TemporaryDirectory(prefix="njt-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            logging_level="ERROR",
+            log_to_driver=False,
+            _temp_dir=folder,
+        )
+        yield
+        ray.shutdown()
 
 
 @pytest.fixture(scope="session")

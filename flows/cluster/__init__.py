@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import grpc
 import psutil
 import ray
+from prefect.exceptions import TerminationSignal
 from prefect.task_runners import TaskRunner
 from prefect_ray import RayTaskRunner
 from prefect_ray.task_runners import PrefectRayFuture
@@ -32,7 +33,7 @@ from nightjar.flows.cluster.reaching import raylets, reach, unusable
 from nightjar.flows.cluster.shipping import shipped
 from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.inference.engine.ray.capacity import alive
-from nightjar.inference.errors import ClusterError, ClusterLost, NightjarError
+from nightjar.inference.errors import ClusterError, ClusterLost, NightjarError, PassEnded, ShardsFailed
 from nightjar.inference.job.model import Job
 from nightjar.inference.scoring import memory
 
@@ -52,7 +53,12 @@ _ANSWER_S = 10.0
 _joined = threading.Event()
 """Set while this process hangs on a cluster that it joined here."""
 _failed = threading.Event()
-"""Set when something was raised meanwhile, wherever it was caught: then Ray's logs are wanted."""
+"""Set when something was raised meanwhile that Ray may have to do with, wherever it was caught: then Ray's logs are
+wanted."""
+_RAYS = (ClusterError, ClusterLost, PassEnded, ShardsFailed)
+"""Errors of ours that Ray's logs may explain: a process that was killed for its memory, a node that went."""
+_OURS = (NightjarError, KeyboardInterrupt, SystemExit, TerminationSignal)
+"""What explains itself: a gate, a wrong job, a person who stopped the run."""
 _asking: set[threading.Thread] = set()
 """Those that wait for tasks of the cluster."""
 _let_go = threading.Event()
@@ -194,7 +200,7 @@ def ended(task: PrefectRayFuture[Any]) -> threading.Event:
 
 
 def _note_failure(error: type[BaseException] | None, *_: object) -> None:
-    if error is not None:
+    if error is not None and (issubclass(error, _RAYS) or not issubclass(error, _OURS)):
         _failed.set()
 
 

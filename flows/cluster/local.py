@@ -39,7 +39,8 @@ KEEP = "NIGHTJAR_KEEP_RAY"
 """Environment variable: the folder of a run's own Ray stays whole, however the run ended."""
 
 KEPT_LOGS = 5
-"""The logs of so many runs that did not end well stay; those of earlier ones are removed by the next run."""
+"""The logs of so many runs stay that were killed, or failed by what Ray may have to do with; the next run removes those
+of earlier ones."""
 
 _MARK = "NIGHTJAR_RAY_FOLDER"
 _PREFIX = "njray-"
@@ -70,13 +71,11 @@ def local_ray(env: Mapping[str, str], options: Mapping[str, Any], failed: Callab
     tidy_up()
     keep_token_private()
     folder = _start_or_again(env, options)
-    well = False
     try:
         yield
-        well = not failed()
     finally:
         ray.shutdown()
-        _end(folder, keep_logs=not well)
+        _end(folder, keep_logs=failed())
 
 
 def lifelines() -> list[psutil.Process]:

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 import ray
 
+from nightjar.flows import cluster
 from nightjar.flows.cli.doctor import examine
 from nightjar.flows.cli.listening import Listener, listeners, told
 from nightjar.flows.cluster import local
 from nightjar.flows.cluster.token import keep_token_private, readers_of_token
-from nightjar.inference.errors import ClusterError
+from nightjar.inference.errors import ClusterError, ClusterLost, GateFailed, JobError, ShardsFailed, Terminated
 from nightjar.inference.ledger.holders import Writer, this_writer
 
 TIMED_OUT = "The current node timed out during startup. This could happen because the GCS has become overloaded."
@@ -275,3 +276,24 @@ def test_who_listens_where_is_a_line_a_process() -> None:
 )
 def test_which_addresses_only_this_machine_reaches(address: str, loopback: bool) -> None:
     assert Listener(1, "raylet", address, 1, True).on_loopback is loopback
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (ClusterLost, True),
+        (ShardsFailed, True),
+        (ValueError, True),
+        (GateFailed, False),
+        (JobError, False),
+        (KeyboardInterrupt, False),
+        (Terminated, False),
+        (None, False),
+    ],
+)
+def test_rays_logs_stay_only_where_ray_may_have_to_do_with_it(error: type[BaseException] | None, kept: bool) -> None:
+    """A run that a gate or a person ended leaves nothing of its Ray behind."""
+    cluster._failed.clear()
+    cluster._note_failure(error)
+    assert cluster._failed.is_set() is kept
+    cluster._failed.clear()
