@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import metadata
 from typing import Any
@@ -74,13 +74,13 @@ class Sklearn:
                 raise ValueError("its schema.json is not of skops")
         except Exception as error:
             reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            raise JobError(f"model.path: {path} is not a readable skops file: {reason}; {_HOW}") from error
+            raise JobError(f"model.path: {job.model.path} is not a readable skops file: {reason}; {_HOW}") from error
 
     def load(self, job: Job, path: str | None) -> Predictor:
         if path is None:
             raise JobError("model.path: the sklearn adapter needs the path of a skops file (.skops)")
         self.inspect(job, path)
-        return _Estimator(job, _load(path, _trusted(job)))
+        return _Estimator(job, _load(job, path))
 
     def memory_errors(self) -> tuple[type[BaseException], ...]:
         """None of its own: numpy's is a MemoryError."""
@@ -117,8 +117,8 @@ def _missing() -> JobError:
     return JobError(f"model.uses: the sklearn adapter needs scikit-learn and skops; install them: {_INSTALL}")
 
 
-def _load(path: str, trusted: Sequence[str]) -> Any:
-    """The model of a file of which every type is trusted.
+def _load(job: Job, path: str) -> Any:
+    """The model of a file of which every type is trusted. path: of its local copy; messages name what the job names.
 
     Raises:
         JobError: one is not, or the file cannot be loaded.
@@ -127,14 +127,15 @@ def _load(path: str, trusted: Sequence[str]) -> Any:
         from skops import io
     except ImportError as error:
         raise _missing() from error
+    named, trusted = job.model.path, _trusted(job)
     try:
         unknown = sorted(set(io.get_untrusted_types(file=path)) - set(trusted))
         if not unknown:
             return io.load(path, trusted=trusted)
     except Exception as error:
-        raise JobError(f"model.path: skops cannot load {path}: {type(error).__name__}: {error}") from error
+        raise JobError(f"model.path: skops cannot load {named}: {type(error).__name__}: {error}") from error
     raise JobError(
-        f"model.path: {path} holds {', '.join(unknown)}, which skops does not trust: with it a crafted file could run "
+        f"model.path: {named} holds {', '.join(unknown)}, which skops does not trust: with it a crafted file could run "
         "code or crash the process; if you trust whoever made the file, write "
         f"model.options.trusted: [{', '.join([*trusted, *unknown])}]"
     )
