@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 
 from driver import Victim, committed
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.scoring.preflight import SAMPLE_ROWS
 from support import Lake
 from writers import assert_published_once, metrics_of
 
-pytestmark = [pytest.mark.chaos, pytest.mark.flow, pytest.mark.usefixtures("ray_local")]
+pytestmark = [pytest.mark.chaos, pytest.mark.flow]
 
 STOPS = '''
 import time
@@ -53,7 +54,7 @@ def test_a_command_killed_in_mid_score_continues_where_it_stopped(lake: Lake, tm
     assert _parts(lake, epoch=1) == parts
     heir.assert_nothing_left()
 
-    lake.run(run_id="never-killed")
+    lake.run(run_id="never-killed", engine=LOCAL)
     assert_published_once(lake, "2026-11-19", lake.published("never-killed"))
     assert metrics_of(lake, "2026-11-19") == metrics_of(lake, "never-killed")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.engine.ray.passes import run_pass
 from nightjar.inference.errors import (
@@ -148,7 +149,9 @@ def test_a_row_that_hangs_the_model_may_come_after_a_bad_file(lake: Lake) -> Non
     assert lake.published()["id"].tolist() == [i for i in range(2000) if i not in {0, 7}]
 
 
-@pytest.mark.parametrize("files", [ONE_ROW_GROUP, FILES], ids=["one-row-group", "files"])
+@pytest.mark.parametrize(
+    "files", [ONE_ROW_GROUP, pytest.param(FILES, marks=pytest.mark.long)], ids=["one-row-group", "files"]
+)
 def test_a_model_that_hangs_everywhere_is_refused(lake: Lake, files: list[tuple[str, int, int]]) -> None:
     """At two places of the input it is the model, and nothing is scored for it."""
     hangs = HANGS_AT_A_ROW.replace('if 5300 in batch["x"]:', 'if len(batch["x"]):')
@@ -181,7 +184,7 @@ def test_shards_that_are_too_slow_fail_and_say_what_to_change(lake: Lake) -> Non
     lake.write_model("import time\n\ndef score(batch):\n    time.sleep(0.3)\n    return {'score': batch['x'] * 2}\n")
     lake.ready(retry__shard_s=0.5, retry__attempts=1)
     with pytest.raises(ShardsFailed, match=r"retry\.shard_s = 0\.5 s; it came to row .*lower input\.shard_rows"):
-        lake.run()
+        lake.run(engine=LOCAL)
     assert not (lake.out / "publications").exists()
 
 
@@ -208,12 +211,6 @@ def test_actors_that_can_never_be_made_end_the_run(lake: Lake, what: str, said: 
         lake.run()
     assert failures(lake) == []
     wait_until(lambda: ray.available_resources().get("CPU") == 2, 30, "every CPU is free again")
-
-
-def test_a_pool_that_fills_the_cluster_starves_nobody(lake: Lake) -> None:
-    """Reading and writing are done in the actors themselves: a pool may take every CPU there is."""
-    lake.ready(resources__actors=2)
-    assert lake.run().publication.number == 1
 
 
 def test_a_pass_without_any_event_is_ended(lake: Lake, tmp_path: Path) -> None:

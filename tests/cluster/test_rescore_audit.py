@@ -94,7 +94,20 @@ def in_two_steps(lake: Lake, between: Callable[[], object], engine: str = LOCAL)
 
 
 def test_rows_in_quarantine_are_not_tried_again(lake: Lake) -> None:
-    """One of them may end its process; the others of its shard are compared."""
+    """The others of the shard are compared."""
+    refuses = "if first: raise ValueError('not this one')\n        (Path(__LIVE__) / 'tried').touch()"
+    lake.write_model(model(FIRST_TIME + f"if 4600 in batch['x']:\n        {refuses}"))
+    lake.ready(rescore={"share": 1})
+    verdict = in_two_steps(lake, (lake.folder / "again").touch)
+    assert lake.quarantined()["_row"].tolist() == [600]
+    gate = next(gate for gate in verdict.gates if gate.name == "rescore")
+    assert (gate.passed, gate.observed) == (True, "0 of 7,999 rows of 8 shards differ")
+    assert not (lake.folder / "tried").exists()
+
+
+@pytest.mark.long
+def test_a_row_that_ended_its_process_is_not_tried_again(lake: Lake) -> None:
+    """It would end the one that scores the sample."""
     lake.write_model("import os\n" + model("if 4600 in batch['x']: os._exit(1)"))
     ran = lake.ready(rescore={"share": 1}).run()
     assert lake.quarantined()["_row"].tolist() == [600]

@@ -20,7 +20,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
 
 def test_every_row_is_published_once_and_by_both_engines_alike(lake: Lake) -> None:
-    """Promise 1: each row of each file once, carried columns untouched; byte for byte in rows, parts and metrics."""
+    """Promise 1: each row of each file once, carried columns untouched; byte for byte in rows, parts and metrics.
+
+    Reading and writing are done in the actors themselves: the pool may take every CPU there is, and starves nobody.
+    """
     lake.ready(checks=[{"column": "score", "min": 0}], resources={"actors": 2})
     ran = lake.run(run_id="there")
     assert (ran.publication.number, ran.scored.progress.rows_out) == (1, 8000)

@@ -184,7 +184,7 @@ class TestServerErrors:
         "lost",
         [
             pytest.param(answer_lost, id="connection cut"),
-            pytest.param(answer_replaced(503, "ServiceUnavailable"), id="503", marks=pytest.mark.long),
+            pytest.param(answer_replaced(503, "ServiceUnavailable"), id="503"),
         ],
     )
     def test_lost_answers_to_everything_that_is_written_double_nothing(
@@ -322,9 +322,7 @@ def assert_readers_see_what_they_saw(lake: Lake, before: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(lake.published(LONG_AGO), before)
 
 
-@pytest.mark.parametrize(
-    "stored", [pytest.param(0.5, id="torn"), pytest.param(0.0, id="empty", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("stored", [0.5, 0.0], ids=["torn", "empty"])
 def test_a_part_that_was_not_stored_whole_is_found_by_the_audit(lake: Lake, stored: float) -> None:
     """The store said that all was well; nothing is published, and the message names the shard."""
     lake.ready().run(run_id=LONG_AGO)

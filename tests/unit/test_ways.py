@@ -473,6 +473,9 @@ SILENT: dict[str, Way] = {
 }
 
 
+CORES = os.cpu_count() or 1
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What became of each way."""
@@ -504,23 +507,24 @@ def test_a_row_of_the_table_that_changes_nothing_is_silent(outcomes: dict[str, s
 
 
 def try_all(folder: str) -> None:
-    """Each way in a fork of this process."""
+    """Each way in a fork of this process, as many at once as there are cores."""
     import nightjar.inference.run.outside
     import nightjar.inference.run.steps  # noqa: F401 (imported once, for all)
 
-    found = {}
-    for index, (name, way) in enumerate({**WAYS, **SILENT}.items()):
-        root = Path(folder, str(index))
-        answer = Path(folder, f"{index}.answer")
-        child = os.fork()
-        if not child:
+    ways = {**WAYS, **SILENT}
+    for index, way in enumerate(ways.values()):
+        if index >= CORES:
+            os.wait()
+        if not os.fork():
+            answer = Path(folder, f"{index}.answer")
             try:
-                answer.write_text(become(root, way))
+                answer.write_text(become(Path(folder, str(index)), way))
             except BaseException as error:  # noqa: BLE001 (the test shows it)
                 answer.write_text(f"failed: {type(error).__name__}: {error}")
             os._exit(0)
-        os.waitpid(child, 0)
-        found[name] = answer.read_text()
+    for _ in range(min(CORES, len(ways))):
+        os.wait()
+    found = {name: Path(folder, f"{index}.answer").read_text() for index, name in enumerate(ways)}
     Path(folder, "outcomes").write_text(json.dumps(found))
 
 
