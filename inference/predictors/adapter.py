@@ -71,10 +71,10 @@ class Adapter(Protocol):
         """
 
     def inspect(self, job: Job, path: str) -> None:
-        """Look at the model's file, without loading it.
+        """Look at the model's file, without loading it and without importing the framework.
 
         Raises:
-            JobError: it cannot be read, or loading it would run code and the job does not allow that.
+            JobError: it cannot be read; or it is seen that loading it would run code, and the job does not allow that.
         """
 
     def load(self, job: Job, path: str | None) -> Predictor:

@@ -13,12 +13,14 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import numpy as np
 import pytest
 
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
+from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.storage.local import LocalStorage
 from nightjar.inference.witness import (
     Collection,
@@ -29,6 +31,7 @@ from nightjar.inference.witness import (
 )
 from nightjar.inference.witness.collection import PER_FOLDER, PER_KIND
 from nightjar.inference.witness.named import naming
+from nightjar.inference.witness.places import Places
 
 CHILD = """
 import contextlib, importlib, json, os, sys
@@ -445,3 +448,15 @@ def test_only_so_many_are_said() -> None:
     said = sentences([*(Seen("environment", f"V{index}", "p.py:1") for index in range(12)), more, last])
     assert said[7] == last.sentence
     assert said[-1] == "and at least 12 more that are not part of this run's identity"
+
+
+def test_what_a_framework_keeps_for_itself_is_not_worth_a_word(tmp_path: Path) -> None:
+    """Its adapter says where that is; a file of another name in the same place is mentioned."""
+    places = Places(str(tmp_path), ())
+    prefixes = [prefix for framework in frameworks() for prefix in framework.scratch]
+    assert prefixes
+    for prefix in prefixes:
+        with NamedTemporaryFile(prefix=Path(prefix).name, dir=Path(prefix).parent) as file:
+            assert places.uncovered(file.name) is None
+        with NamedTemporaryFile(prefix="other", dir=Path(prefix).parent) as file:
+            assert places.uncovered(file.name) == file.name
