@@ -70,7 +70,7 @@ def check_tables(request: RunRequest, behind: tuple[str, ...]) -> None:
     if behind:
         command = shlex.join(["tables", near(request.job_path)])
         raise TablesBehind(
-            f"published, but {'; '.join(behind)}. Readers of the files see it. Then `{typed('nightjar')} {command}` "
+            f"readers of the files see it, but {'; '.join(behind)}. Mend that; then `{typed('nightjar')} {command}` "
             "commits what a table lacks, as does the next run of the job"
         )
 

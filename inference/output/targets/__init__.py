@@ -122,7 +122,8 @@ def commit(storage: Storage, output: str, tables: Iterable[TableTarget]) -> list
         try:
             problems += [f"{table.uri}: {problem}" for problem in _commit(storage, output, table)]
         except (StorageError, JobError) as error:
-            problems.append(f"{table.uri} does not show it: {error}")
+            said = str(error).removeprefix(f"{table.uri}: ").rstrip(".")
+            problems.append(f"{table.uri} does not show it: {said}")
     return problems
 
 

@@ -14,8 +14,8 @@ the path, not from the log. A second name is made of the night's own names, so w
 killed finds what is there already.
 
 The number of the snapshot is the version of an application transaction in the same commit; the application is the
-output. Each commit is tried once at the version of the table that was read (`max_commit_retries=0`): delta-rs itself
-would try it again at a later version, also where another command has committed a later snapshot meanwhile.
+output. Each commit is tried once, at the version of the table that was read (`max_commit_retries=0`). delta-rs itself
+would try it again at a later version: of two commands that make one table in a bucket at once, both would succeed.
 """
 
 from __future__ import annotations
