@@ -152,6 +152,18 @@ def test_a_table_that_another_program_compacted_is_changed_as_any(output: Output
     assert set(DeltaTable(table).to_pyarrow_table()["night"].to_pylist()) == {f"{NIGHT} r1", f"{LATER} r2"}
 
 
+def test_a_table_that_refuses_a_commit_says_why_at_once(output: Output, table: str) -> None:
+    """It is not taken for a commit that somebody else was faster with."""
+    output.publish(NIGHT)
+    commit(output, table)
+    DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "true"})
+    output.publish(NIGHT, 2)
+    (problem,) = targets.commit(output.storage, output.uri, [TableTarget.model_validate({"delta": table})])
+    assert problem.startswith(f"{table} does not show it: ")
+    assert "append" in problem
+    assert set(DeltaTable(table).to_pyarrow_table()["night"].to_pylist()) == {f"{NIGHT} r1"}
+
+
 KEPT = {
     "small": (pa.int8(), 1),
     "double": (pa.float64(), 0.5),
