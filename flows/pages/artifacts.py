@@ -42,7 +42,7 @@ from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
-from nightjar.inference.output.revisions import newest_revision
+from nightjar.inference.output.revisions import Revision, newest_revision
 from nightjar.inference.records import Event
 from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.report import (
@@ -138,7 +138,7 @@ def show_shards(request: RunRequest) -> None:
     """The tables of shards, and of retries and quarantines, of the run's newest revision."""
     try:
         newest = newest_revision(request.storage, request.run_uri)
-        tables = _shard_tables(request, newest.number) if newest is not None else {}
+        tables = _shard_tables(request, newest) if newest is not None else {}
     except StorageError as error:
         # Said of storage that is away or damaged: the step itself, or the next, says it where it matters.
         get_run_logger().warning("no tables of the shards: %s", error)
@@ -269,7 +269,7 @@ def _replays(request: RunRequest) -> list[str]:
     """The first rows without a result, each with the command that scores it again: of a cell it cannot be copied."""
     try:
         newest = newest_revision(request.storage, request.run_uri)
-        found = RunReport(request, newest.number).replays(_REPLAYS) if newest is not None else []
+        found = RunReport(request, newest).replays(_REPLAYS) if newest is not None else []
     except StorageError:
         return []  # the step itself, or the next, says it where it matters
     said = (f"{each.cause}: {each.message} (row {each.row} of {each.file})" for each in found)
@@ -284,7 +284,7 @@ def _where(error: NightjarError) -> list[str]:
     return [f"- {markdown(said)}{f'; {code(replay)}' if replay else ''}" for said, replay in found]
 
 
-def _shard_tables(request: RunRequest, revision: int) -> dict[str, Send]:
+def _shard_tables(request: RunRequest, revision: int | Revision) -> dict[str, Send]:
     report = RunReport(request, revision)
     shards, incidents = ([_headed(each) for each in lines] for lines in (report.shards(), report.incidents()))
     total = len(report.plan)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.input.plan import Plan, shard_of_line
-from nightjar.inference.ledger.ledger import Ledger, replay
+from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.logs.printed import last_lines, tail
 from nightjar.inference.messages import clip
@@ -89,14 +89,14 @@ class Incident:
 class RunReport:
     """One revision, read back for people."""
 
-    def __init__(self, request: RunRequest, revision: int) -> None:
+    def __init__(self, request: RunRequest, revision: int | revs.Revision) -> None:
+        """revision: its number, or itself where it was read already."""
         self.storage = request.storage
+        if isinstance(revision, int):
+            revision = revs.read_revision(self.storage, request.run_uri, revision)
         self._words = ("nightjar", "replay", request.job_path, request.run_id, *request.place)
-        self.uri = revs.revision_uri(request.run_uri, revision)
-        self.ledger = Ledger(self.storage, self.uri)
-        self.state = replay(self.ledger)
-        fingerprint = self.state.planned["fingerprint"] if self.state.planned else ""
-        plan = revs.read_plan(self.storage, self.uri, self.state, fingerprint)
+        self.uri, self.ledger, self.state = revision.uri, revision.ledger, revision.state
+        plan = revision.plan()
         if plan is not None and request.limit:
             plan = plan.limited(request.limit)
         self.plan = plan or Plan.of([])

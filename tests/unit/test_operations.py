@@ -22,8 +22,10 @@ from typing import Any, TypeVar
 import pytest
 
 from nightjar.inference.errors import ShardsFailed
+from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import campaign
 from nightjar.inference.run import steps as run
+from nightjar.inference.run.report import RunReport
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
@@ -330,6 +332,27 @@ def test_a_run_that_is_continued(counted: Steps) -> None:
     counted.leave_begun("second", next(iter(counted.lake.planned().ids())))
     counted.run(run_id="second")
     assert counted.asked == CONTINUED
+
+
+def test_a_page_of_the_shards(counted: Steps) -> None:
+    """What the flow shows of a step: one look at the ledger for all of its tables."""
+    counted.run()
+
+    def look() -> int:
+        newest = revs.newest_revision(counted.storage, counted.lake.request().run_uri)  # type: ignore[arg-type]
+        assert newest is not None
+        report = RunReport(counted.request(), newest)
+        return len(report.shards()) + len(report.incidents())
+
+    assert counted.step("page", look) == 8
+    segments = len(list((counted.lake.revision() / "ledger").iterdir()))
+    assert counted.asked["page"] == {
+        "list ledger": 1,
+        "read ledger": segments,
+        "read plan": 1,
+        "read success": 1,
+        "subfolders revisions": 1,
+    }
 
 
 def test_the_tables_do_not_grow_with_what_was_done_before(counted: Steps) -> None:
