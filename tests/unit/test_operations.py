@@ -17,9 +17,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
+from prefect.runtime import flow_run
 
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.output import revisions as revs
@@ -29,6 +32,8 @@ from nightjar.inference.run.report import RunReport
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
+
+nightly = import_module("nightjar.flows.nightly")
 
 T = TypeVar("T")
 
@@ -375,3 +380,34 @@ def test_the_model_is_read_once(counted: Steps, opened: Callable[[str], int]) ->
     counted.run()
     assert opened(weights) - before == 1
     assert (counted.lake.published()["score"] == counted.lake.published()["id"] * 2).all()
+
+
+def test_a_request_is_made_once_for_a_command(counted: Steps, opened: Callable[[str], int]) -> None:
+    """The flow goes on with the request that the command has made and looked at: its job, its code and its model."""
+    made = counted.request()
+    files = [str(counted.lake.job_path), str(counted.lake.folder / "model.py")]
+    before = [opened(file) for file in files]
+    counted.storage.asked.clear()
+    with nightly.handing(made):
+        asked = nightly._request({"job": str(counted.lake.job_path), "date": "2026-11-19"})
+    assert asked == replace(made, invocation=asked.invocation)
+    assert [opened(file) for file in files] == before
+    assert not counted.storage.asked
+
+
+def test_a_flow_run_takes_the_request_that_it_was_named_for(counted: Steps, opened: Callable[[str], int]) -> None:
+    """Of a deployment: its job is read for the name of the run, and code and model are fixed when the flow begins."""
+    given = {"job": str(counted.lake.job_path), "date": "2026-11-19"}
+    count = [opened(given["job"])]
+    named = nightly._asked(given)
+    count.append(opened(given["job"]))
+    nightly._named[str(flow_run.id)] = named
+    asked = nightly._request(given)
+    count.append(opened(given["job"]))
+    assert (asked.job, asked.run_id) == (named.job, named.run_id)
+    assert asked.scoring.code.files
+    assert nightly._request(given).job == named.job
+    count.append(opened(given["job"]))
+    read, fixed, both = (after - before for before, after in pairwise(count))
+    assert read > 0
+    assert both == read + fixed, "once: a flow run that is tried again reads its job again"
