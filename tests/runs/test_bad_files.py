@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from forked import forked
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.run import steps as run
-from support import Lake, Ran, command
+from support import Lake, Ran
 
 NIGHT = "2026-11-20"
 """The night after the one that `Lake` scores unless told otherwise."""
@@ -126,7 +127,7 @@ def test_the_printed_command_mends_the_night(lake: Lake, prefect_api: str) -> No
     whole = data.read_bytes()
     truncate(data)
     words = ("run", lake.job_path, "--date", NIGHT, "--engine", "local")
-    failed = command(*words, env={"PREFECT_API_URL": prefect_api})
+    failed = forked(*words, env={"PREFECT_API_URL": prefect_api})
     assert failed.returncode == 1
     assert "part-01.parquet" in failed.stderr
     assert "not a readable Parquet file" in failed.stderr
@@ -135,7 +136,7 @@ def test_the_printed_command_mends_the_night(lake: Lake, prefect_api: str) -> No
     data.write_bytes(whole)
     printed = re.search(r"repeat +\S*nightjar (.*?)(?:   .*)?$", failed.stderr, re.MULTILINE)
     assert printed, failed.stderr
-    mended = command(*shlex.split(printed[1]), env={"PREFECT_API_URL": prefect_api})
+    mended = forked(*shlex.split(printed[1]), env={"PREFECT_API_URL": prefect_api})
     assert mended.returncode == 0, mended.stderr
     receipts = [record["epoch"] for record in lake.records(run_id=NIGHT) if record["t"] == "receipt"]
     assert (receipts.count(min(receipts)), receipts.count(max(receipts))) == (6, 2)

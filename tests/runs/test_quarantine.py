@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from forked import forked
 from nightjar.inference.errors import JobError, QuarantineFull, ShardsFailed
 from nightjar.inference.run.report import RunReport
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake, command
+from support import Lake
 
 RAISES = '''
 def score(batch):
@@ -67,10 +68,10 @@ def test_rows_that_raise_are_quarantined_and_only_those(lake: Lake) -> None:
         lost["replay"]
     )
     program, *words = shlex.split(lost["replay"].iloc[-1])
-    replayed = command(*words)
+    replayed = forked(*words)
     assert (program, replayed.returncode) == ("nightjar", 1)
     assert "ValueError: no score for x = 8150" in replayed.stdout
-    fine = command(*words[:-3], "51", *words[-2:])
+    fine = forked(*words[:-3], "51", *words[-2:])
     assert fine.returncode == 0, fine.stderr
     assert "output score  16302\n" in fine.stdout
 
@@ -81,7 +82,7 @@ def test_the_replay_command_finds_a_named_run_in_the_place_of_its_night(lake: La
     lake.ready(output__uri="out/{date}/").run(run_id="rescue", date="2026-11-18")
     (part,) = (lake.out / "2026-11-18" / "runs" / "rescue" / "r1" / "quarantine").iterdir()
     _, *words = shlex.split(pq.read_table(part)["replay"][0].as_py())
-    replayed = command(*words)
+    replayed = forked(*words)
     assert "ValueError: no score for x = 1500" in replayed.stdout, replayed.stderr
 
 
