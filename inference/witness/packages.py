@@ -71,7 +71,7 @@ def installed_packages(before: Mapping[str, Package]) -> dict[str, Package]:
             wrote = {
                 file: of
                 for file, of in installed.record.items()
-                if file.endswith(".py") and Path(installed.root, file).is_file()
+                if file.endswith(".py") and os.path.isfile(installed.root + file)  # noqa: PTH113
             }
             edited = [file for file, of in wrote.items() if not _is_as_installed(installed.root + file, *of)]
             own = {file: _hash((installed.source or installed.root) + file) for file in old.own}
@@ -241,15 +241,15 @@ def _is_as_installed(path: str, digest: str, size: str) -> bool:
     kind, _, wanted = digest.partition("=")
     if kind != "sha256" or not path.endswith(".py") or now > _HASHED_BYTES:
         return True
-    return base64.urlsafe_b64encode(_digest(path)).rstrip(b"=").decode() == wanted
+    return base64.urlsafe_b64encode(_digest(path, now)).rstrip(b"=").decode() == wanted
 
 
-def _digest(path: str) -> bytes:
+def _digest(path: str, size: int) -> bytes:
     """Of the content, but of a large file or a library of the size only."""
-    size = _size(path)
-    if size > _HASHED_BYTES or not path.endswith(".py") or not Path(path).is_file():
-        return hashlib.sha256(str(size).encode()).digest()
-    return hashlib.sha256(Path(path).read_bytes()).digest()
+    if size <= _HASHED_BYTES and path.endswith(".py"):
+        with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError), open(path, "rb") as file:  # noqa: PTH123
+            return hashlib.sha256(file.read()).digest()
+    return hashlib.sha256(str(size).encode()).digest()
 
 
 def _content(path: str) -> str:
@@ -262,11 +262,12 @@ def _content(path: str) -> str:
 
 
 def _hash(path: str) -> str:
-    return _digest(path).hex()[:16]
+    return _digest(path, _size(path)).hex()[:16]
 
 
 def _size(path: str) -> int:
+    """Asked for tens of thousands of files: `Path` would take longer than the question."""
     try:
-        return Path(path).stat().st_size
+        return os.stat(path).st_size  # noqa: PTH116
     except OSError:  # removed since it was loaded, or inside an archive
         return 0
