@@ -80,20 +80,22 @@ class PrefectApi:
         if not self.own:
             return
         began = time.monotonic()
-        while problem := self._problem():
-            self.check_alive()
-            if time.monotonic() - began > START_S:
-                raise ClusterError(
-                    f"the local Prefect server at {self.url} did not start within {START_S:g} s: {problem}. Repeat the "
-                    "command when the machine is less busy, or start a server yourself (`prefect server start`) and "
-                    "set PREFECT_API_URL"
-                )
-            time.sleep(_POLL_S)
+        # One client for all questions, and no certificates for it: reading them takes longer than asking.
+        with httpx.Client(timeout=5, verify=False) as client:
+            while problem := self._problem(client):
+                self.check_alive()
+                if time.monotonic() - began > START_S:
+                    raise ClusterError(
+                        f"the local Prefect server at {self.url} did not start within {START_S:g} s: {problem}. Repeat "
+                        "the command when the machine is less busy, or start a server yourself (`prefect server "
+                        "start`) and set PREFECT_API_URL"
+                    )
+                time.sleep(_POLL_S)
 
-    def _problem(self) -> str:
+    def _problem(self, client: httpx.Client) -> str:
         """Asked every moment while it starts, and of nobody but ourselves: the cheapest question will do."""
         try:
-            answer = httpx.get(f"{self.url}/health", timeout=5)
+            answer = client.get(f"{self.url}/health")
         except httpx.HTTPError as error:
             return str(error)
         return "" if answer.status_code == httpx.codes.OK else "it answered, but not as a Prefect API"
