@@ -43,6 +43,7 @@ from nightjar.inference.storage.faults import (
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
+from support import planned_line
 
 RUN = "2026-11-19"
 LEASE_S = 3600.0
@@ -256,7 +257,7 @@ class Driver(threading.Thread):
     def _score(self, writer: LedgerWriter) -> None:
         """Commit what is missing."""
         if writer.state.planned is None:
-            self._append(writer, [{"t": "planned", "file": "plan.parquet", "fingerprint": "f"}])
+            self._append(writer, [planned_line("plan.parquet", "f")])
         while missing := sorted(planned(writer.state) - writer.state.committed):
             if self.kind.splits and (packed := PARTS_OF.keys() & set(missing)):
                 self._append(writer, [record for shard in packed for record in _split(shard)])

@@ -25,6 +25,7 @@ import yaml
 from nightjar.inference.engine import RAY
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.plan import Plan
+from nightjar.inference.ledger.lines import Planned, encode
 from nightjar.inference.output import publications as publish
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest, make_request
@@ -95,6 +96,11 @@ def _closed(schema: Any) -> Any:
         return schema
     closed = {key: _closed(part) for key, part in schema.items()}
     return {**closed, "additionalProperties": False} if "properties" in closed else closed
+
+
+def planned_line(file: str = "", fingerprint: str = "", date: str = NIGHT, shards: int = 0) -> dict[str, Any]:
+    """A ledger's line of a plan, of which nothing is done."""
+    return encode(Planned(file, fingerprint, date, shards, 0, 0, 0, 0, 0, 0, "", 0, ()))
 
 
 def permit(permits: Path, shards: int) -> None:

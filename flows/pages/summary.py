@@ -33,14 +33,12 @@ from nightjar.flows.reports import (
     Seconds,
 )
 from nightjar.inference.errors import StorageError
-from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import reasons
 from nightjar.inference.run.report import (
-    follow,
     lost,
     remarks_of,
     worded,
@@ -232,8 +230,7 @@ def status(request: RunRequest) -> RunStatus:
         request.job.name,
         request.lease_s,
     )
-    progress = next(follow(request.storage, request.run_uri)) or Progress()
-    about = newest.state.about
+    progress, about = newest.state.progress, newest.state.about
     failed = lost(request.storage, newest)
     return replace(
         _bare(request, found, now),

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from nightjar.inference.errors import (
@@ -28,6 +28,8 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.holders import Writer, is_dead
+from nightjar.inference.ledger.lines import Closed, Opened, encode
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.records import (
     Failed,
@@ -167,7 +169,7 @@ class State:
 
     revoked: shard → the segment that took its receipt back, because the audit found its parts damaged.
     ended: how the last invocation that kept it ended; of use while nobody holds the revision. remarks: by fingerprint,
-    what to know of the results scored under it; about: those of the plan.
+    what to know of the results scored under it; about: those of the plan. progress: how far the run is.
     """
 
     number: int = 0
@@ -184,6 +186,7 @@ class State:
     ended: endings.Ended | None = None
     remarks: dict[str, Remarks] = field(default_factory=dict)
     about: Remarks = field(default_factory=Remarks)
+    progress: Progress = field(default_factory=Progress)
 
     def apply(self, segment: Segment) -> None:
         """Fold one segment in, in order."""
@@ -221,6 +224,7 @@ class State:
             case _:
                 pass
         self.about.fold(record)
+        self.progress.fold(record)
 
     def _fail(self, record: Record) -> None:
         failed = decode(record)
@@ -294,7 +298,7 @@ class LedgerWriter:
         if release and self._stopped is None:
             # Whoever replaced this writer needs no release; whoever misses it waits for the lease to lapse.
             with contextlib.suppress(Fenced, StorageError):
-                self.append([*([ending.as_record()] if ending else []), {"t": "closed"}])
+                self.append([*([ending.as_record()] if ending else []), encode(Closed())])
 
     def _keep_alive(self) -> None:
         while not self._done.wait(self._lease_s / 20):
@@ -351,9 +355,7 @@ def open_epoch(
     ):
         raise Held(_held(state))
     try:
-        segment = _create(
-            ledger, state.number + 1, state.epoch + 1, writer, [{"t": "opened", "writer": asdict(writer)}]
-        )
+        segment = _create(ledger, state.number + 1, state.epoch + 1, writer, [encode(Opened(writer))])
     except Fenced:
         # Somebody opened, or went on, between our look and our create.
         state = replay(ledger, state)

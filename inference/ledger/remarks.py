@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count, takewhile
 from typing import Any
 
+from nightjar.inference.ledger.lines import Packages, Preflight, encode
 from nightjar.inference.records import known
 from nightjar.inference.witness import Collection, Seen, sentences
 from nightjar.inference.witness.packages import (
@@ -68,10 +69,10 @@ class Remarks:
         for layer in takewhile(bool, (_layer(source.loaded, depth) for depth in count())):
             more = added(loaded, layer)
             if more != loaded:
-                records.append({"t": "packages", "loaded": as_json(layer), "adopted_from": name})
+                records.append(encode(Packages(as_json(layer), name)))
             loaded = more
         if source.preflight and not self.preflight:
-            records.append({"t": "preflight", "notes": list(source.preflight)})
+            records.append(encode(Preflight(source.preflight)))
         return records
 
     def noticed(self, seen: tuple[Seen, ...]) -> list[dict[str, Any]]:

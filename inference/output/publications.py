@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from nightjar.inference.errors import (
     Missing,
 )
 from nightjar.inference.ledger.ledger import LedgerWriter
+from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.records import known
@@ -39,6 +40,23 @@ class Published:
     manifest: str
     checksum: str
     date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A line of the ledger: which number the writer tries next, and what it publishes there."""
+
+    t: ClassVar[str] = "intent"
+    number: int
+    published: Published
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedAs:
+    """A line of the ledger: the snapshot of this number shows the revision."""
+
+    t: ClassVar[str] = "published"
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +185,10 @@ def publish(writer: LedgerWriter, output: str, run_id: str, published: Published
             # Of an intent that was found nobody looked below its number yet.
             before = below or newest_below(storage, output, intent["number"])
             if _try(storage, output, before, intent["number"], run_id, published):
-                writer.append([{"t": "published", "number": intent["number"]}])
+                writer.append([encode(PublishedAs(intent["number"]))])
                 return int(intent["number"])
         below = newest(storage, output)
-        writer.append([{"t": "intent", "number": below.number + 1, "published": asdict(published)}])
+        writer.append([encode(Intent(below.number + 1, published))])
     raise JobError(f"publications in {output} are created faster than this run can publish; try again")
 
 

@@ -30,6 +30,7 @@ from nightjar.inference.errors import (
     ShardsFailed,
 )
 from nightjar.inference.input.plan import Plan
+from nightjar.inference.ledger import lines
 from nightjar.inference.ledger.ledger import LedgerWriter, Record
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output.space import LOOK_S, check_room
@@ -171,7 +172,7 @@ class Campaign:
         for shard, parts in split.items():
             self.only = self.only and self.only | {part.id for part in parts}
             why = self.writer.state.failures[shard][-1].message
-            self._save({"t": "split", "shard": shard, "why": why, "into": len(parts)})
+            self._save(lines.encode(lines.Split(shard, why, len(parts))))
         self._flush()
 
     def _back_off(self, attempts: list[Attempt]) -> None:
@@ -221,7 +222,7 @@ class Campaign:
     def _take(self, event: Event, running: dict[str, Started], crumbs: dict[str, Crumb]) -> None:
         if not self.first_event_at:
             self.first_event_at = time.time()
-            self._save({"t": "doing", "step": "score"})
+            self._save(lines.encode(lines.Doing("score")))
         match event:
             case Started():
                 running[event.shard] = event

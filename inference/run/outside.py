@@ -8,6 +8,7 @@ from typing import Any
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.ledger import LedgerWriter
+from nightjar.inference.ledger.lines import Packages, Preflight, encode
 from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.witness import Seen, sentences
 from nightjar.inference.witness.records import UNSURE
@@ -30,9 +31,9 @@ def learn(job: Job, loaded: Loaded, notes: Sequence[str], writer: LedgerWriter) 
     records: list[dict[str, Any]] = about.noticed(loaded.outside)
     # Where nothing is left to score, nothing was loaded.
     if loaded.packages and loaded.packages != about.tried:
-        records.append({"t": "packages", "loaded": loaded.packages})
+        records.append(encode(Packages(loaded.packages)))
     if loaded.packages and tuple(notes) != about.preflight:
-        records.append({"t": "preflight", "notes": list(notes)})
+        records.append(encode(Preflight(tuple(notes))))
     if records:
         writer.append(records)
 

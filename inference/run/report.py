@@ -275,8 +275,8 @@ def remarks_of(storage: Storage, run_uri: str) -> list[tuple[str, str]]:
     newest = revs.newest_revision(storage, run_uri)
     if newest is None or newest.sealed:
         return []
-    progress = next(follow(storage, run_uri))
-    return worded(newest.state.about.again, newest.state.about.notes(progress.cuts if progress else 0))
+    about = newest.state.about
+    return worded(about.again, about.notes(newest.state.progress.cuts))
 
 
 def worded(again: Iterable[str], notes: Iterable[str]) -> list[tuple[str, str]]:

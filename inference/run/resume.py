@@ -16,6 +16,7 @@ from nightjar.inference.identity.identity import (
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.ledger.ledger import LedgerWriter, State
+from nightjar.inference.ledger.lines import Planned, encode
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -115,11 +116,13 @@ def plan_in(
         scored_by = f"identity-{writer.epoch:06d}.json"
         storage.create(join(uri, scored_by), identity.to_bytes())
         totals = _totals(writer, limited(made, request))
-        record = {"t": "planned", "file": name, "fingerprint": fingerprint, "date": request.date, **totals}
-        record["identity"] = scored_by
         have = writer.state.committed | (source.state.committed if source else set())
         again = why_again(request, identity, limited(made, request), newest, have)
-        writer.append([{**record, "adopts": source.number if source else 0, "again": again}])
+        taken = source.number if source else 0
+        planned_now = Planned(
+            name, fingerprint, request.date, **totals, identity=scored_by, adopts=taken, again=tuple(again)
+        )
+        writer.append([encode(planned_now)])
     if source is not None and source_plan is not None:
         revs.adopt(writer, uri, made, source, source_plan)
     return limited(made, request)
@@ -209,7 +212,8 @@ def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:
         "rows_out": rows_out,
         "rows_quarantined": rows_quarantined,
         "cuts": cuts,
-    } | ({"uncounted": made.uncounted} if made.uncounted else {})
+        "uncounted": made.uncounted,
+    }
 
 
 def progress_of(writer: LedgerWriter, made: Plan) -> Progress:

@@ -17,6 +17,7 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.ledger import remarks
 from nightjar.inference.ledger.ledger import LedgerWriter
+from nightjar.inference.ledger.lines import Doing, encode
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -173,7 +174,7 @@ def _preflight(
     places = samples(made)
     check_labels(spec.storage, spec.job, spec.schema, places, all_alike=True)
     engine.check(spec.job, descriptors=made.table.nbytes)
-    doing = {"t": "doing", "step": "load"}
+    doing = encode(Doing("load"))
     writer.append([doing])
     progress.fold(doing)
     listeners.progress(progress)

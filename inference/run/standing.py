@@ -15,13 +15,11 @@ from nightjar.inference.ledger.ledger import (
     State,
     shows_life,
 )
-from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.publications import Published
 from nightjar.inference.records import known
 from nightjar.inference.run import reasons
-from nightjar.inference.run.report import follow
 from nightjar.inference.storage.protocol import Storage, join
 
 SILENT = "silent"
@@ -132,7 +130,7 @@ def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, leas
     if newest is None:
         note = reasons.note_of(storage, uri, job)
         return _without_ledger(run_id, Standing(note.outcome, note), shown, note.at) if note else None
-    progress = next(follow(storage, uri)) or Progress()
+    progress = newest.state.progress
     manifest = _manifest(storage, output, newest.state)
     began, seconds = _took(newest.state, manifest)
     return RunLine(

@@ -22,12 +22,12 @@ from nightjar.inference.identity.snapshots import verify
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.ledger import LedgerWriter, Record
+from nightjar.inference.ledger.lines import Revoked, encode
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.records import Failed, encode
 from nightjar.inference.run.lease import tenure
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.request import (
@@ -146,9 +146,17 @@ def _revoke(writer: LedgerWriter, table: pa.Table, audited: Audited) -> int:
 
 
 def _revocation(line: dict[str, Any], why: str) -> Record:
-    failed = Failed(line["shard"], line["attempt"], "PartDamaged", why, uri=line["pieces"][0]["uri"])
-    lost = {name: line[name] or 0 for name in ("rows_out", "rows_quarantined", "cuts")}
-    return {**encode(failed), "t": "revoked", **lost}
+    revoked = Revoked(
+        line["shard"],
+        line["attempt"],
+        "PartDamaged",
+        why,
+        uri=line["pieces"][0]["uri"],
+        rows_out=line["rows_out"] or 0,
+        rows_quarantined=line["rows_quarantined"] or 0,
+        cuts=line["cuts"] or 0,
+    )
+    return encode(revoked)
 
 
 def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited: Audited, revoked: int) -> None:

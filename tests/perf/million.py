@@ -18,6 +18,7 @@ import pyarrow as pa
 from nightjar.inference.input.discovery import FILES, Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.file import parse_job
+from nightjar.inference.ledger import lines
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import Ledger, open_epoch, replay
 from nightjar.inference.output.outcomes import outcomes, to_parquet
@@ -67,7 +68,10 @@ def main(folder: str, count: int) -> None:
     note("plan")
     writer = open_epoch(storage, uri, this_writer("score"))
     storage.create(f"{uri}/plan-000001.parquet", plan.to_bytes())
-    writer.append([{"t": "planned", "file": "plan-000001.parquet", "fingerprint": "fingerprint"}])
+    planned = lines.Planned(
+        "plan-000001.parquet", "fingerprint", "2026-11-19", len(plan), plan.rows, 0, 0, 0, 0, 0, "", 0, ()
+    )
+    writer.append([lines.encode(planned)])
     largest = _commit(writer.append, plan, writer.epoch)
     note("committed")
     writer.stop(release=True)

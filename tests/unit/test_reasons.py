@@ -47,7 +47,7 @@ from nightjar.inference.run.standing import stands
 from nightjar.inference.storage.faults import FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult, Offender
-from support import Lake
+from support import Lake, planned_line
 
 NIGHT = "2026-11-19"
 NULLS = "'score' is null in 3 rows, more than the 0 that checks[0].nulls = 0 allows."
@@ -282,7 +282,7 @@ def test_a_living_step_is_overtaken_to_say_that_the_run_was_stopped(job: Lake) -
     """It may append at that very moment; whoever stops the run tries again, and the step can write no more."""
     request = job.request()
     step = open_epoch(LakeStorage(), f"{request.run_uri}/r1", this_writer("score", request.invocation))
-    appends = iter([[{"t": "planned", "file": "", "fingerprint": ""}], []])
+    appends = iter([[planned_line()], []])
 
     def overtake(_: str) -> None:
         for records in appends:
