@@ -45,16 +45,18 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """With nothing configured: its own Prefect server, its own Ray."""
+def served(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Iterator[Served]:
+    """With nothing configured: its own Prefect server. The pages are the same whichever engine scores."""
     folder = tmp_path_factory.mktemp("served")
     job = yaml.safe_load((FLIGHTS / "job.yaml").read_text())
     job["input"]["uri"] = str(FLIGHTS / "data")
     job["model"]["path"] = str(FLIGHTS / "models" / "delay.pt2")
     (folder / "flights").mkdir()
     (folder / "flights" / "job.yaml").write_text(yaml.safe_dump(job, sort_keys=False))
-    env = {"PREFECT_HOME": str(folder / "home"), "PREFECT_API_URL": "", "NIGHTJAR_RAY": ""}
-    with service(folder, "serve", folder / "flights", env=env) as serving:
+    (folder / "home").mkdir()
+    shutil.copy(empty_database, folder / "home" / "prefect.db")
+    env = {"PREFECT_HOME": str(folder / "home"), "PREFECT_API_URL": ""}
+    with service(folder, "serve", folder / "flights", "--engine", "local", env=env) as serving:
         wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
         found = re.search(r"Pages: (\S+)/deployments", serving.log.read_text())
         assert found

@@ -44,6 +44,7 @@ from prefect.settings import (
 from prefect.states import Cancelling, Running
 
 from commands import DATE
+from forked import forked
 from nightjar.flows.prefect_api.api import (
     ask_api,
     is_away,
@@ -59,7 +60,7 @@ from nightjar.inference.errors import (
     Transient,
 )
 from service import client, free_port, own_server, prefect_server
-from support import Lake, command, conforms, wait_until
+from support import Lake, conforms, wait_until
 
 nightly = import_module("nightjar.flows.nightly")
 
@@ -174,7 +175,7 @@ def test_a_command_without_the_sign_in_is_one_sentence(lake: Lake, words: tuple[
     first, *more = words
     with door() as url:
         env = {"PREFECT_API_URL": url, "PREFECT_HOME": str(lake.folder / "home"), "PREFECT_API_AUTH_STRING": ""}
-        ended = command(first, lake.job_path, *more, env=env)
+        ended = forked(first, lake.job_path, *more, env=env)
     assert ended.returncode == 2, ended.stderr
     (sentence,) = ended.stderr.splitlines()
     assert "set PREFECT_API_AUTH_STRING to what that server was started with" in sentence
@@ -236,7 +237,7 @@ def test_a_limit_that_is_missing_is_found_before_the_night(tmp_path: Path, api_e
         "resources.concurrency_limit: Prefect has no limit 'looked-up'; create it with "
         "`prefect gcl create looked-up --limit 1`"
     )
-    checked = command("check", lake.job_path, env=api_env)
+    checked = forked("check", lake.job_path, env=api_env)
     assert (checked.returncode, checked.stdout, checked.stderr) == (2, "", f"nightjar: {said}\n")
     assert _limit_by_doctor(lake, api_env)[:2] == (False, said)
     with client(api_env["PREFECT_API_URL"]) as asked:
@@ -245,7 +246,7 @@ def test_a_limit_that_is_missing_is_found_before_the_night(tmp_path: Path, api_e
 
 
 def _limit_by_doctor(lake: Lake, env: dict[str, str]) -> tuple[bool, str, str]:
-    lines = json.loads(command("doctor", lake.job_path, "--json", env=env).stdout)
+    lines = json.loads(forked("doctor", lake.job_path, "--json", env=env).stdout)
     conforms(lines, "doctor")
     (found,) = [line for line in lines if line["what"] == "limit"]
     return found["ok"], found["found"], found["remedy"]
@@ -257,7 +258,7 @@ def test_without_an_api_check_asks_the_server_that_a_run_would_start(
     """It has the limits of this machine's database. `doctor`, which starts nothing, says what it cannot know."""
     lake = Lake(tmp_path / "lake").ready(resources__concurrency_limit="gpus")
     env = {"PREFECT_API_URL": "", "PREFECT_HOME": str(own_home)}
-    checked = command("check", lake.job_path, "--json", env=env)
+    checked = forked("check", lake.job_path, "--json", env=env)
     said = (
         "resources.concurrency_limit: Prefect has no limit 'gpus'; create it with `prefect gcl create gpus --limit 1`"
     )
@@ -319,7 +320,7 @@ def _lives(pid: int) -> bool:
 
 
 def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prefect itself gives up at once; a limit that does not exist is still said at once."""
     monkeypatch.setattr(nightly, "_LOOK_S", 0.2)
@@ -328,7 +329,7 @@ def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
     with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         stack.enter_context(temporary_settings(patient))
         stack.enter_context(disable_run_logger())
-        with prefect_server(tmp_path, port):
+        with prefect_server(own_home, port):
             with client(f"http://127.0.0.1:{port}/api") as asked:
                 asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="gpus", limit=1))
             with pytest.raises(JobError, match="tpus"):
@@ -336,7 +337,7 @@ def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
         waiting = pool.submit(contextvars.copy_context().run, nightly._slot, "gpus")
         with pytest.raises(TimeoutError):
             waiting.result(3)
-        stack.enter_context(prefect_server(tmp_path, port))
+        stack.enter_context(prefect_server(own_home, port))
         waiting.result(60).close()
 
 

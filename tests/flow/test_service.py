@@ -19,6 +19,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
 
+from forked import forked
 from nightjar.flows.nightly import CANCELLED
 from nightjar.flows.pages import summary
 from nightjar.flows.serving.serve import unless_cancelled
@@ -39,6 +40,8 @@ from service import (
 from support import Lake, command, leaves_nothing, wait_until
 
 pytestmark = [pytest.mark.flow]
+
+LOCAL = ("--engine", "local")
 
 SLOW = '''
 import time
@@ -70,7 +73,7 @@ class Soon:
 
 def soon() -> Soon:
     """Far enough ahead for services to start, which takes half a minute here."""
-    due = (dt.datetime.now(ZoneInfo(other_day())) + dt.timedelta(seconds=105)).replace(second=0, microsecond=0)
+    due = (dt.datetime.now(ZoneInfo(other_day())) + dt.timedelta(seconds=90)).replace(second=0, microsecond=0)
     cron = f"{due.minute} {due.hour} {due.day} {due.month} *"
     return Soon(due, {"cron": cron, "timezone": other_day()})
 
@@ -94,7 +97,7 @@ class Services:
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -> Iterator[Services]:
-    """`nightjar serve served/`, and `nightjar deploy pooled/` with a worker of the pool."""
+    """`nightjar serve served/`, and `nightjar deploy pooled/` with a worker of the pool; by default without Ray."""
     folder = tmp_path_factory.mktemp("services")
     at = soon()
     Lake(folder / "served" / "form").ready(name="form")
@@ -103,11 +106,11 @@ def services(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) 
     slow.write_model(SLOW)
     slow.ready(name="slow", resources={"actors": 2})
     Lake(folder / "pooled" / "soon-pooled").ready(name="soon-pooled", schedule=at.schedule)
-    done = command("deploy", folder / "pooled", "--pool", "service-tests", env=api_env)
+    done = command("deploy", folder / "pooled", "--pool", "service-tests", *LOCAL, env=api_env)
     assert done.returncode == 0, done.stderr
     worker = ("worker", "start", "--pool", "service-tests", "--limit", "1")
     with (
-        service(folder, "serve", folder / "served", "--parallel", "2", env=api_env) as serving,
+        service(folder, "serve", folder / "served", "--parallel", "2", *LOCAL, env=api_env) as serving,
         service(folder, *worker, env=api_env, program="prefect"),
     ):
         wait_until(lambda: serving.says("Ctrl-C ends"), 90, "it serves")
@@ -160,9 +163,12 @@ def test_a_failed_run_says_why(services: Services) -> None:
 
 
 def test_cancelling_stops_the_pool_and_the_next_run_resumes(services: Services) -> None:
-    """Through the API, as the page's button does: actors gone within 10 s, Cancelled, and nothing scored twice."""
+    """Through the API, as the page's button does: actors gone within 10 s, Cancelled, and nothing scored twice.
+
+    On Ray, as a night is by default; the next run goes on without.
+    """
     lake, deployment = services.lake("served/slow"), services.deployment("slow")
-    run = start_run(services.api, deployment, date="2026-11-19")
+    run = start_run(services.api, deployment, date="2026-11-19", engine="ray")
     wait_until(lambda: _receipts(lake) >= 2, 120, "two shards are committed")
     assert services.serving.descendants("MapWorker")
     with client(services.api) as asked:
@@ -204,7 +210,7 @@ def test_the_schedule_fires_and_scores_the_right_night(services: Services, place
     assert set(services.lake(f"{place}/{name}").snapshot().runs) == {services.soon.night}
 
 
-def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
+def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home: Path) -> None:
     """With nothing configured: it says where its pages are, they answer, and SIGTERM leaves nothing behind.
 
     Two weeks of nights are made ahead: what falls due while nothing serves is run late only if its run was made.
@@ -212,7 +218,7 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
     in_half_a_day = f"0 {(dt.datetime.now(dt.UTC).hour + 12) % 24} * * *"
     Lake(tmp_path / "own").ready(name="own", schedule={"cron": in_half_a_day})
     with leaves_nothing() as mark:
-        env = {**mark, "PREFECT_HOME": str(tmp_path / "home"), "PREFECT_API_URL": ""}
+        env = {**mark, "PREFECT_HOME": str(own_home), "PREFECT_API_URL": ""}
         with service(tmp_path, "serve", tmp_path / "own", env=env) as serving:
             serving.ends_by = signal.SIGTERM  # as systemd and containers do; the others here end by Ctrl-C
             wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
@@ -292,5 +298,5 @@ def test_what_is_cancelled_in_the_end_is_no_error(caplog: pytest.LogCaptureFixtu
 
 
 def test_serving_a_wrong_folder_is_one_sentence(tmp_path: Path) -> None:
-    ended_at_once = command("serve", tmp_path / "nowhere", env={"PREFECT_API_URL": ""})
+    ended_at_once = forked("serve", tmp_path / "nowhere", env={"PREFECT_API_URL": ""})
     assert (ended_at_once.returncode, ended_at_once.stderr) == (2, f"nightjar: {tmp_path}/nowhere: no such folder\n")
