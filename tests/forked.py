@@ -27,6 +27,9 @@ LIGHT = ("nightjar.flows.cli.main", "nightjar.inference.run.refusals", "nightjar
 
 HEAVY = (*LIGHT, "nightjar.flows.launch", "nightjar.flows.backfill", "nightjar.flows.serving.deploy")
 
+_STARTED_IN = os.environ.copy()
+"""What stays for all tests is none of one test's processes, and has none of its environment."""
+
 
 @dataclass(frozen=True)
 class Done:
@@ -58,7 +61,7 @@ class _Nursery:
 
     def __init__(self, modules: tuple[str, ...]) -> None:
         words = [sys.executable, str(Path(__file__)), *modules]
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(words, env=_STARTED_IN, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         atexit.register(self.end)
 
     def run(self, words: tuple[str | Path, ...], env: dict[str, str], cwd: Path | None, timeout_s: float = 180) -> Done:
