@@ -55,14 +55,14 @@ class JsonLines(FileSource):
             return Description(schema, (read if entry.size <= _SAMPLE_BYTES else UNKNOWN,), (entry.size,))
         starts = range(0, entry.size, _UNIT_BYTES)
         with _opened(storage, entry.uri) as file:
-            rows = tuple(sum(map(_records, _blocks(file, low, low + _UNIT_BYTES))) for low in starts)
+            rows = tuple(sum(map(_records, _blocks(file, low, low + _UNIT_BYTES, _BLOCK_BYTES))) for low in starts)
         return Description(schema, rows, tuple(min(_UNIT_BYTES, entry.size - low) for low in starts))
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
         """A column is missing that no record has; of a file in units, that none in its beginning has."""
         schema = normalisation.admitting(schema, set())
         tables, absent = [schema.empty_table()], set(schema.names)
-        for where, line, block in _of_piece(storage, piece):
+        for where, line, block in _of_piece(storage, piece, _BLOCK_BYTES):
             tables.append(table := _parsed(where, line, block, schema))
             absent -= {name for name in absent if table[name].null_count < len(table) or _has_key(block, name)}
         if _in_units(piece):
@@ -112,7 +112,7 @@ def _opened(storage: Storage, uri: str) -> Iterator[pa.NativeFile]:
             yield unpacked
 
 
-def _of_piece(storage: Storage, piece: Piece, size: int = _BLOCK_BYTES) -> Iterator[tuple[str, int, bytes]]:
+def _of_piece(storage: Storage, piece: Piece, size: int) -> Iterator[tuple[str, int, bytes]]:
     """The piece's lines in blocks: where and at which line, from there on, a block begins, and the block."""
     low, high = (bound * _UNIT_BYTES for bound in piece.row_groups) if _in_units(piece) else (0, None)
     where, line = f"{piece.uri}, from byte {low} on" if low else piece.uri, 1
@@ -122,7 +122,7 @@ def _of_piece(storage: Storage, piece: Piece, size: int = _BLOCK_BYTES) -> Itera
             line += block.count(b"\n")
 
 
-def _blocks(file: pa.NativeFile, low: int, high: int | None, size: int = _BLOCK_BYTES) -> Iterator[bytes]:
+def _blocks(file: pa.NativeFile, low: int, high: int | None, size: int) -> Iterator[bytes]:
     """The lines that begin at bytes [low, high) of a file, whole, about `size` bytes of them at once."""
     at, held = max(0, low - 1), b""  # the byte before tells whether a line begins at `low`
     if low:
