@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -24,9 +25,12 @@ from nightjar.inference.errors import GateFailed, InputCorrupt, JobError, Nightj
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.sources import jsonlines
 from nightjar.inference.input.sources.jsonlines import SOURCE
-from nightjar.inference.records import UNKNOWN, Piece
+from nightjar.inference.records import UNKNOWN, Piece, Receipt, Shard
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.replay import Replayed, _replay_here
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.suspects import Attempt, Rows
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
@@ -269,6 +273,26 @@ def replayed(lake: Lake, shard: str, row: int, file: str) -> Replayed:
     *_, found = _replay_here(lake.request(), shard, row, file, False, False)
     assert isinstance(found, Replayed)
     return found
+
+
+class Doubling:
+    """A scorer: twice x."""
+
+    device = "cpu"
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        return {"score": pa.array(np.asarray(table["x"]) * 2, pa.float32())}
+
+
+def test_a_row_that_killed_its_process_is_left_out_of_a_file_that_is_not_counted(odd: Lake) -> None:
+    as_lines(odd, packed="part-02")
+    shard = next(shard for shard in odd.planned().shards() if shard.pieces[0].uri.endswith(".gz"))
+    killer = Rows(shard.pieces[0].uri, 321, 1)
+    given = Assignment(Shard(shard.id, shard.pieces[:1]), Attempt(2, crumbs=True, skip=(killer,)))
+    *_, receipt = ShardWorker(odd.worker_spec(), Doubling()).process([given])
+    assert isinstance(receipt, Receipt), receipt
+    assert (receipt.rows_in, receipt.rows_quarantined) == (2000, 1)
+    assert odd.quarantined()["_row"].tolist() == [321]
 
 
 def test_more_lost_rows_than_allowed_fail_the_gate_though_nobody_knew_how_many_there_are(odd: Lake) -> None:
