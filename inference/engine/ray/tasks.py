@@ -59,6 +59,9 @@ def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = F
         _captured
     )
     steps: Any = task.options(name="nightjar preflight").remote(trial, spec, list(places), last)
+    if spec.revision:
+        # A pass follows: Ray Data takes a second to import, and this process only waits.
+        from nightjar.inference.engine.ray import passes  # noqa: F401
     key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
     loaded: Loaded | None = None
     try:
