@@ -135,7 +135,7 @@ def _dictionaries(table: pa.Table) -> list[str]:
     for field in table.schema:
         if pa.types.is_dictionary(field.type):
             chosen.append(field.name)
-        elif is_text(field.type):
+        elif is_text(field.type) and not pa.types.is_string_view(field.type):  # of views Arrow counts no values
             sample = table[field.name].slice(0, _SAMPLE)
             # Longer texts than that repay no dictionary, and more than 2 GiB of them cannot be counted.
             if sample.nbytes > _SAMPLE_BYTES:
