@@ -140,7 +140,7 @@ def launched(
 def _look_first(request: RunRequest, ray: str | None) -> None:
     """What must be changed first, found before Ray starts: job, input, labels of the first files, and the code.
 
-    The code is imported in a process of its own while this one imports Prefect and Ray, which takes as long.
+    The code is imported in a process of its own while this one imports Prefect, which takes as long.
 
     Raises:
         JobError: so it is.

@@ -25,7 +25,8 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
-from nightjar.flows.cluster import ClusterRunner, check_reports, cluster
+from nightjar.flows.cluster import ClusterRunner, check_reports
+from nightjar.flows.cluster.connection import cluster
 from nightjar.flows.nightly import nightly
 from nightjar.flows.outcome import Night
 from nightjar.flows.pages.advice import reaching

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from rich.console import Console
 
-from nightjar.flows.cluster import check_reports, cluster
+from nightjar.flows.cluster import check_reports
 from nightjar.flows.nightly import handing, nightly
 from nightjar.flows.outcome import Launched
 from nightjar.flows.pages.display import following
@@ -18,12 +19,30 @@ from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.ending import Ending, keeping_ending
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.waiting import showing
+from nightjar.inference import predictors
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import NightjarError, RunFailed
 from nightjar.inference.ledger.endings import stopped_by
-from nightjar.inference.run import reasons
+from nightjar.inference.run import reasons, steps
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import awaited
+
+
+@contextmanager
+def _cluster_if_needed(request: RunRequest, address: str | None, verbose: bool) -> Iterator[bool]:
+    """The run's cluster, where it is sure to need one; else the flow connects to it once it knows. Which of the two.
+
+    A run that has to wait for its input needs it when that is there, and one that was published before if anything is
+    left to score.
+    """
+    waits = awaited(request.storage, request.job) is not None
+    if request.engine == LOCAL or waits or steps.was_published(request):
+        yield False
+        return
+    from nightjar.flows.cluster.connection import cluster
+
+    with cluster(address, request.job, worker_env(), verbose):
+        yield True
 
 
 def launch(request: RunRequest, address: str | None, console: Console, *, verbose: bool, quiet: bool) -> Launched:
@@ -35,8 +54,6 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
     began = time.monotonic()
     ending, stopped, outcome = Ending(), None, None
     check_reports(address, api_url())
-    # A run that has to wait for its input starts Ray itself, when that is there.
-    waits = awaited(request.storage, request.job) is not None
     api = start_api()
     # Prefect's server starts in its own process while Ray starts in this one.
     try:
@@ -44,14 +61,16 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
             reporting_to(api, verbose) as reporting,
             following(request, console, quiet=quiet) as flow_begins,
             showing(flow_begins),
-            nullcontext() if waits or request.engine == LOCAL else cluster(address, request.job, worker_env(), verbose),
+            _cluster_if_needed(request, address, verbose) as on_ray,
         ):
-            if waits:
+            if not on_ray:
                 flow_begins("starting Prefect")
+            if request.engine == LOCAL:
+                predictors.warm(request.job)
             ray_s = time.monotonic() - began
             reporting.wait()
             prefect_s = time.monotonic() - began
-            if not waits:
+            if on_ray:
                 flow_begins("")
             with keeping_ending(ending), handing(request):
                 nightly(

@@ -1,7 +1,8 @@
 """The flow: discover, score, validate, publish. When it runs and what a person sees; never a row.
 
-The four tasks run in the Ray cluster as zero-CPU tasks: they drive Ray Data there, and hold nothing it needs.
-They persist no results and cache nothing: the ledger is the memory, so a task repeated continues the run.
+On Ray the four tasks run in the cluster (`cluster.tasks`); on the local engine, and where nothing is left to score, in
+this process, which then has nothing to do with Ray. They persist no results and cache nothing: the ledger is the
+memory, so a task repeated continues the run.
 """
 
 from __future__ import annotations
@@ -27,18 +28,9 @@ from prefect.exceptions import PrefectException, TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed
-from prefect_ray.context import remote_options
 from pydantic import Field
 
-from nightjar.flows.cluster import (
-    LOST,
-    ClusterRunner,
-    cluster,
-    driving,
-    ended,
-    is_connected,
-    lifelines,
-)
+from nightjar.flows.cluster import ClusterRunner, is_connected
 from nightjar.flows.outcome import Outcome
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.advice import check_tables
@@ -57,7 +49,6 @@ from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
-    ClusterLost,
     GateFailed,
     Held,
     Interrupted,
@@ -67,18 +58,13 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.ledger.endings import stopped_by
-from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.run import reasons, steps
-from nightjar.inference.run.lease import Succession, taken_over
 from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest, fixed, make_request
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 
-_LOOK_S = 10.0
-"""How often a step that is waited for looks whether its cluster is still there."""
-
-_HEARS_S = 60.0
-"""So long a step that was replaced by another writer has to end; then it is not waited for any more."""
+_ASK_S = 10.0
+"""How often a slot is asked for while Prefect's API is away."""
 
 _AWAY_S = 1800.0
 """So long a run that waits for its turn goes on asking an API that is away."""
@@ -258,11 +244,7 @@ def nightly(
         # Before there is a cluster, which would stand idle; where there is one, others need it.
         if wait_for_input(request, patient=not is_connected()):
             request = fixed(_asked(flow_run.parameters))  # with the job and the code of now
-        if request.engine == LOCAL:
-            outcome = _four_steps(request, _Here())
-        else:
-            with cluster(ray, request.job, worker_env(), verbose=False), remote_options(**driving()):
-                outcome = _four_steps(request, _OnRay(request))
+        outcome = _four_steps(request, _Here()) if request.engine == LOCAL else _on_ray(request, ray)
     except (NightjarError, OSError, httpx.HTTPError, PrefectException) as given:
         error = given if isinstance(given, NightjarError) else RunFailed(f"{type(given).__name__}: {given}")
         note_ending(error)
@@ -321,25 +303,30 @@ class _Here:
         return done
 
 
-class _OnRay:
-    """On the cluster. What one task hands to the next goes from worker to worker, not through here."""
+def _on_ray(request: RunRequest, address: str | None) -> Outcome:
+    """The four steps on a cluster; without one where discovery finds nothing to score, in a run published before."""
+    began, found = time.monotonic(), None
+    if not is_connected() and steps.was_published(request):
+        found = discover_task(request)
+        if steps.nothing_to_score(request, found):
+            return _further_steps(request, _Here(), found, time.monotonic() - began)
+    # Imported only now: importing Ray takes a while.
+    from nightjar.flows.cluster.tasks import on_cluster
 
-    def __init__(self, request: RunRequest) -> None:
-        self._succession = Succession(request.storage, request.run_uri, request.invocation)
-
-    def done(self, task: Task[Any, Any], *given: Any) -> Any:
-        future: Any = task.submit(*given)
-        _wait(future, self._succession)
-        return future
-
-    def result(self, done: Any) -> Any:
-        return done.result()
+    with on_cluster(address, request, worker_env()) as tasks:
+        if found is not None:
+            return _further_steps(request, tasks, found, time.monotonic() - began)
+        return _four_steps(request, tasks)
 
 
 def _four_steps(request: RunRequest, tasks: _Tasks) -> Outcome:
     began = time.monotonic()
     found = tasks.done(discover_task, request)
-    discover_s = time.monotonic() - began
+    return _further_steps(request, tasks, found, time.monotonic() - began)
+
+
+def _further_steps(request: RunRequest, tasks: _Tasks, found: Any, discover_s: float) -> Outcome:
+    """Those after discovery. found: what it left, as the tasks take it."""
     try:
         scored, verdict = _scored_and_validated(request, tasks, found)
     except AuditFailed as error:
@@ -405,27 +392,4 @@ def _slot(limit: str) -> ExitStack:
                 if not is_away(error.__cause__) or now - lost > _AWAY_S:
                     raise RunFailed(f"no slot of the concurrency limit {limit!r} could be had: {why}") from error
                 get_run_logger().warning("Prefect's API is away, asking again: %s", why)
-        time.sleep(_LOOK_S)
-
-
-def _wait(future: Any, succession: Succession) -> None:
-    """Until a task has succeeded.
-
-    Raises:
-        NightjarError: as the task did.
-        ClusterLost: the task's process, or the whole cluster, was lost.
-        Held: another writer has taken the run over, and nothing was heard of the task since.
-    """
-    done, needed = ended(future), lifelines()
-    while not done.wait(_LOOK_S):
-        # Ray says so itself, and of which task; but where another head has taken the place of the lost one it may wait
-        # for ever.
-        if any(map(has_ended, needed)) and not done.wait(_LOOK_S):
-            raise ClusterLost(LOST)
-        # The step's own process learns from the ledger that it was replaced, and ends; but a process that stood still
-        # may never hear of that end.
-        if (other := succession.successor()) and not done.wait(_HEARS_S):
-            raise taken_over(other)
-    if future.state.is_crashed():
-        raise ClusterLost(f"a task's process was lost: {str(future.state.message).splitlines()[0]}")
-    future.result()
+        time.sleep(_ASK_S)

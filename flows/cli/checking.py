@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from nightjar.flows.cli.tables import sample_rows
-from nightjar.flows.cluster import call, cluster, named
+from nightjar.flows.cluster import named
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import rows_known
 from nightjar.flows.prefect_api.api import check_limit
@@ -40,6 +40,8 @@ def examine(request: RunRequest, ray: str | None, verbose: bool) -> CheckReport:
     if request.engine == LOCAL:
         checked = steps.check(request, discovery)
     else:
+        from nightjar.flows.cluster.connection import call, cluster  # Ray takes a while to import
+
         with cluster(ray, request.job, {}, verbose):
             checked = call(steps.check, request, discovery)
     return found(request, discovery, checked, [slow] if slow else [])

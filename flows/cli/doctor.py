@@ -19,7 +19,8 @@ from packaging.requirements import Requirement
 from prefect.settings import PREFECT_API_URL
 
 from nightjar.flows.cli.listening import listeners, told
-from nightjar.flows.cluster import describe_cluster, named
+from nightjar.flows.cluster import named
+from nightjar.flows.cluster.connection import describe_cluster
 from nightjar.flows.cluster.token import readers_of_token, token_file
 from nightjar.flows.prefect_api.api import ask_api, check_limit
 from nightjar.inference.errors import NightjarError

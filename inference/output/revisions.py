@@ -82,6 +82,15 @@ def newest_number(storage: Storage, run_uri: str) -> int:
     return max((int(name[1:]) for name in names), default=0)
 
 
+def is_finished(storage: Storage, run_uri: str, number: int) -> bool:
+    """Whether a revision was published and nothing of that is left to do; its ledger is not read for it."""
+    try:
+        storage.stat(join(revision_uri(run_uri, number), "_SUCCESS"))
+    except Missing:
+        return False
+    return True
+
+
 def read_revision(storage: Storage, run_uri: str, number: int) -> Revision:
     """One revision by number."""
     uri = revision_uri(run_uri, number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from nightjar.inference.predictors import batches, outputs, user
 from nightjar.inference.predictors.adapter import Predictor, adapter_of
 from nightjar.inference.predictors.private import Copier
 
-__all__ = ["Scorer", "check_keys", "input_columns", "load_scorer"]
+__all__ = ["Scorer", "check_keys", "input_columns", "load_scorer", "warm"]
 
 
 class Scorer(Protocol):
@@ -68,6 +69,12 @@ def check_keys(job: Job) -> None:
     """
     batches.batch_format(job.model.options)
     adapter_of(job).check_keys(job)
+
+
+def warm(job: Job) -> None:
+    """Import what loading the model will import of its framework: for a process that has to wait meanwhile."""
+    with suppress(ImportError):  # loading it says what is missing, and names the key
+        adapter_of(job).warm()
 
 
 def load_scorer(job: Job, model_path: str | None) -> Scorer:

@@ -77,6 +77,9 @@ class Adapter(Protocol):
             JobError: it cannot be read; or it is seen that loading it would run code, and the job does not allow that.
         """
 
+    def warm(self) -> None:
+        """Import what `load` would, as far as that can be known without the job's files."""
+
     def load(self, job: Job, path: str | None) -> Predictor:
         """The model, ready to be called. path: of its local copy; None where the job names none.
 

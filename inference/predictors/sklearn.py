@@ -76,6 +76,9 @@ class Sklearn:
             reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
             raise JobError(f"model.path: {job.model.path} is not a readable skops file: {reason}; {_HOW}") from error
 
+    def warm(self) -> None:
+        import skops.io  # noqa: F401 (importing them is what is wanted)
+
     def load(self, job: Job, path: str | None) -> Predictor:
         if path is None:
             raise JobError("model.path: the sklearn adapter needs the path of a skops file (.skops)")

@@ -39,6 +39,14 @@ class Torch:
     def inspect(self, job: Job, path: str) -> None:
         inspect_program(path, job.model.allow_pickle)
 
+    def warm(self) -> None:
+        from importlib import import_module
+
+        from nightjar.inference.predictors import exported  # noqa: F401 (importing it is what is wanted)
+
+        # Most of what `torch.export.load` takes for a small model.
+        import_module("torch.export.pt2_archive")
+
     def load(self, job: Job, path: str | None) -> Predictor:
         from nightjar.inference.predictors.exported import load_program
 

@@ -46,6 +46,9 @@ class Own:
     def inspect(self, job: Job, path: str) -> None:
         """Only the code knows what it reads."""
 
+    def warm(self) -> None:
+        """Nothing: what the user's code imports is the run's, and noticed when it does."""
+
     def load(self, job: Job, path: str | None) -> Predictor:
         """Found, built, and given its options and the model's path.
 

@@ -73,10 +73,8 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     # What these cannot do now is tried, and told of, again when this run is published.
     mend_places(request, now, settled=settled)
     commit_tables(request)
-    if newest and newest.sealed:
-        done = _finished(request, discovery, newest, identity.fingerprint)
-        if done:
-            return replace(done, seconds=time.time() - began)
+    if newest and newest.sealed and _is_complete(request, discovery, newest, identity.fingerprint):
+        return replace(_finished(request, newest, identity.fingerprint), seconds=time.time() - began)
     targets.check(request.storage, request.job, discovery.schema)
     number = number_for(newest, request, now)
     if newest and not newest.sealed and number != newest.number:
@@ -117,6 +115,20 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         )
 
 
+def was_published(request: RunRequest) -> bool:
+    """Whether the run's newest revision is published and finished, so that there may be nothing left to score."""
+    number = 0 if request.fresh else revs.newest_number(request.storage, request.run_uri)
+    return number > 0 and revs.is_finished(request.storage, request.run_uri, number)
+
+
+def nothing_to_score(request: RunRequest, discovery: Discovery) -> bool:
+    """Whether `score` would find everything done: the newest revision is published, and what this run would make."""
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    if newest is None or not newest.sealed:
+        return False
+    return _is_complete(request, discovery, newest, identity_of(request, discovery.schema).fingerprint)
+
+
 def told(request: RunRequest, loaded: Loaded) -> list[str]:
     """What preflight saw that a person should know, whatever comes of it."""
     on_cpu = request.job.resources.gpus > 0 and loaded.device == "cpu"
@@ -127,16 +139,19 @@ def told(request: RunRequest, loaded: Loaded) -> list[str]:
     return [*([lost] if on_cpu else []), *loaded.notes]
 
 
-def _finished(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> Scored | None:
+def _is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> bool:
     """Whether the newest, published revision is exactly what this run would make."""
     if request.fresh:
-        return None
+        return False
     previous = newest.plan(fingerprint)
     wanted = limited(make_plan(discovery, request.job, fingerprint, previous, revs.planned_by(newest)), request)
     if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
-        return None
-    if set(previous.ids()) != set(wanted.ids()):
-        return None
+        return False
+    return set(previous.ids()) == set(wanted.ids())
+
+
+def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> Scored:
+    """What a published revision to which nothing is to be added leaves to the next step."""
     assert newest.state.intent is not None
     entry = known(publish.Published, newest.state.intent["published"])
     manifest = publish.read_manifest(request.storage, request.output, entry)

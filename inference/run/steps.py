@@ -11,7 +11,7 @@ from nightjar.inference.run.checking import Checked, check, look
 from nightjar.inference.run.planning import discover, plan
 from nightjar.inference.run.publishing import publish_run
 from nightjar.inference.run.results import Planned, Publication, Scored, Verdict
-from nightjar.inference.run.scoring import score
+from nightjar.inference.run.scoring import nothing_to_score, score, was_published
 from nightjar.inference.run.validating import validate
 
 __all__ = [
@@ -23,8 +23,10 @@ __all__ = [
     "check",
     "discover",
     "look",
+    "nothing_to_score",
     "plan",
     "publish_run",
     "score",
     "validate",
+    "was_published",
 ]

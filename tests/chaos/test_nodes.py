@@ -17,7 +17,7 @@ from readers import Rows, records_of, rows_of
 from world import Node, World, world
 
 from driver import Victim, running
-from nightjar.flows.cluster import LOST
+from nightjar.flows.cluster.connection import LOST
 from nightjar.inference.output import publications as publish
 from support import GATE, Lake, permit, wait_until
 
@@ -50,8 +50,8 @@ import sys
 import threading
 import time
 
-from nightjar.flows.cluster import call, cluster
-from nightjar.flows.nightly import _wait
+from nightjar.flows.cluster.connection import call, cluster
+from nightjar.flows.cluster.tasks import _wait
 from nightjar.inference.errors import RunFailed
 from nightjar.inference.job.file import load_job
 from nightjar.inference.run.lease import Succession

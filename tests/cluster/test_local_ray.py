@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.flows.cluster import LOST
+from nightjar.flows.cluster.connection import LOST
 from support import Lake, leaves_nothing, marked, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.cluster
 DRIVER = '''
 import sys
 import time
-from importlib import import_module
 
-from nightjar.flows.cluster import cluster
+from nightjar.flows.cluster import tasks
+from nightjar.flows.cluster.connection import cluster
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.job.file import load_job
 from nightjar.inference.run.lease import Succession
@@ -41,13 +41,12 @@ class Never:
         time.sleep(seconds)
 
 
-nightly = import_module("nightjar.flows.nightly")
-nightly._LOOK_S = 0.5
+tasks._LOOK_S = 0.5
 try:
     with cluster(None, load_job(sys.argv[1]), {}, verbose=False):
         print("is there", flush=True)
         if sys.stdin.readline() == "wait\\n":
-            nightly._wait(Never(), Succession(LakeStorage(), '/no/run', 'ours'))
+            tasks._wait(Never(), Succession(LakeStorage(), '/no/run', 'ours'))
 except NightjarError as error:
     print(error)
 '''

@@ -45,7 +45,7 @@ from uuid import uuid4
 import ray
 from prefect_ray.task_runners import PrefectRayFuture
 
-from nightjar.flows.cluster import cluster, ended
+from nightjar.flows.cluster.connection import cluster, ended
 from nightjar.inference.job.file import load_job
 
 job = load_job(sys.argv[2])

@@ -269,6 +269,8 @@ adapter.inspect(job, job.model.path)
 assert adapter.memory_errors() == () == adapter.device_errors()
 assert is_memory(MemoryError()) and not is_memory(ValueError()) and not is_device_lost(ValueError())
 print(*{name.partition(".")[0] for name in sys.modules})
+adapter.warm()
+print(*{name.partition(".")[0] for name in sys.modules})
 """
 
 
@@ -282,7 +284,11 @@ def test_looking_at_job_and_file_imports_no_framework(files: Path, flavour: Flav
     path = files / f"{flavour.file}.yaml"
     path.write_text(yaml.safe_dump(job))
     done = subprocess.run([sys.executable, "-c", LOOKS, path], capture_output=True, text=True, check=True)
-    assert not {"torch", "sklearn", "skops", "pandas", "scipy", "mine"} & set(done.stdout.split())
+    looked, warmed = (set(line.split()) for line in done.stdout.splitlines())
+    assert not {"torch", "sklearn", "skops", "pandas", "scipy", "mine"} & looked
+    # To warm imports a framework, and of the user's code nothing.
+    assert {flavour.uses} & set(FRAMEWORKS) <= warmed
+    assert "mine" not in warmed
 
 
 @each_flavour

@@ -31,6 +31,10 @@ class Seen:
     servers: set[str] = field(default_factory=set)
     listeners: dict[str, set[str]] = field(default_factory=dict)
 
+    def listening(self) -> set[str]:
+        """The names of processes that listen."""
+        return set[str]().union(*self.listeners.values())
+
     def look_at(self, process: psutil.Process) -> None:
         """Take down what is to be seen of one process at this moment."""
         name, line = process.name(), " ".join(process.cmdline())
@@ -42,16 +46,17 @@ class Seen:
 
 @dataclass
 class Flights:
-    """The flights example, run twice: first for people, reporting to an API; then for machines, on its own."""
+    """The flights example, run twice: first for people, reporting to an API; then for machines, with nothing to score.
+
+    left: in the temporary folder of the first one's Ray, when it had ended.
+    """
 
     job: Path
     first: subprocess.CompletedProcess[str]
     again: subprocess.CompletedProcess[str]
-    seen: Seen
-    """Of the processes of the second command, as long as it ran."""
-
+    scoring: Seen
+    repeating: Seen
     left: list[str]
-    """In the temporary folder of its Ray, when it had ended."""
 
     @property
     def out(self) -> Path:

@@ -46,15 +46,15 @@ def flights(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -
     job["model"]["path"] = str(FLIGHTS / "models" / "delay.pt2")
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(job, sort_keys=False))
-    with leaves_nothing() as mark:
-        first = command("run", path, "--date", DATE, env={**api_env, **mark})
     # Ray's sockets want a short path.
     with tempfile.TemporaryDirectory(prefix="njt-", dir="/tmp") as ray, leaves_nothing() as mark:
-        own = {"PREFECT_HOME": str(tmp_path_factory.mktemp("home")), "PREFECT_API_URL": "", "RAY_TMPDIR": ray}
-        with watching(mark) as seen:
-            again = command("run", path, "--date", DATE, "--json", env={**own, **mark})
+        with watching(mark) as scoring:
+            first = command("run", path, "--date", DATE, env={**api_env, **mark, "RAY_TMPDIR": ray})
         left = sorted(path.name for path in Path(ray).iterdir())
-    return Flights(path, first, again, seen, left)
+    own = {"PREFECT_HOME": str(tmp_path_factory.mktemp("home")), "PREFECT_API_URL": ""}
+    with leaves_nothing() as mark, watching(mark) as repeating:
+        again = command("run", path, "--date", DATE, "--json", env={**own, **mark})
+    return Flights(path, first, again, scoring, repeating, left)
 
 
 @pytest.fixture(scope="session")

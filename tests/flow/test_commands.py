@@ -99,6 +99,38 @@ def test_what_needs_no_proxy_is_added_to_and_kept(
         assert (os.environ["no_proxy"], os.environ["NO_PROXY"]) == then
 
 
+LOADED = """
+import sys
+from nightjar.flows.cli.main import main
+
+job = sys.argv[1]
+for words in (["--engine", "local"], []):
+    sys.argv = ["nightjar", "run", job, "--date", "2026-11-19", "--json", *words]
+    try:
+        main()
+    except SystemExit as done:
+        assert not done.code, done.code
+    print(*(name for name in ("ray._raylet", "ray.data", "torch", "boto3", "obstore") if name in sys.modules))
+"""
+"""Scores on the local engine, then runs the same night on Ray; after each, what it loaded that it had no use for."""
+
+
+def test_without_ray_to_score_on_none_is_imported(lake: Lake, api_env: dict[str, str]) -> None:
+    """Neither by the local engine, nor where nothing is left to score."""
+    lake.ready()
+    ran = subprocess.run(
+        [sys.executable, "-c", LOADED, lake.job_path],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **api_env},
+        timeout=180,
+    )
+    assert ran.returncode == 0, ran.stderr
+    first, loaded, again, still = ran.stdout.splitlines()
+    assert (json.loads(first)["reused_shards"], json.loads(again)["reused_shards"]) == (0, json.loads(first)["shards"])
+    assert (loaded, still) == ("", "")
+
+
 def test_runs_lists_them_and_what_readers_see(flights: Flights, partial: Partial) -> None:
     (published,) = json.loads(forked_light("runs", flights.job, "--json").stdout)
     assert published["run_id"] == DATE

@@ -125,15 +125,22 @@ def test_without_a_terminal_progress_is_plain_lines(flights: Flights) -> None:
 
 def test_one_prefect_server_and_only_if_none_is_configured(flights: Flights) -> None:
     """The command starts a server of its own; its workers report to that one."""
-    assert len(flights.seen.servers) == 1, flights.seen.servers
-    assert "nightjar.flows.prefect_api.server" in flights.seen.servers.pop()
+    assert flights.scoring.servers == set()
+    assert len(flights.repeating.servers) == 1, flights.repeating.servers
+    assert "nightjar.flows.prefect_api.server" in flights.repeating.servers.pop()
 
 
 def test_a_local_run_listens_on_loopback_only(flights: Flights) -> None:
     """Its Ray, its workers and its Prefect server: no other machine can reach any of them."""
-    listeners = flights.seen.listeners
-    assert {"raylet", "gcs_server"} <= set().union(*listeners.values()), "Ray was seen"
-    assert {address.removeprefix("::ffff:") for address in listeners} == {"127.0.0.1"}, listeners
+    assert flights.scoring.listening() >= {"raylet", "gcs_server"}, "Ray was seen"
+    for seen in (flights.scoring, flights.repeating):
+        assert {address.removeprefix("::ffff:") for address in seen.listeners} == {"127.0.0.1"}, seen.listeners
+
+
+def test_a_run_with_nothing_to_score_starts_no_ray(flights: Flights) -> None:
+    """What is left to do of it needs no cluster."""
+    assert flights.repeating.listening(), "its Prefect server was seen"
+    assert flights.repeating.listening().isdisjoint({"raylet", "gcs_server"})
 
 
 def test_a_local_run_leaves_nothing_of_its_ray(flights: Flights) -> None:

@@ -323,7 +323,7 @@ def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prefect itself gives up at once; a limit that does not exist is still said at once."""
-    monkeypatch.setattr(nightly, "_LOOK_S", 0.2)
+    monkeypatch.setattr(nightly, "_ASK_S", 0.2)
     port = free_port()
     patient = {PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
     with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
@@ -365,7 +365,7 @@ def test_what_may_pass_is_told_by_the_answer(status: int, away: bool) -> None:
 
 
 def test_an_api_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nightly, "_LOOK_S", 0.01)
+    monkeypatch.setattr(nightly, "_ASK_S", 0.01)
     monkeypatch.setattr(nightly, "_AWAY_S", 0.1)
     nobody = {PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
     with (

@@ -14,6 +14,7 @@ import pytest
 
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.predictors.adapter import frameworks
+from support import Lake
 
 ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("ray", "torch", "sklearn", "skops", "prefect", "pandas", "boto3")
@@ -155,9 +156,9 @@ def importers(room: str, module: str) -> set[str]:
         (
             "flows",
             "ray",
-            {f"flows/cluster/{name}.py" for name in ("__init__", "internals", "local", "reaching", "starting")},
+            {f"flows/cluster/{n}.py" for n in ("__init__", "connection", "internals", "local", "reaching", "starting")},
         ),
-        ("flows", "prefect_ray", {"flows/cluster/__init__.py", "flows/cluster/internals.py", "flows/nightly.py"}),
+        ("flows", "prefect_ray", {f"flows/cluster/{n}.py" for n in ("__init__", "connection", "internals", "tasks")}),
         ("flows", "torch", set()),
         ("flows", "sklearn", set()),
         ("flows", "boto3", set()),
@@ -219,3 +220,30 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
         "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code, done.code"
     )
     assert not loaded_by(code) & {*HEAVY, "pyarrow"}
+
+
+LOOKS = """
+import sys
+from nightjar.flows.cli.main import main
+
+for words in COMMANDS:
+    sys.argv = ["nightjar", *words]
+    try:
+        main()
+    except SystemExit as done:
+        assert done.code in (None, 0, 2), (words, done.code)
+    loaded = [name for name in ("ray", "prefect", "torch", "boto3", "obstore") if name in sys.modules]
+    assert not loaded, (words, loaded)
+"""
+
+
+def test_commands_that_only_look_load_what_they_use(lake: Lake) -> None:
+    """Neither Ray nor Prefect nor a framework nor another storage's client; nor does a run whose job is wrong."""
+    run, job = "2026-11-19", str(lake.ready().job_path)
+    lake.run(date=run, engine="local")
+    looking = [[name, job] for name in ("plan", "status", "runs", "files", "publications")]
+    commands = [*looking, ["show", job, run], ["logs", job, run], ["unpublish", job, run], ["republish", job, run]]
+    commands += [["run", str(lake.folder / "nowhere.yaml")]]
+    code = LOOKS.replace("COMMANDS", repr(commands))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 import ray
 
-from nightjar.flows import cluster
 from nightjar.flows.cli.doctor import examine
 from nightjar.flows.cli.listening import Listener, listeners, told
-from nightjar.flows.cluster import local
+from nightjar.flows.cluster import connection, local
 from nightjar.flows.cluster.token import keep_token_private, readers_of_token
 from nightjar.inference.errors import ClusterError, ClusterLost, GateFailed, JobError, ShardsFailed, Terminated
 from nightjar.inference.ledger.holders import Writer, this_writer
@@ -293,7 +292,7 @@ def test_which_addresses_only_this_machine_reaches(address: str, loopback: bool)
 )
 def test_rays_logs_stay_only_where_ray_may_have_to_do_with_it(error: type[BaseException] | None, kept: bool) -> None:
     """A run that a gate or a person ended leaves nothing of its Ray behind."""
-    cluster._failed.clear()
-    cluster._note_failure(error)
-    assert cluster._failed.is_set() is kept
-    cluster._failed.clear()
+    connection._failed.clear()
+    connection._note_failure(error)
+    assert connection._failed.is_set() is kept
+    connection._failed.clear()

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from nightjar.flows.cluster import tasks
 from nightjar.inference.errors import Held
 from nightjar.inference.ledger.holders import this_writer
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.run.lease import Succession
 from nightjar.inference.storage.lake import LakeStorage
-
-nightly = import_module("nightjar.flows.nightly")
 
 
 class Never:
@@ -80,10 +78,10 @@ def test_a_revision_that_ours_begins_is_no_succession(run: Path) -> None:
 
 
 def test_a_step_of_a_replaced_command_is_not_waited_for_for_ever(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nightly, "lifelines", list)
-    monkeypatch.setattr(nightly, "_LOOK_S", 0.05)
-    monkeypatch.setattr(nightly, "_HEARS_S", 0.1)
+    monkeypatch.setattr(tasks, "lifelines", list)
+    monkeypatch.setattr(tasks, "_LOOK_S", 0.05)
+    monkeypatch.setattr(tasks, "_HEARS_S", 0.1)
     opens(run, "ours")
     opens(run, "other")
     with pytest.raises(Held, match=r"taken over by score of flow run other, .* it changes nothing more"):
-        nightly._wait(Never(), Succession(LakeStorage(), str(run), "ours"))
+        tasks._wait(Never(), Succession(LakeStorage(), str(run), "ours"))
