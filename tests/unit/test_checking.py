@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 
 import pytest
 from rich.text import Text
@@ -28,7 +29,7 @@ def said(lake: Lake, sampled: Sampled, *notes: str) -> dict[str, object]:
 def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> None:
     shown = Shown("in/a.parquet", ("id", "score"), (("0", "0.5"),))
     found = said(lake, Sampled(rows=256, places=8, failed=1, nonfinite=(("score", 2),), shown=shown), "slow")
-    assert json.loads(json.dumps(found)) == {
+    assert json.loads(json.dumps(asdict(found))) == {
         "job": "lake",
         "run_id": "2026-11-19",
         "date": "2026-11-19",
