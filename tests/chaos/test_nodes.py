@@ -18,6 +18,7 @@ from world import Node, World, world
 
 from driver import Victim, running
 from nightjar.flows.cluster.connection import LOST
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.output import publications as publish
 from support import GATE, Lake, permit, wait_until
 
@@ -124,7 +125,7 @@ class Gated:
 
 @pytest.fixture(scope="module")
 def gated(prefect_api: str, prefect_home: Path) -> Iterator[Gated]:
-    """The world, the job, and a quiet night of it."""
+    """The world, the job, and a quiet night of it, scored in this process."""
     with world(prefect_api, prefect_home) as made:
         permits = made.folder / "permits"
         permits.mkdir()
@@ -132,7 +133,9 @@ def gated(prefect_api: str, prefect_home: Path) -> Iterator[Gated]:
         lake, output = made.lake(SHARDS * 1000, MODEL, name="gated", **uses)
         (lake.folder / "gate.py").write_text(GATE)
         job = Gated(made, lake, output, permits)
-        assert job.ended(job.run(QUIET, SHARDS))["rows_out"] == SHARDS * 1000 - 1
+        job.permit(SHARDS)
+        ran = lake.run(storage=made.storage, date=QUIET, engine=LOCAL)
+        assert ran.scored.progress.rows_out == SHARDS * 1000 - 1
         job.quiet = rows_of(made.storage, output, QUIET)
         yield job
 

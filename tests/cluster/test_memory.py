@@ -6,6 +6,8 @@ Ray ends a worker when the machine runs out of memory; the row to blame is found
 from __future__ import annotations
 
 import json
+import subprocess
+from dataclasses import dataclass
 
 import psutil
 import pytest
@@ -16,44 +18,66 @@ from support import Lake, command
 
 pytestmark = [pytest.mark.cluster]
 
-GREEDY = '''
-import numpy as np
-
-def score(batch):
-    """Twice x; one row takes all the memory it can get, up to some GiB."""
-    if 5300 in batch["x"]:
-        hoard = [np.ones(1 << 25) for _ in range(48)]
-        del hoard
-        raise ValueError("nobody ended this process")
-    return {"score": batch["x"] * 2}
-'''
-LEFT = 5 << 30
-"""Bytes above what is in use now, at which Ray begins to end workers. One row takes 12 GiB."""
-
-ARENAS = '''
+MODEL = '''
 import os
 import numpy as np
 import pyarrow as pa
 
 def score(batch):
-    """What this process's allocator was started with, and where Arrow takes its memory from."""
+    """What this process's allocator was started with; one row takes all the memory it can get, up to some GiB."""
     rows = len(batch["x"])
     assert pa.default_memory_pool().backend_name == "system"
+    if GREEDY in batch["x"]:
+        hoard = [np.ones(1 << 25) for _ in range(48)]
+        del hoard
+        raise ValueError("nobody ended this process")
     return {"score": np.full(rows, float(os.environ["MALLOC_ARENA_MAX"]))}
 '''
+LEFT = 5 << 30
+"""Bytes above what is in use now, at which Ray begins to end workers. One row takes 12 GiB."""
+
+ENOUGH = psutil.virtual_memory().available > 15 << 30
+"""Whether there is memory for a row that takes so much."""
 
 
-@pytest.mark.parametrize(
-    ("own", "arenas"), [({}, 1), pytest.param({"MALLOC_ARENA_MAX": "3"}, 3, marks=pytest.mark.long)]
-)
-def test_actors_keep_pages_unless_the_environment_says_otherwise(
-    lake: Lake, prefect_api: str, own: dict[str, str], arenas: int
-) -> None:
-    lake.write_model(ARENAS)
-    lake.ready()
-    ended = command("run", lake.job_path, "--date", "2026-11-19", env={"PREFECT_API_URL": prefect_api, **own})
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert set(lake.published()["score"]) == {arenas}
+@dataclass
+class Ended:
+    """A command on a Ray of its own, and the lake it ran over."""
+
+    lake: Lake
+    command: subprocess.CompletedProcess[str]
+
+
+def run(lake: Lake, **env: str) -> Ended:
+    """One night."""
+    return Ended(lake.ready(), command("run", lake.job_path, "--date", "2026-11-19", "--json", env=env))
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Ended:
+    """Where memory runs out before the machine's does."""
+    lake = Lake(tmp_path_factory.mktemp("memory"))
+    lake.write_model(MODEL.replace("GREEDY", "5300" if ENOUGH else "-1"))
+    memory = psutil.virtual_memory()
+    limits = {
+        "RAY_memory_usage_threshold": f"{(memory.total - memory.available + LEFT) / memory.total:.3f}",
+        "RAY_memory_monitor_refresh_ms": "50",
+    }
+    return run(lake, PREFECT_API_URL=prefect_api, **(limits if ENOUGH else {}))
+
+
+def test_actors_keep_pages(ended: Ended) -> None:
+    """Their allocator has one arena, since one core is theirs."""
+    assert ended.command.returncode == 0, ended.command.stdout + ended.command.stderr
+    assert set(ended.lake.published()["score"]) == {1}
+
+
+@pytest.mark.long
+def test_actors_keep_pages_as_the_environment_says(lake: Lake, prefect_api: str) -> None:
+    lake.write_model(MODEL.replace("GREEDY", "-1"))
+    done = run(lake, PREFECT_API_URL=prefect_api, MALLOC_ARENA_MAX="3").command
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(lake.published()["score"]) == {3}
 
 
 def test_the_allocator_has_an_arena_for_each_core_of_an_actor(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,23 +93,11 @@ def test_the_allocator_has_an_arena_for_each_core_of_an_actor(lake: Lake, monkey
     assert memory.environment(load_job(lake.job_path)) == {}
 
 
-@pytest.mark.skipif(psutil.virtual_memory().available < 15 << 30, reason="needs 15 GiB of free memory")
-def test_a_row_that_takes_all_memory_costs_that_row(lake: Lake, prefect_api: str) -> None:
-    lake.write_model(GREEDY)
-    lake.ready()
-    memory = psutil.virtual_memory()
-    threshold = (memory.total - memory.available + LEFT) / memory.total
-    ended = command(
-        *("run", lake.job_path, "--date", "2026-11-19", "--json"),
-        env={
-            "PREFECT_API_URL": prefect_api,
-            "RAY_memory_usage_threshold": f"{threshold:.3f}",
-            "RAY_memory_monitor_refresh_ms": "50",
-        },
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert json.loads(ended.stdout)["rows_quarantined"] == 1
-    lost = lake.quarantined()
+@pytest.mark.skipif(not ENOUGH, reason="needs 15 GiB of free memory")
+def test_a_row_that_takes_all_memory_costs_that_row(ended: Ended) -> None:
+    assert ended.command.returncode == 0, ended.command.stdout + ended.command.stderr
+    assert json.loads(ended.command.stdout)["rows_quarantined"] == 1
+    lost = ended.lake.quarantined()
     assert lost["_row"].tolist() == [1300]
     assert lost["error"].tolist() == ["ProcessDied"]
-    assert lake.published()["id"].tolist() == [i for i in range(8000) if i != 5300]
+    assert ended.lake.published()["id"].tolist() == [i for i in range(8000) if i != 5300]

@@ -353,6 +353,12 @@ def finished(remote: Remote, head: Head, interrupted: dict[str, Interrupted]) ->
     return found
 
 
+@pytest.fixture(scope="module")
+def rows(remote: Remote, finished: dict[str, object]) -> pd.DataFrame:
+    """What that command has published."""
+    return remote.rows()
+
+
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGKILL"])
 def test_an_interrupted_command_frees_its_actors(interrupted: dict[str, Interrupted], how: str) -> None:
     """Within 10 s the cluster has both GPUs again, and the processes that held them are gone."""
@@ -382,25 +388,24 @@ def test_who_stopped_it_is_found_in_the_ledger(interrupted: dict[str, Interrupte
 
 
 def test_the_next_command_continues(
-    remote: Remote, interrupted: dict[str, Interrupted], finished: dict[str, object]
+    remote: Remote, interrupted: dict[str, Interrupted], finished: dict[str, object], rows: pd.DataFrame
 ) -> None:
     """What was committed before the kill is not scored again; the rest is, and then all is published."""
     assert finished["state"] == "published"
     assert finished["reused_shards"] == interrupted["SIGKILL"].committed == 6
     assert len(remote.receipts()) == finished["shards"] == 8
-    assert remote.rows()["id"].tolist() == list(range(8000))
+    assert rows["id"].tolist() == list(range(8000))
 
 
-def test_user_code_and_its_files_reach_the_workers(remote: Remote, finished: dict[str, object]) -> None:
+def test_user_code_and_its_files_reach_the_workers(finished: dict[str, object], rows: pd.DataFrame) -> None:
     """A module and a data file beside the job file, which the cluster cannot see, take part in the scores."""
     assert finished["rows_out"] == 8000
-    np.testing.assert_allclose(remote.rows()["score"], np.arange(8000) * 3 + 0.5)
+    np.testing.assert_allclose(rows["score"], np.arange(8000) * 3 + 0.5)
 
 
-def test_the_actors_hold_the_gpus(remote: Remote, finished: dict[str, object]) -> None:
+def test_the_actors_hold_the_gpus(finished: dict[str, object], rows: pd.DataFrame) -> None:
     """`resources.gpus: 1` gives each actor a GPU of its own, and shows it that one only."""
     assert finished["state"] == "published"
-    rows = remote.rows()
     assert set(rows["gpu"]) <= {0, 1}
     assert (rows["gpu"] == rows["visible"]).all()
     assert set(rows["arenas"]) == {1}, "how memory is held is for this cluster's actors, too"
