@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -61,7 +62,10 @@ class _Nursery:
 
     def __init__(self, modules: tuple[str, ...]) -> None:
         words = [sys.executable, str(Path(__file__)), *modules]
-        self._process = subprocess.Popen(words, env=_STARTED_IN, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # Unbuffered: of two answers that come together `select` would not see the one that lies in a buffer.
+        self._process = subprocess.Popen(
+            words, env=_STARTED_IN, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
         atexit.register(self.end)
 
     def run(self, words: tuple[str | Path, ...], env: dict[str, str], cwd: Path | None, timeout_s: float = 180) -> Done:
@@ -80,7 +84,8 @@ class _Nursery:
                 code = self._answer(timeout_s)
             finally:
                 if code is None:
-                    os.kill(pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # it may end just now
+                        os.kill(pid, signal.SIGKILL)
                     self._answer(60)
             out, err = (Path(folder, name).read_text() for name in ("out", "err"))
             listed = Path(folder, "imported")  # absent if the process was killed
