@@ -1,8 +1,8 @@
 """How a job is scored. The public names below are what a program may build on.
 
-`Job` is the job file as a model, and `load_job` reads one. `Storage`, `Source`, `Engine`, `Adapter` and `Predictor`
-are the seams: a new storage, format, engine or framework is a class with these methods. The errors are those that the
-functions of `nightjar.flows` raise.
+`Job` is the job file as a model, and `load_job` reads one. `Storage`, `Source`, `Engine`, `Adapter`, `Predictor` and
+`Target` are the seams: a new storage, format, engine, framework or kind of table is a class with these methods. The
+errors are those that the functions of `nightjar.flows` raise.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nightjar.inference.input.sources.protocol import Source
     from nightjar.inference.job.file import load_job
     from nightjar.inference.job.model import Job
+    from nightjar.inference.output.targets import Target
     from nightjar.inference.predictors.adapter import Adapter, Predictor
     from nightjar.inference.storage.protocol import Storage
 
@@ -43,6 +44,7 @@ __all__ = [
     "Source",
     "Storage",
     "StorageError",
+    "Target",
     "load_job",
 ]
 
@@ -66,6 +68,7 @@ _MODULES = {
     "Predictor": "nightjar.inference.predictors.adapter",
     "Source": "nightjar.inference.input.sources.protocol",
     "Storage": "nightjar.inference.storage.protocol",
+    "Target": "nightjar.inference.output.targets",
     "load_job": "nightjar.inference.job.file",
 }
 """Where each public name is defined. It is imported when it is asked for, so that a module below loads no more."""

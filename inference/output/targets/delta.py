@@ -1,10 +1,11 @@
 """Delta Lake tables, through delta-rs (the package `deltalake`): one transaction for each publication.
 
 The table has a root of its own, since a vacuum deletes what the table does not know below its root. The paths in its
-log must lie below that root as well: of paths that lead out of it (absolute, `file://`, `s3://`, `../`) DuckDB, polars
-2.1 and the Arrow dataset of deltalake 1.6.6 each make a path below the root, and find nothing. So each part gets a
-second name there: a hard link on a local disk, a copy by the store itself in a bucket. No byte of it passes through
-this process and nothing is rewritten, and a vacuum of the table takes the second name only.
+log must lie below that root as well. The protocol allows paths that lead out of it (absolute, `file://`, `s3://`,
+`../`), and delta-rs writes them; but the Arrow dataset of deltalake 1.6.6 reads none of them, polars 2.1 reads `../` on
+S3 alone, and DuckDB made paths below the root of them until 2025. So each part gets a second name there: a hard link on
+a local disk, a copy by the store itself in a bucket. No byte of it passes through this process, nothing is rewritten,
+and a vacuum of the table takes the second name only.
 
     <table>/_delta_log/
     <table>/date=2026-11-19/<run>/r1/<part>.parquet
