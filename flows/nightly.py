@@ -38,6 +38,7 @@ from nightjar.flows.pages.wording import describe
 from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import (
     is_away,
+    lacks_limit,
     no_such_limit,
     was_cancelled,
     worker_env,
@@ -385,7 +386,7 @@ def _slot(limit: str) -> ExitStack:
                 held.enter_context(concurrency(limit, strict=True, raise_on_lease_renewal_failure=False))
                 return held.pop_all()
             except ConcurrencySlotAcquisitionError as error:
-                if "must be created" in str(error):
+                if not is_away(error.__cause__) and lacks_limit(limit):
                     raise no_such_limit(limit) from error
                 why, now = f"{error}: {error.__cause__}", time.monotonic()
                 lost = now if lost is None or now - asked > _NOTICED_S else lost

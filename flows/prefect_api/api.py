@@ -124,6 +124,18 @@ def check_limit(name: str) -> str:
     return ""
 
 
+def lacks_limit(name: str) -> bool:
+    """Whether the API that this process reports to has no such limit; no, if it does not say."""
+    try:
+        with _client(PREFECT_API_URL.value() or "") as client:
+            client.read_global_concurrency_limit_by_name(name)
+    except ObjectNotFound:
+        return True
+    except _UNUSABLE:
+        return False
+    return False
+
+
 def was_cancelled(flow_run: UUID) -> bool:
     """Whether somebody cancels this flow run in Prefect, or has; no, if the API does not say."""
     url = PREFECT_API_URL.value()

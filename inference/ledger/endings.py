@@ -90,7 +90,7 @@ def of_error(error: BaseException, step: str, *, publish: bool = True) -> Ended 
 
 def _failed(gate: Any) -> FailedGate:
     first = gate.where[0] if gate.where else None
-    row, replay = (clip(first.sentence.removesuffix(f": {first.replay}")), first.replay) if first else ("", "")
+    row, replay = (clip(first.holds), first.replay) if first else ("", "")
     return FailedGate(gate.name, clip(gate.sentence), row, replay)
 
 

@@ -59,8 +59,13 @@ def total(table: pa.Table, column: str) -> int:
 
 def part_names(table: pa.Table, kind: str) -> list[str]:
     """Names of the parts (`data` or `quarantine`), in plan order."""
+    return [name for _, name in parts_of_shards(table, kind)]
+
+
+def parts_of_shards(table: pa.Table, kind: str) -> list[tuple[str, str]]:
+    """Each shard that has a part of this kind, and the part's name, in plan order."""
     names: list[str | None] = pc.struct_field(table[kind].combine_chunks(), "name").to_pylist()
-    return [name for name in names if name]
+    return [(shard, name) for shard, name in zip(table["shard"].to_pylist(), names, strict=True) if name]
 
 
 def to_parquet(table: pa.Table, state: State) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import uuid
 from collections.abc import Sequence
 
@@ -27,9 +28,19 @@ _SAMPLE_BYTES = 64 << 20
 _LOW_CARDINALITY = 0.05
 
 
+_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.parquet")
+"""The form that `part_name` gives a part's name."""
+
+
 def part_name(kind: str, shard: str, epoch: int) -> str:
     """`data/<shard>-<epoch>-<nonce>.parquet`: unique, so that no two attempts ever share a name."""
     return f"{kind}/{shard}-{epoch:06d}-{uuid.uuid4().hex[:8]}.parquet"
+
+
+def epoch_of(uri: str) -> int | None:
+    """The epoch in which a part was written, from its name; None of a file that no worker wrote."""
+    found = _NAME.fullmatch(uri)
+    return int(found[1]) if found else None
 
 
 def read_part(storage: Storage, uri: str, size: int) -> bytes:

@@ -21,7 +21,7 @@ from nightjar.inference.ledger.ledger import (
     replay,
 )
 from nightjar.inference.output.outcomes import outcomes, part_names
-from nightjar.inference.output.parts import part_name
+from nightjar.inference.output.parts import epoch_of, part_name
 from nightjar.inference.records import Part, Receipt, encode
 from nightjar.inference.storage.protocol import Storage, join
 
@@ -191,15 +191,15 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
         entry.uri
         for kind in ("data", "quarantine")
         for entry in storage.list(join(uri, kind))
-        if f"{kind}/{entry.uri.rsplit('/', 1)[-1]}" not in named and _epoch(entry.uri) <= writer.epoch
+        if f"{kind}/{entry.uri.rsplit('/', 1)[-1]}" not in named and _is_older(entry.uri, writer.epoch)
     ]
-    dead += [leftover for leftover, part in begun if _epoch(part) <= writer.epoch]
+    dead += [leftover for leftover, part in begun if _is_older(part, writer.epoch)]
     if dead:
         storage.delete(dead)
     return len(dead)
 
 
-def _epoch(uri: str) -> int:
-    found = re.search(r"-(\d{6,})-[0-9a-f]{8}\.parquet$", uri)
-    # A file nobody here wrote is nobody's to delete.
-    return int(found[1]) if found else 1 << 62
+def _is_older(part: str, epoch: int) -> bool:
+    """Whether a part is of this epoch or an older one. A file nobody here wrote is nobody's to delete."""
+    written = epoch_of(part)
+    return written is not None and written <= epoch

@@ -20,7 +20,7 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.logs.printed import last_lines, tail
 from nightjar.inference.messages import clip
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.outcomes import lines, outcomes, part_names
+from nightjar.inference.output.outcomes import lines, outcomes, parts_of_shards
 from nightjar.inference.records import Failed
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
@@ -198,8 +198,7 @@ class RunReport:
 
     def _quarantined(self, limit: int) -> Iterator[Incident]:
         """Quarantined rows, read from a bounded number of parts. One that cannot be read is a line, too."""
-        for name in part_names(self.outcomes, "quarantine")[:_PARTS_READ]:
-            shard = name.rsplit("/", 1)[-1].split("-", 1)[0]
+        for shard, name in parts_of_shards(self.outcomes, "quarantine")[:_PARTS_READ]:
             try:
                 rows = self._rows(join(self.uri, name)).slice(0, limit)
             except (StorageError, OSError, pa.ArrowException) as error:

@@ -56,6 +56,16 @@ from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
 
 
+def this_worker() -> str:
+    """The name of this process among the workers of a run: `host:pid`."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def host_of(worker: str) -> str:
+    """The host of a worker, from its name."""
+    return worker.rpartition(":")[0]
+
+
 class ShardWorker:
     """Scores shards with a model loaded once."""
 
@@ -69,7 +79,7 @@ class ShardWorker:
         self._opened = Opened(scorer) if scorer else open_scorer(spec)
         self.scorer = self._opened.scorer
         self.size = BatchSize(batch_rows(spec))
-        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.name = this_worker()
         self._segment = spec.segment
         self._features = list(input_columns(spec.job, spec.schema))
         self._reader = ThreadPoolExecutor(1, "nightjar-read")

@@ -29,7 +29,7 @@ from nightjar.inference.scoring.preflight import (
     observed,
     try_model,
 )
-from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.scoring.worker import ShardWorker, host_of
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored
@@ -207,7 +207,7 @@ def _by_host(chosen: pa.Table, processes: int) -> Iterator[tuple[str, list[dict[
     """The lines by the host that scored them, in no more parts than processes (but one a host)."""
     by_host: dict[str, list[dict[str, Any]]] = {}
     for line in chosen.to_pylist():
-        by_host.setdefault(line["worker"].rpartition(":")[0], []).append(line)
+        by_host.setdefault(host_of(line["worker"]), []).append(line)
     for host, lines in by_host.items():
         parts = max(1, min(len(lines), processes * len(lines) // chosen.num_rows))
         for part in range(parts):

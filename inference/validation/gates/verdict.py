@@ -51,11 +51,16 @@ class Offender:
     replay: str = ""
 
     @property
-    def sentence(self) -> str:
+    def holds(self) -> str:
+        """What is where, without what to do about it."""
         if self.row < 0:
-            return f"Shard {self.shard} holds {self.value}{f', of {self.file}' if self.file else ''}."
-        again = f": {self.replay}" if self.replay else "."
-        return f"Row {self.row} of {self.file} (shard {self.shard}) holds {self.value}{again}"
+            return f"Shard {self.shard} holds {self.value}{f', of {self.file}' if self.file else ''}"
+        return f"Row {self.row} of {self.file} (shard {self.shard}) holds {self.value}"
+
+    @property
+    def sentence(self) -> str:
+        """The same, and the command that scores the row again."""
+        return f"{self.holds}: {self.replay}" if self.replay else f"{self.holds}."
 
 
 @dataclass(frozen=True)
