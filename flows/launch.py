@@ -91,11 +91,11 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
         if not ending.flow_run:
             reasons.keep(request, error, "start")
         if isinstance(error, RunFailed):
-            error.add_note(after_failure(replace(request, invocation=ending.flow_run), address))
+            error.add_note(after_failure(replace(request, flow_run=ending.flow_run), address))
         raise
     if stopped is not None:
         # Raised here, so that what was interrupted is let go of before the process ends.
-        stopped.add_note(after_failure(replace(request, invocation=ending.flow_run), address))
+        stopped.add_note(after_failure(replace(request, flow_run=ending.flow_run), address))
         raise stopped
     assert outcome is not None
     return Launched(outcome, prefect_s, ray_s, api.url, api.own, ending.unreported, address)

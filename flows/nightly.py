@@ -167,7 +167,7 @@ def handing(request: RunRequest) -> Iterator[None]:
 def _request(given: dict[str, Any]) -> RunRequest:
     """The run that these parameters of the flow ask for, with the code it is scored with."""
     if (handed := _handed.get()) is not None:
-        return replace(handed, invocation=str(flow_run.id))
+        return replace(handed, flow_run=str(flow_run.id))
     named = str(flow_run.id)
     return fixed(_named.pop(named) if named in _named else _asked(given))
 
@@ -182,7 +182,7 @@ def _asked(given: dict[str, Any]) -> RunRequest:
         limit=given.get("limit"),
         fresh=bool(given.get("fresh")),
         publish=given.get("publish", True),
-        invocation=str(flow_run.id),
+        flow_run=str(flow_run.id),
         shards=tuple(given.get("shards") or ()),
         engine=given.get("engine") or RAY,
         moment=flow_run.scheduled_start_time,

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from nightjar.inference.errors import AlreadyExists, Held, StorageError
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import (
     Ledger,
     LedgerWriter,
@@ -118,7 +118,7 @@ class Night:
     def publish_another_run(self) -> None:
         """Some other run of the job takes the next number."""
         run = f"other-{len(self.snapshots())}"
-        writer = open_epoch(LakeStorage(), join(self.output, "runs", run, "r1"), this_writer("publish"))
+        writer = open_epoch(LakeStorage(), join(self.output, "runs", run, "r1"), this_holder("publish"))
         publish.publish(writer, self.output, run, Published(1, "manifest.json", "", RUN))
         writer.stop(release=True)
 
@@ -165,7 +165,7 @@ class Driver(threading.Thread):
 
     def __init__(self, night: Night, kind: Kind, name: str) -> None:
         super().__init__(daemon=True, name=name)
-        me = replace(this_writer("score", kind.flow_run), nonce=name)
+        me = replace(this_holder("score", kind.flow_run), nonce=name)
         self.me = replace(me, process_started=0.0) if kind.seems_dead else replace(me, host=f"host of {name}/0")
         self.night, self.kind = night, kind
         self.writer: LedgerWriter | None = None
@@ -349,7 +349,7 @@ def set_wall_clock(ahead_s: float, folder: Path, patch: pytest.MonkeyPatch) -> N
 def hold(revision: str, host: str, ahead_s: str, folder: str) -> None:
     """In a process of its own: hold the revision, by this process's wall clock, until killed or told to end."""
     set_wall_clock(float(ahead_s), Path(folder), pytest.MonkeyPatch())
-    me = this_writer("score")
+    me = this_holder("score")
     writer = open_epoch(LakeStorage(), revision, replace(me, host=host or me.host), lease_s=1)
     print("holds", flush=True)
     sys.stdin.read()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from nightjar.inference.errors import Held, StorageError
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.publications import Published
@@ -23,7 +23,7 @@ SCORES_S = 0.03
 
 def drive(output: str, name: str, seen_dying: bool) -> None:
     """Score what is missing and publish it. seen_dying: others of this machine may ask whether this process lives."""
-    me = this_writer("score", name)
+    me = this_holder("score", name)
     me = me if seen_dying else replace(me, host=f"host of {name}/0")
     with suppress(Held, StorageError):
         writer = open_epoch(LakeStorage(), join(output, "runs", RUN, "r1"), me, lease_s=LEASE_S)

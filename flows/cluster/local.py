@@ -27,11 +27,11 @@ from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.flows.cluster.token import keep_token_private
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.ledger.holders import (
-    Writer,
+    Holder,
     has_ended,
     is_dead,
     is_of_earlier_boot,
-    this_writer,
+    this_holder,
 )
 from nightjar.inference.records import known
 
@@ -103,7 +103,7 @@ def tidy_up() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_over(owner: Writer) -> bool:
+def _is_over(owner: Holder) -> bool:
     """Whether it was before this machine was started again: where temporary files outlive that, so do these."""
     return is_of_earlier_boot(owner) and dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(owner.at) > _OLD
 
@@ -142,7 +142,7 @@ def _start_or_again(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
 def _new_folder() -> Path:
     """For a Ray of this process, and in its name."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base()))
-    (folder / _OWNER).write_text(json.dumps(asdict(this_writer("ray"))))
+    (folder / _OWNER).write_text(json.dumps(asdict(this_holder("ray"))))
     return folder
 
 
@@ -231,9 +231,9 @@ def _folders() -> Iterator[Path]:
                 yield folder
 
 
-def _owner(folder: Path) -> Writer | None:
+def _owner(folder: Path) -> Holder | None:
     """The process whose Ray it was; None where that cannot be told."""
     try:
-        return known(Writer, json.loads((folder / _OWNER).read_text()))
+        return known(Holder, json.loads((folder / _OWNER).read_text()))
     except (OSError, ValueError, TypeError):
         return None

@@ -33,7 +33,7 @@ class OnRay:
     """On the cluster. What one task hands to the next goes from worker to worker, not through here."""
 
     def __init__(self, request: RunRequest) -> None:
-        self._succession = Succession(request.storage, request.run_uri, request.invocation)
+        self._succession = Succession(request.storage, request.run_uri, request.flow_run)
 
     def done(self, task: Task[Any, Any], *given: Any) -> Any:
         """The task, done: what stands for its result as a task's argument."""

@@ -84,7 +84,7 @@ def aftermath(request: RunRequest) -> Aftermath:
         # The storage may be why it failed: that was said.
         said = "What was committed is kept; what readers see could not be looked up: the storage does not answer."
         return Aftermath(said, request.fresh)
-    own = newest is not None and newest.state.planned is not None and newest.begun_by(request.invocation)
+    own = newest is not None and newest.state.planned is not None and newest.begun_by(request.flow_run)
     fresh = request.fresh and not own
     if newest is not None and shown is not None and shown.revision == newest.number:
         return Aftermath(f"Readers see r{newest.number}, the newest of this run, complete.", fresh)

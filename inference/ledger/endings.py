@@ -39,7 +39,7 @@ class FailedGate:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How one invocation of a run ended without a publication.
+    """How one flow run of a run ended without a publication.
 
     outcome: `failed`; `rejected`: job, input or model must be changed; `stopped`, by a person or a signal; `limited` or
     `validated`: done, and not to be published.

@@ -13,7 +13,7 @@ import psutil
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class Holder:
     """Who holds an epoch: enough to tell a person, and to see whether the process still lives."""
 
     task: str
@@ -30,9 +30,9 @@ class Writer:
         return f"{self.task} of {run}process {self.pid} on {self.host.split('/')[0]}, since {self.at}"
 
 
-def this_writer(task: str, flow_run: str = "") -> Writer:
+def this_holder(task: str, flow_run: str = "") -> Holder:
     """This process as a writer, with a nonce of its own."""
-    return Writer(
+    return Holder(
         task=task,
         flow_run=flow_run,
         host=_host(),
@@ -52,12 +52,12 @@ def _host() -> str:
     return f"{socket.gethostname()}/{boot.read_text()[:8]}/{container.readlink()}"
 
 
-def can_be_asked(writer: Writer) -> bool:
+def can_be_asked(writer: Holder) -> bool:
     """Whether this process can see for certain if the writer lives: it is of the same boot and container."""
     return writer.host == _host()
 
 
-def is_dead(writer: Writer) -> bool:
+def is_dead(writer: Holder) -> bool:
     """Whether the writer certainly no longer runs. False for other hosts: they can only be watched."""
     if not can_be_asked(writer):
         return False
@@ -74,7 +74,7 @@ def is_dead(writer: Writer) -> bool:
         return False
 
 
-def is_of_earlier_boot(writer: Writer) -> bool:
+def is_of_earlier_boot(writer: Holder) -> bool:
     """Whether it ran before this machine was started; or on another one of the same name, that cannot be told."""
     (name, boot, *_), (here, now, *_) = (f"{host}/".split("/") for host in (writer.host, _host()))
     return name == here and boot != now

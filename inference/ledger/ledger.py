@@ -27,7 +27,7 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.ledger import endings
-from nightjar.inference.ledger.holders import Writer, is_dead
+from nightjar.inference.ledger.holders import Holder, is_dead
 from nightjar.inference.ledger.lines import Closed, Opened, encode
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import Remarks
@@ -168,14 +168,14 @@ class State:
     """What a replay knows. Grows by a shard's id per committed shard, and by failures.
 
     revoked: shard → the segment that took its receipt back, because the audit found its parts damaged.
-    ended: how the last invocation that kept it ended; of use while nobody holds the revision. remarks: by fingerprint,
+    ended: how the last flow run that kept it ended; of use while nobody holds the revision. remarks: by fingerprint,
     what to know of the results scored under it; about: those of the plan. progress: how far the run is.
     """
 
     number: int = 0
     epoch: int = 0
-    holder: Writer | None = None
-    openers: list[tuple[int, Writer]] = field(default_factory=list)
+    holder: Holder | None = None
+    openers: list[tuple[int, Holder]] = field(default_factory=list)
     planned: Record | None = None
     committed: set[str] = field(default_factory=set)
     failures: dict[str, list[Failed]] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class State:
                 self.planned = record
                 self.about = self.remarks.setdefault(record["fingerprint"], Remarks())
             case "opened":
-                self.holder = known(Writer, record["writer"])
+                self.holder = known(Holder, record["writer"])
                 self.openers.append((self.epoch, self.holder))
             case "closed":
                 self.holder = None
@@ -243,7 +243,7 @@ def replay(ledger: Ledger, state: State | None = None) -> State:
 class LedgerWriter:
     """One epoch. Appends from any thread; keeps the lease alive between appends."""
 
-    def __init__(self, ledger: Ledger, writer: Writer, state: State, lease_s: float = LEASE_S) -> None:
+    def __init__(self, ledger: Ledger, writer: Holder, state: State, lease_s: float = LEASE_S) -> None:
         self.ledger = ledger
         self.writer = writer
         self.state = state
@@ -289,7 +289,7 @@ class LedgerWriter:
         return self
 
     def stop(self, *, release: bool, ending: endings.Ended | None = None) -> None:
-        """End the tenure. `release` lets the next writer in at once; else the same flow run's next task follows.
+        """End the lease. `release` lets the next writer in at once; else the same flow run's next task follows.
 
         ending: how the run ended with it, if it did; kept with the release.
         """
@@ -310,7 +310,7 @@ class LedgerWriter:
                 return  # kept in `_stopped`: the next append or check raises it where the work is
 
 
-def _create(ledger: Ledger, number: int, epoch: int, writer: Writer, records: list[Record]) -> Segment:
+def _create(ledger: Ledger, number: int, epoch: int, writer: Holder, records: list[Record]) -> Segment:
     """Create a segment, or find that it was created for us, or that somebody else has it."""
     segment = Segment(number, epoch, writer.nonce, uuid.uuid4().hex[:12], tuple(records))
     try:
@@ -324,14 +324,14 @@ def _create(ledger: Ledger, number: int, epoch: int, writer: Writer, records: li
 
 
 def _replaced(found: Segment) -> str:
-    who = next((str(known(Writer, r["writer"])) for r in found.records if r["t"] == "opened"), f"writer {found.nonce}")
+    who = next((str(known(Holder, r["writer"])) for r in found.records if r["t"] == "opened"), f"writer {found.nonce}")
     return f"this writer was replaced at ledger segment {found.number} by {who}; it stops and changes nothing more"
 
 
 def open_epoch(
     storage: Storage,
     revision_uri: str,
-    writer: Writer,
+    writer: Holder,
     *,
     lease_s: float = LEASE_S,
     clock: Callable[[], float] = time.monotonic,
@@ -364,7 +364,7 @@ def open_epoch(
     return LedgerWriter(ledger, writer, state, lease_s).start()
 
 
-def _may_succeed(holder: Writer, me: Writer) -> bool:
+def _may_succeed(holder: Holder, me: Holder) -> bool:
     return is_dead(holder) or (bool(me.flow_run) and holder.flow_run == me.flow_run)
 
 

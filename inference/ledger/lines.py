@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Protocol
 
-from nightjar.inference.ledger.holders import Writer
+from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.records import Failed, as_line
 
 _SELDOM = {"seldom": True}
@@ -44,7 +44,7 @@ class Opened:
     """An epoch begins: who writes from here on."""
 
     t: ClassVar[str] = "opened"
-    writer: Writer
+    writer: Holder
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ _MAX_ROUNDS = 100
 
 
 @dataclass(frozen=True)
-class Night:
+class PublishedNight:
     """A published run as readers need it. One without `run` stands for nothing that can be read; `problem` says why.
 
     manifest: its URI. folder: the revision's. data: the folder that holds the data files and nothing else; None until
@@ -94,7 +94,7 @@ class Night:
         return (file["uri"] for file in self.files())
 
 
-def published(storage: Storage, output: str, run_id: str | None) -> Night:
+def published(storage: Storage, output: str, run_id: str | None) -> PublishedNight:
     """A published run, by default the latest night.
 
     Raises:
@@ -180,7 +180,7 @@ class _Places:
     now: Snapshot
     nights: dict[str, str]
     before_write: Callable[[], None]
-    _latest: list[Night] = field(default_factory=list)
+    _latest: list[PublishedNight] = field(default_factory=list)
 
     def show_date(self, date: str) -> None:
         """Write the place of a date, or empty it if nothing is published of it."""
@@ -190,12 +190,12 @@ class _Places:
     def show_latest(self) -> str:
         """Write the place of the latest night; returns why that night cannot be read, if it cannot."""
         run, place = self.now.latest(), join(self.output, "latest")
-        nothing = Night(self.now.number, problem=f"nothing is published in {self.output}")
+        nothing = PublishedNight(self.now.number, problem=f"nothing is published in {self.output}")
         night = self._read(run) if run else nothing
         self._show(place, self.job, night)
         return f"{place} cannot show the run {run!r}: {night.problem}" if run and night.problem else ""
 
-    def _read(self, run: str) -> Night:
+    def _read(self, run: str) -> PublishedNight:
         """A run; that of the latest night, which stands in two places, is read once."""
         if run == self.now.latest() and self._latest:
             return self._latest[0]
@@ -203,12 +203,12 @@ class _Places:
             night = _night(self.storage, self.output, self.now.number, run, self.now.runs[run])
         except (Missing, JobError) as error:
             # Somebody deleted or changed it: no other night must suffer for that.
-            night = Night(self.now.number, problem=str(error))
+            night = PublishedNight(self.now.number, problem=str(error))
         if run == self.now.latest():
             self._latest.append(night)
         return night
 
-    def _show(self, place: str, view: str, night: Night | None) -> None:
+    def _show(self, place: str, view: str, night: PublishedNight | None) -> None:
         if is_local(place):
             self._link(place, night)
         self._put(join(place, LINKS), night.as_links() if night and night.run else None)
@@ -231,7 +231,7 @@ class _Places:
             self.before_write()
             self.storage.write(uri, data)
 
-    def _link(self, place: str, night: Night | None) -> None:
+    def _link(self, place: str, night: PublishedNight | None) -> None:
         """Let the link of a place lead to the night's folder.
 
         Until that was swept, it may hold parts that are not published. The link goes on leading to an earlier night
@@ -253,7 +253,7 @@ class _Places:
             self.storage.delete([link])
 
 
-def _night(storage: Storage, output: str, number: int, run: str, entry: Published) -> Night:
+def _night(storage: Storage, output: str, number: int, run: str, entry: Published) -> PublishedNight:
     parts = publish.data_parts(storage, output, run, entry)
     folder = join(output, _revision(run, entry))
     try:
@@ -261,7 +261,7 @@ def _night(storage: Storage, output: str, number: int, run: str, entry: Publishe
         data = join(folder, FOLDER)
     except Missing:
         data = None
-    return Night(number, run, entry.date, entry.revision, join(output, entry.manifest), folder, data, parts)
+    return PublishedNight(number, run, entry.date, entry.revision, join(output, entry.manifest), folder, data, parts)
 
 
 def _revision(run: str, entry: Published) -> str:

@@ -60,9 +60,9 @@ class Revision:
             self._plans[file] = _read_plan(self.ledger.storage, file)
         return self._plans[file].with_splits(self.state.splits, fingerprint or self.state.planned["fingerprint"])[0]
 
-    def begun_by(self, invocation: str) -> bool:
-        """Whether a step of that invocation has opened it."""
-        return any(writer.flow_run == invocation for _, writer in self.state.openers)
+    def begun_by(self, flow_run: str) -> bool:
+        """Whether a step of that flow run has opened it."""
+        return any(writer.flow_run == flow_run for _, writer in self.state.openers)
 
 
 def revision_uri(run_uri: str, number: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Set
 from dataclasses import asdict, dataclass, field
 
 from nightjar.inference.errors import Missing
-from nightjar.inference.ledger.holders import Writer, is_dead, this_writer
+from nightjar.inference.ledger.holders import Holder, is_dead, this_holder
 from nightjar.inference.records import known
 from nightjar.inference.storage.protocol import Storage, join
 
@@ -58,7 +58,7 @@ class Notes:
         with self._lock:
             if self._own and dates <= self._noted:
                 return
-            writer = this_writer("places")
+            writer = this_holder("places")
             uri = join(self._folder(), f"{writer.nonce}.json")
             content = {"dates": sorted(dates - self._noted), "writer": asdict(writer)}
             self.storage.create(uri, json.dumps(content).encode())
@@ -78,7 +78,7 @@ class Notes:
 def _read(uri: str, raw: bytes) -> Left:
     try:
         content = json.loads(raw)
-        writer: Writer = known(Writer, content["writer"])
+        writer: Holder = known(Holder, content["writer"])
         old = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(writer.at) > _GONE_AFTER
         return Left(uri, frozenset(content["dates"]), old or is_dead(writer))
     except (ValueError, TypeError, LookupError):

@@ -11,13 +11,13 @@ from nightjar.inference.errors import (
 from nightjar.inference.output import places, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import (
     RunRequest,
 )
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.run.resume import (
-    succeed,
+    mark_success,
 )
 
 
@@ -37,7 +37,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     if not request.publish:
         return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
     uri = revs.revision_uri(request.run_uri, scored.revision)
-    with tenure(request, uri, "publish", keep=False, after=verdict.epoch) as writer:
+    with leased(request, uri, "publish", keep=False, after=verdict.epoch) as writer:
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
         assert made is not None
         entry = publish.Published(scored.revision, verdict.manifest, verdict.checksum, request.date)
@@ -46,9 +46,9 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
             number = publish.publish(writer, request.output, request.run_id, entry)
             # Only now: no later plan can want a part back, whoever else continues and whenever this writer wakes.
             swept = revs.sweep(writer, uri, made)
-            succeed(writer, uri, number, verdict.manifest)
+            mark_success(writer, uri, number, verdict.manifest)
         except StorageError as error:
-            # What readers see decides. What is left to do is done by whoever runs it next: `settle`.
+            # What readers see decides. What is left to do is done by whoever runs it next: `finish_publication`.
             intent = writer.state.intent
             if intent is None or publish.shown(request.storage, request.output, request.run_id) != entry:
                 raise

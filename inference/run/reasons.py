@@ -16,7 +16,7 @@ from nightjar.inference.errors import (
     TakenBack,
 )
 from nightjar.inference.ledger.endings import Ended, of_error, of_record
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -29,14 +29,14 @@ _MAX_TRIES = 10
 
 
 def keep(request: RunRequest, error: BaseException, step: str) -> None:
-    """Keep why this invocation ended the run, unless a step of its own did; nothing, where the storage is away.
+    """Keep why this flow run ended the run, unless a step of its own did; nothing, where the storage is away.
 
     In the ledger, if a step had begun. Else in a note beside the revisions, if the output is this job's: a run
     that never began must not claim a place. step: where it ended, if it had not begun.
     """
     with suppress(StorageError, Held):
         newest = revs.newest_revision(request.storage, request.run_uri)
-        if newest is not None and newest.success is None and newest.begun_by(request.invocation):
+        if newest is not None and newest.success is None and newest.begun_by(request.flow_run):
             _end(request, newest, error)
         elif not isinstance(error, Interrupted | TakenBack | TablesBehind):
             _note(request, of_error(error, step, publish=request.publish))
@@ -55,18 +55,18 @@ def note_of(storage: Storage, run_uri: str, job: str) -> Ended | None:
 
 
 def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> None:
-    """End the tenure of a step of this invocation that did not: it is lost, or must stop."""
+    """End the lease of a step of this flow run that did not: it is lost, or must stop."""
     for _ in range(_MAX_TRIES):
         state = newest.state
         last = state.openers[-1][1]
-        if last.flow_run != request.invocation or (state.holder is None and state.ended is not None):
+        if last.flow_run != request.flow_run or (state.holder is None and state.ended is not None):
             return  # somebody else goes on with it, or the step has kept why
         ended = of_error(error, last.task, publish=request.publish)
         try:
             writer = open_epoch(
                 request.storage,
                 newest.uri,
-                this_writer(last.task, request.invocation),
+                this_holder(last.task, request.flow_run),
                 lease_s=request.lease_s,
                 seen=(newest.ledger, newest.state),
             )

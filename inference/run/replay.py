@@ -30,7 +30,7 @@ from nightjar.inference.run.child import Child, WorkLost
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.scoring.assignment import WorkerSpec, batch_rows, open_scorer
-from nightjar.inference.scoring.microbatches import BatchSize, Scored, drained, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.values import row_values
@@ -213,7 +213,7 @@ def _at_hand(request: RunRequest, kept: ScoringSet) -> ScoringSet:
 
 def _score_row(
     spec: WorkerSpec, table: pa.Table, row: int, pdb: bool, inputs: Values
-) -> Generator[_Step, None, Scored]:
+) -> Generator[_Step, None, ScoredRows]:
     features = table.select(list(input_columns(spec.job, spec.schema)))
     yield _Step(_LOADING, inputs)
     scorer = open_scorer(spec).scorer
@@ -230,7 +230,7 @@ def _score_row(
         return _finish(steps)
 
 
-def _finish(steps: Generator[Any, None, Scored]) -> Scored:
+def _finish(steps: Generator[Any, None, ScoredRows]) -> ScoredRows:
     try:
         return drained(steps)
     except ProcessSpoilt as spoilt:

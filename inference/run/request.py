@@ -40,8 +40,8 @@ class RunRequest:
     """One run of one job for one logical date; sent whole to whoever carries out its steps.
 
     job: with its dates filled in. scoring: code and model as they were when the run began. cache: where each node
-    keeps what it was sent of them. invocation: the Prefect flow run, or any id
-    unique to this command; the steps of one invocation succeed each other.
+    keeps what it was sent of them. flow_run: Prefect's id of it, or any id
+    unique to this command; the steps of one flow run succeed each other.
     shards: score no others (of those that are missing); empty for all.
     lease_s: how long another writer must be silent before this one replaces it.
     dated: output.uri has {date}, so that each night has publications of its own.
@@ -53,7 +53,7 @@ class RunRequest:
     run_id: str
     date: str
     storage: Storage
-    invocation: str
+    flow_run: str
     scoring: ScoringSet = NO_CODE
     limit: int | None = None
     fresh: bool = False
@@ -107,7 +107,7 @@ def make_request(
     limit: int | None = None,
     fresh: bool = False,
     publish: bool = True,
-    invocation: str | None = None,
+    flow_run: str | None = None,
     storage: Storage | None = None,
     scores: bool = True,
     moment: dt.datetime | None = None,
@@ -149,7 +149,7 @@ def make_request(
         run_id=run_id,
         date=day.isoformat(),
         storage=storage,
-        invocation=invocation or uuid.uuid4().hex,
+        flow_run=flow_run or uuid.uuid4().hex,
         limit=limit,
         fresh=fresh,
         publish=publish and not limit,

@@ -21,7 +21,7 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import known
-from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, record_run
 from nightjar.inference.storage.lake import probe_conditional_writes
 from nightjar.inference.storage.protocol import Storage, join
@@ -50,12 +50,12 @@ def number_for(newest: revs.Revision | None, request: RunRequest, now: publish.S
         # A night that was published and then deleted goes on where readers were: no number stands for two things.
         shown = now.runs.get(request.run_id) if now else None
         return shown.revision + 1 if shown else 1
-    return newest.number + (newest.sealed or (request.fresh and not newest.begun_by(request.invocation)))
+    return newest.number + (newest.sealed or (request.fresh and not newest.begun_by(request.flow_run)))
 
 
 def retire(request: RunRequest, newest: revs.Revision) -> None:
     """Leave an unfinished revision behind: only if nobody writes it, and so that nobody who wakes up can."""
-    with tenure(request, newest.uri, "score", keep=False, seen=newest):
+    with leased(request, newest.uri, "score", keep=False, seen=newest):
         pass
 
 
@@ -63,11 +63,11 @@ def limited(made: Plan, request: RunRequest) -> Plan:
     return made.limited(request.limit) if request.limit else made
 
 
-def settle(request: RunRequest, newest: revs.Revision) -> bool:
+def finish_publication(request: RunRequest, newest: revs.Revision) -> bool:
     """Finish a publication that was begun: until then nobody may know what readers will see. Whether it had to be."""
     if newest.success is not None:
         return False
-    with tenure(request, newest.uri, "publish", keep=False, seen=newest) as writer:
+    with leased(request, newest.uri, "publish", keep=False, seen=newest) as writer:
         intent = writer.state.intent
         assert intent is not None
         entry = known(publish.Published, intent["published"])
@@ -80,11 +80,11 @@ def settle(request: RunRequest, newest: revs.Revision) -> bool:
         made = revs.read_plan(request.storage, newest.uri, writer.state, manifest["fingerprint"])
         assert made is not None
         revs.sweep(writer, newest.uri, made)
-        succeed(writer, newest.uri, number, entry.manifest)
+        mark_success(writer, newest.uri, number, entry.manifest)
     return True
 
 
-def succeed(writer: LedgerWriter, uri: str, number: int, manifest: str) -> None:
+def mark_success(writer: LedgerWriter, uri: str, number: int, manifest: str) -> None:
     content = json.dumps({"publication": number, "manifest": manifest}).encode()
     # Whoever continued after a crash wrote the same.
     with suppress(AlreadyExists):

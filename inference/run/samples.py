@@ -26,7 +26,7 @@ from nightjar.inference.messages import clip
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.microbatches import Scored, Scorer
+from nightjar.inference.scoring.microbatches import ScoredRows, ScoreRows
 from nightjar.inference.scoring.preflight import (
     SAMPLE_ROWS,
     WRITES,
@@ -249,7 +249,7 @@ def _place(worker: ShardWorker, piece: Piece, found: Sampled, counted: Metrics) 
     return _counted(piece.uri, pa.table(columns), scored, found, counted)
 
 
-def _counted(uri: str, written: pa.Table, scored: Scored, found: Sampled, counted: Metrics) -> Sampled:
+def _counted(uri: str, written: pa.Table, scored: ScoredRows, found: Sampled, counted: Metrics) -> Sampled:
     """written: carried columns and outputs, as a part would have them."""
     counted.update(written, None)
     first = scored.failures[0] if scored.failures else None
@@ -265,7 +265,7 @@ def _counted(uri: str, written: pa.Table, scored: Scored, found: Sampled, counte
 class _Witness:
     """A scorer that remembers the first outputs that were not as declared: cutting the batch may hide them."""
 
-    def __init__(self, scorer: Scorer) -> None:
+    def __init__(self, scorer: ScoreRows) -> None:
         self._scorer = scorer
         self.broken = ""
 

@@ -26,7 +26,7 @@ from nightjar.inference.output.space import check_space
 from nightjar.inference.records import known
 from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
-from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, mend_places
 from nightjar.inference.run.request import (
@@ -37,12 +37,12 @@ from nightjar.inference.run.request import (
 from nightjar.inference.run.results import Scored
 from nightjar.inference.run.resume import (
     claim,
+    finish_publication,
     limited,
     number_for,
     plan_in,
     progress_of,
     retire,
-    settle,
 )
 from nightjar.inference.run.samples import (
     check_labels,
@@ -68,7 +68,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     for snapshot in (request.scoring.code, request.scoring.model):
         keep(request.storage, request.output, snapshot)
     newest = revs.newest_revision(request.storage, request.run_uri)
-    settled = newest is not None and newest.sealed and settle(request, newest)
+    settled = newest is not None and newest.sealed and finish_publication(request, newest)
     now = publish.newest(request.storage, request.output) if newest is None else None
     # What these cannot do now is tried, and told of, again when this run is published.
     mend_places(request, now, settled=settled)
@@ -81,7 +81,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         retire(request, newest)
     uri = revs.revision_uri(request.run_uri, number)
     seen = newest if newest and number == newest.number else None
-    with tenure(request, uri, "score", keep=True, seen=seen) as writer, opened(request.engine) as engine:
+    with leased(request, uri, "score", keep=True, seen=seen) as writer, opened(request.engine) as engine:
         if writer.state.intent is not None:
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)

@@ -83,7 +83,7 @@ _CAUSES = {
 class RunLine:
     """One run of a job, for a list of them. revision: the newest one, whose rows and shards these are; 0 if none.
 
-    standing: how it stands. began, seconds: when the last invocation began that wrote, and how long it took until it
+    standing: how it stands. began, seconds: when the last flow run began that wrote, and how long it took until it
     ended; None while it runs, or if nobody knows. shown: the revision readers see, 0 for none of this run.
     publication: the number under which the newest revision was published, else 0. failed: attempts that failed.
     rows: of the input, as far as they are counted. metric: the first one of a revision that passed its gates.
@@ -206,7 +206,7 @@ def _manifest(storage: Storage, output: str, state: State) -> dict[str, Any] | N
 
 
 def _took(state: State, manifest: dict[str, Any] | None) -> tuple[str, float | None]:
-    """When the invocation began that ended the run, or that writes now, and how long it took."""
+    """When the flow run began that ended the run, or that writes now, and how long it took."""
     kept = state.ended.at if state.ended else ""
     end = "" if state.holder is not None else manifest["validated_at"] if manifest else kept
     # Whoever opened the ledger after that tidied up.

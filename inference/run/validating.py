@@ -28,7 +28,7 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.request import (
     RunRequest,
@@ -59,7 +59,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
     if scored.finished:
         return replace(_published_verdict(request, scored), seconds=time.time() - began)
     with (
-        tenure(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer,
+        leased(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer,
         opened(request.engine) as engine,
     ):
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)

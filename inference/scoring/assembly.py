@@ -19,7 +19,7 @@ from nightjar.inference.records import (
 )
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.cuts import Cuts
-from nightjar.inference.scoring.microbatches import Scored
+from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.storage.protocol import Storage
 
 
@@ -41,7 +41,7 @@ class Assembly:
     def name(self, kind: str) -> str:
         return sink.part_name(kind, self.shard.id, self.spec.epoch)
 
-    def add(self, piece: Piece, table: pa.Table, scored: Scored) -> None:
+    def add(self, piece: Piece, table: pa.Table, scored: ScoredRows) -> None:
         job = self.spec.job
         self.rows_in += table.num_rows
         kept = table if scored.kept is None else _only(table, scored.kept)

@@ -37,7 +37,7 @@ class WorkerSpec:
 
     run: its name, and its place if that must be said, as `nightjar replay` takes them.
     schema: the columns to read, in order, as most files have them. scoring, cache: as in `RunRequest`. epoch,
-    segment: the writer's tenure, and the newest ledger segment it knew. budget: rows the whole run
+    segment: the writer's lease, and the newest ledger segment it knew. budget: rows the whole run
     may lose; None where its rows are not known before they are read.
     own_process: nothing else runs in the process that loads it, as everywhere but in tests: the code's folder becomes
     its working directory, and what the user's code does there is noticed.

@@ -2,8 +2,8 @@
 
 Pure: no Ray, no storage, no framework. Rows go to the scorer in micro-batches. One that raises is cut in two,
 again and again, down to the rows that fail alone; one that runs out of memory is cut in two and its size
-remembered. Every row ends exactly once, in `Scored.outputs` or in `Scored.failures`. A predictor that only fails
-for rows together is not scored row by row for a night: `BatchesBroken`.
+remembered. Every row ends exactly once, in `ScoredRows.outputs` or in `ScoredRows.failures`. A predictor that only
+fails for rows together is not scored row by row for a night: `BatchesBroken`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.cuts import Cuts
 
 T = TypeVar("T")
-Scorer = Callable[[pa.Table], dict[str, pa.Array]]
+ScoreRows = Callable[[pa.Table], dict[str, pa.Array]]
 """n rows → exactly n values of each declared output, or it raises."""
 
 TRACEBACK_CHARS = 2048
@@ -50,7 +50,7 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredRows:
     """What became of a table.
 
     outputs: the declared outputs of the kept rows, in input order. kept: their int64 indices in the table,
@@ -103,7 +103,7 @@ def drained(steps: Generator[Any, None, T], between: Callable[[], object] = lamb
 
 def score_table(
     table: pa.Table,
-    scorer: Scorer,
+    scorer: ScoreRows,
     size: BatchSize,
     types: dict[str, pa.DataType],
     *,
@@ -112,8 +112,8 @@ def score_table(
     budget: int | None = None,
     origin: int = 0,
     cuts: Cuts | None = None,
-) -> Generator[Ahead, None, Scored]:
-    """Score a table, yielding `Ahead` before each call of the scorer and returning `Scored`.
+) -> Generator[Ahead, None, ScoredRows]:
+    """Score a table, yielding `Ahead` before each call of the scorer and returning `ScoredRows`.
 
     Micro-batches start at multiples of their size from the table's first row, so that results do not depend
     on how the table was read. Rows in `skip` are never given to the scorer and become the failures given,
@@ -132,21 +132,21 @@ def score_table(
             raise ValueError(f"skip names row {row} of a table of {table.num_rows} rows")
         tally.fail(row, replace(skip[row], row=row))
     for span in _micro_batches(table.num_rows, size, singly):
-        piece = _without(_Piece(table.slice(span.start, len(span)), span), skip)
+        piece = _without(_Slice(table.slice(span.start, len(span)), span), skip)
         if piece.rows:
             yield from _score_piece(piece, scorer, size, tally)
     return tally.scored(table.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _Slice:
     """Rows that go to the scorer together; `rows` are their indices in the whole table, ascending."""
 
     table: pa.Table
     rows: Sequence[int]
 
-    def part(self, low: int, high: int) -> _Piece:
-        return _Piece(self.table.slice(low, high - low), self.rows[low:high])
+    def part(self, low: int, high: int) -> _Slice:
+        return _Slice(self.table.slice(low, high - low), self.rows[low:high])
 
     def ahead(self) -> Ahead:
         return Ahead(self.rows[0], self.rows[-1] - self.rows[0] + 1)
@@ -173,12 +173,12 @@ class _Tally:
     chunks: list[list[pa.Array]] = field(default_factory=list)
     failures: dict[int, RowFailure] = field(default_factory=dict)
 
-    def cut(self, piece: _Piece, raised: _Raised) -> None:
+    def cut(self, piece: _Slice, raised: _Raised) -> None:
         """It raised, and its halves are tried next."""
         first, last = self.origin + piece.rows[0], self.origin + piece.rows[-1]
         self.cuts.cut(first, last, len(self.failures), f"{raised.error}: {raised.message}")
 
-    def done(self, piece: _Piece) -> None:
+    def done(self, piece: _Slice) -> None:
         """Its rows have outputs or have failed."""
         last, whole = self.origin + piece.rows[-1], len(piece.rows) > 1
         self.cuts.done(last, len(self.failures), whole=whole)
@@ -195,7 +195,7 @@ class _Tally:
                 self.origin + first,
             )
 
-    def scored(self, rows: int) -> Scored:
+    def scored(self, rows: int) -> ScoredRows:
         schema = pa.schema(list(self.types.items()))
         columns = [
             pa.chunked_array([chunk[index] for chunk in self.chunks], type=column.type)
@@ -206,7 +206,7 @@ class _Tally:
         kept = np.delete(np.arange(rows, dtype=np.int64), failed) if failed else None
         if outputs.num_rows + len(failed) != rows:
             raise AssertionError(f"{rows} rows in, {outputs.num_rows} scored and {len(failed)} failed")
-        return Scored(outputs, kept, tuple(self.failures[row] for row in failed))
+        return ScoredRows(outputs, kept, tuple(self.failures[row] for row in failed))
 
 
 def _micro_batches(rows: int, size: BatchSize, singly: range) -> Iterator[range]:
@@ -223,7 +223,7 @@ def _micro_batches(rows: int, size: BatchSize, singly: range) -> Iterator[range]
         first = stop
 
 
-def _without(piece: _Piece, skip: Mapping[int, RowFailure]) -> _Piece:
+def _without(piece: _Slice, skip: Mapping[int, RowFailure]) -> _Slice:
     """The piece less the rows to skip, as slices of it."""
     gaps = sorted(row for row in skip if row in piece.rows)
     if not gaps:
@@ -231,10 +231,10 @@ def _without(piece: _Piece, skip: Mapping[int, RowFailure]) -> _Piece:
     base = piece.rows[0]
     edges = [-1, *(row - base for row in gaps), len(piece.rows)]
     slices = [piece.table.slice(low + 1, high - low - 1) for low, high in itertools.pairwise(edges)]
-    return _Piece(pa.concat_tables(slices), [row for row in piece.rows if row not in skip])
+    return _Slice(pa.concat_tables(slices), [row for row in piece.rows if row not in skip])
 
 
-def _score_piece(piece: _Piece, scorer: Scorer, size: BatchSize, tally: _Tally) -> Generator[Ahead, None, None]:
+def _score_piece(piece: _Slice, scorer: ScoreRows, size: BatchSize, tally: _Tally) -> Generator[Ahead, None, None]:
     """Score one micro-batch, in halves where the whole of it raises."""
     before = size.rows, size.forced
     todo = [piece]  # a stack, its top the earliest rows, so that outputs come in input order
@@ -264,7 +264,7 @@ def _score_piece(piece: _Piece, scorer: Scorer, size: BatchSize, tally: _Tally) 
             tally.done(now)
 
 
-def _attempt(scorer: Scorer, table: pa.Table, types: dict[str, pa.DataType]) -> list[pa.Array] | _Raised:
+def _attempt(scorer: ScoreRows, table: pa.Table, types: dict[str, pa.DataType]) -> list[pa.Array] | _Raised:
     try:
         return _checked(scorer(table), table.num_rows, types)
     except Exception as error:

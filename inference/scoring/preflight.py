@@ -30,8 +30,8 @@ from nightjar.inference.scoring.cuts import Cuts
 from nightjar.inference.scoring.microbatches import (
     Ahead,
     BatchSize,
-    Scored,
-    Scorer,
+    ScoredRows,
+    ScoreRows,
     drained,
     score_table,
 )
@@ -141,7 +141,7 @@ def try_model(worker: ShardWorker, places: Sequence[Piece], last: bool = False) 
     yield f"none of the first {refused[0]}{more}"
 
 
-def score_sample(worker: ShardWorker, table: pa.Table, first: int, scorer: Scorer | None = None) -> Scored:
+def score_sample(worker: ShardWorker, table: pa.Table, first: int, scorer: ScoreRows | None = None) -> ScoredRows:
     """What becomes of the rows. A batch of which every row can be scored must not fail: `BatchesBroken`.
 
     scorer: in place of the worker's own.
@@ -150,8 +150,13 @@ def score_sample(worker: ShardWorker, table: pa.Table, first: int, scorer: Score
 
 
 def calls(
-    worker: ShardWorker, table: pa.Table, rows: int, first: int, scorer: Scorer | None = None, budget: int | None = None
-) -> Generator[Ahead, None, Scored]:
+    worker: ShardWorker,
+    table: pa.Table,
+    rows: int,
+    first: int,
+    scorer: ScoreRows | None = None,
+    budget: int | None = None,
+) -> Generator[Ahead, None, ScoredRows]:
     """`score_table` in batches of so many rows, of which none may break: `BatchesBroken`."""
     size, types = BatchSize(rows), worker.spec.job.model.output_types()
     cuts = Cuts(allowed=0, share=0.0)

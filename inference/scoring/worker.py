@@ -49,7 +49,7 @@ from nightjar.inference.scoring.assignment import (
     batch_rows,
     open_scorer,
 )
-from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, score_table
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Storage, join
@@ -206,7 +206,7 @@ class ShardWorker:
 
     def _score_piece(
         self, running: _Running, piece: Piece, table: pa.Table, assembly: Assembly, deadline: float
-    ) -> Generator[Crumb, None, Scored]:
+    ) -> Generator[Crumb, None, ScoredRows]:
         attempt = running.assignment.attempt
         steps = score_table(
             table.select(self._features),
@@ -223,7 +223,7 @@ class ShardWorker:
             try:
                 step = next(steps)
             except StopIteration as stop:
-                scored: Scored = stop.value
+                scored: ScoredRows = stop.value
                 return scored
             self._at = _At(running.started, piece.uri, piece.first_row + step.first, step.rows)
             yield from self._before_rows(attempt, self._at, deadline)

@@ -26,7 +26,7 @@ from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.predictors.batches import to_batch
-from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, score_table
 
 F32 = pa.float32()
 WEIGHTS, BIAS = np.array([1.0, 2.0]), 0.5
@@ -197,7 +197,7 @@ def test_a_null_reaches_the_model_as_nan_and_costs_its_row_at_most(files: Path, 
         while True:
             next(steps)
     except StopIteration as stop:
-        scored: Scored = stop.value
+        scored: ScoredRows = stop.value
     if flavour.takes_nan:
         assert not scored.failures
         assert np.isnan(scored.outputs["score"].to_numpy()).tolist() == [row == 1 for row in range(8)]

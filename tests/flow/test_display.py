@@ -14,7 +14,7 @@ from rich.progress import Progress as Bar
 from commands import DATE, Partial, Watched
 from nightjar.flows.pages.display import POLL_S, _Clock, _Watch
 from nightjar.flows.pages.wording import describe, duration
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Receipt, encode
@@ -104,7 +104,7 @@ def test_durations_are_for_people(seconds: float, said: str) -> None:
 
 def writing(request: RunRequest, number: int, step: str = "score") -> LedgerWriter:
     """A command that writes the run."""
-    return open_epoch(request.storage, f"{request.run_uri}/r{number}", this_writer(step))
+    return open_epoch(request.storage, f"{request.run_uri}/r{number}", this_holder(step))
 
 
 def planned(shards: int, done: int) -> dict[str, object]:

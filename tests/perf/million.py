@@ -19,7 +19,7 @@ from nightjar.inference.input.discovery import FILES, Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.ledger import lines
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import Ledger, open_epoch, replay
 from nightjar.inference.output.outcomes import outcomes, to_parquet
 from nightjar.inference.records import (
@@ -61,12 +61,12 @@ def main(folder: str, count: int) -> None:
         run_id="night",
         date="2026-11-19",
         storage=storage,
-        invocation="test",
+        flow_run="test",
     )
     uri = f"{request.run_uri}/r1"
     plan = make_plan(_lake(folder, count), job, "fingerprint")
     note("plan")
-    writer = open_epoch(storage, uri, this_writer("score"))
+    writer = open_epoch(storage, uri, this_holder("score"))
     storage.create(f"{uri}/plan-000001.parquet", plan.to_bytes())
     planned = lines.Planned(
         "plan-000001.parquet", "fingerprint", "2026-11-19", len(plan), plan.rows, 0, 0, 0, 0, 0, "", 0, ()

@@ -18,7 +18,7 @@ import pytest
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import AlreadyExists, Held
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -133,9 +133,9 @@ def test_one_that_comes_while_another_writes_is_told_who_that_is(shared: Lake) -
     """Staggered, with --fresh or without: it changes nothing, and names task and process."""
     request = shared.request(run_id="staggered")
     found = run.discover(request)
-    holder = open_epoch(request.storage, revs.revision_uri(request.run_uri, 1), this_writer("score", "h"), lease_s=1)
+    holder = open_epoch(request.storage, revs.revision_uri(request.run_uri, 1), this_holder("score", "h"), lease_s=1)
     try:
-        for late in (replace(request, invocation="late"), replace(request, invocation="late", fresh=True)):
+        for late in (replace(request, flow_run="late"), replace(request, flow_run="late", fresh=True)):
             with pytest.raises(Held, match=r"being written by score of flow run h, process \d+ on \S+, since"):
                 run.score(late, found)
     finally:
@@ -159,7 +159,7 @@ def test_a_fresh_run_leaves_no_way_back_to_the_writer_it_replaced(shared: Lake, 
 
 def test_a_fresh_run_that_is_repeated_by_its_own_flow_is_continued(shared: Lake) -> None:
     """Prefect repeats a task of the same flow run: that continues the fresh revision, and begins no other."""
-    request = shared.request(run_id="repeated", fresh=True, invocation="flow")
+    request = shared.request(run_id="repeated", fresh=True, flow_run="flow")
     found = run.discover(request)
     first = run.score(request, found)
     again = run.score(request, found)

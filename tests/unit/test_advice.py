@@ -12,7 +12,7 @@ import pytest
 from nightjar.flows.pages.advice import aftermath, repeating, typed
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import StorageError
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.run import steps as run
@@ -93,16 +93,16 @@ def test_a_fresh_run_that_did_not_begin_is_asked_for_as_fresh_again(published: R
     verdict = run.validate(here, scored, run.discover(here))
     run.publish_run(here, scored, verdict)  # whose answer may be lost
     assert not aftermath(fresh).fresh
-    assert aftermath(replace(fresh, invocation="another")).fresh
+    assert aftermath(replace(fresh, flow_run="another")).fresh
 
 
 def test_a_fresh_run_that_did_not_begin_does_not_continue_what_it_was_to_replace(lake: Lake) -> None:
     """Neither the unfinished results of before, nor, where it has no plan yet, the published ones."""
     before = lake.ready().request(date=NIGHT, engine=LOCAL)
     run.score(before, run.discover(before))
-    fresh = replace(before, fresh=True, invocation="fresh")
+    fresh = replace(before, fresh=True, flow_run="fresh")
     assert aftermath(fresh).fresh
-    open_epoch(fresh.storage, f"{fresh.run_uri}/r2", this_writer("score", "fresh")).stop(release=True)
+    open_epoch(fresh.storage, f"{fresh.run_uri}/r2", this_holder("score", "fresh")).stop(release=True)
     assert aftermath(fresh).fresh
     run.score(fresh, run.discover(fresh))
     assert not aftermath(fresh).fresh

@@ -21,7 +21,7 @@ from nightjar.inference.scoring.cuts import (
     ALLOWED,
     Cuts,
 )
-from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, score_table
 from nightjar.inference.scoring.preflight import Loaded, samples, try_model
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
@@ -44,14 +44,14 @@ class Counting:
         return {"score": pa.array(np.asarray(table["x"]) * 2)}
 
 
-def score(scorer: Counting, rows: int, batch: int, cuts: Cuts) -> Scored:
+def score(scorer: Counting, rows: int, batch: int, cuts: Cuts) -> ScoredRows:
     table = pa.table({"x": pa.array(range(rows), pa.int64())})
     steps = score_table(table, scorer, BatchSize(batch), {"score": pa.int64()}, origin=1000, cuts=cuts)
     while True:
         try:
             next(steps)
         except StopIteration as stop:
-            scored: Scored = stop.value
+            scored: ScoredRows = stop.value
             return scored
 
 

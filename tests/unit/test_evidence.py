@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nightjar.inference.errors import GateFailed, JobError
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
@@ -29,7 +29,7 @@ def night(output: Path, run_id: str, rows: int, date: str = "") -> Path:
     manifest = output / uri / "manifest-000001.json"
     manifest.parent.mkdir(parents=True)
     manifest.write_bytes(raw)
-    writer = open_epoch(LakeStorage(), join(str(output), uri), this_writer("publish"))
+    writer = open_epoch(LakeStorage(), join(str(output), uri), this_holder("publish"))
     entry = Published(1, f"{uri}/{manifest.name}", checksum(raw), date or run_id)
     publish.publish(writer, str(output), run_id, entry)
     writer.stop(release=True)

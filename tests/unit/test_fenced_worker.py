@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nightjar.inference.job.model import budget_rows
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import Event, Failed, Receipt
@@ -22,10 +22,10 @@ def score_first_shard(lake: Lake, replace_before: str) -> list[Event]:
     found = run.discover(request)
     made = run.plan(request, found).plan
     revision = str(lake.revision())
-    first = open_epoch(LakeStorage(), revision, this_writer("score", "one"))
+    first = open_epoch(LakeStorage(), revision, this_holder("score", "one"))
 
     def succeed(_: str) -> None:
-        open_epoch(LakeStorage(), revision, this_writer("score", "one")).stop(release=True)
+        open_epoch(LakeStorage(), revision, this_holder("score", "one")).stop(release=True)
 
     storage = FaultyStorage(
         LakeStorage(), [pause(replace_before, "*/data/*", before=succeed)] if replace_before else []

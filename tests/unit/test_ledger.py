@@ -24,7 +24,7 @@ from nightjar.inference.errors import (
     Held,
     Transient,
 )
-from nightjar.inference.ledger.holders import Writer, is_dead, this_writer
+from nightjar.inference.ledger.holders import Holder, is_dead, this_holder
 from nightjar.inference.ledger.ledger import (
     Ledger,
     LedgerWriter,
@@ -49,7 +49,7 @@ def revision(tmp_path: Path) -> str:
 
 def opened(revision: str, task: str = "score", storage: Storage | None = None, lease_s: float = LONG_S) -> LedgerWriter:
     """A writer whose keep-alive does not stir while a test lasts."""
-    return open_epoch(storage or LakeStorage(), revision, this_writer(task), lease_s=lease_s)
+    return open_epoch(storage or LakeStorage(), revision, this_holder(task), lease_s=lease_s)
 
 
 def lapse() -> dict[str, Callable[..., float | None]]:
@@ -59,7 +59,7 @@ def lapse() -> dict[str, Callable[..., float | None]]:
 
 def seized(revision: str, storage: Storage | None = None) -> LedgerWriter:
     """A writer that has seen the holder silent for a whole lease."""
-    return open_epoch(storage or LakeStorage(), revision, this_writer("other"), lease_s=LONG_S, **lapse())  # type: ignore[arg-type]
+    return open_epoch(storage or LakeStorage(), revision, this_holder("other"), lease_s=LONG_S, **lapse())  # type: ignore[arg-type]
 
 
 def receipt(shard: str, worker: str = "w") -> Record:
@@ -94,11 +94,11 @@ def never(_: float) -> None:
 
 
 def test_a_closed_ledger_is_open_to_the_next_writer(revision: str) -> None:
-    """Each tenure has an epoch of its own, and knows what those before it did."""
+    """Each leased has an epoch of its own, and knows what those before it did."""
     first = opened(revision)
     first.append([receipt("a"), encode(Failed("b", 1, "OSError", "no"))])
     first.stop(release=True)
-    second = open_epoch(LakeStorage(), revision, this_writer("validate"), sleep=never)
+    second = open_epoch(LakeStorage(), revision, this_holder("validate"), sleep=never)
     second.append([receipt("b")])
     assert (first.epoch, second.epoch) == (1, 2)
     assert second.state.committed == {"a", "b"}
@@ -138,7 +138,7 @@ def test_a_writer_learns_from_its_keep_alive_that_it_was_replaced(revision: str)
     """Also while it has nothing to append."""
     first = opened(revision, lease_s=0.4)
     second = open_epoch(
-        LakeStorage(), revision, replace(this_writer("score", "flow"), nonce="x"), lease_s=LONG_S, **lapse()
+        LakeStorage(), revision, replace(this_holder("score", "flow"), nonce="x"), lease_s=LONG_S, **lapse()
     )  # type: ignore[arg-type]
     wait_until(lambda: first._stopped is not None, 10, "the keep-alive finds the other's segment")
     with pytest.raises(Fenced):
@@ -150,7 +150,7 @@ def test_a_writer_learns_from_its_keep_alive_that_it_was_replaced(revision: str)
 def test_a_dead_writer_is_succeeded_at_once(revision: str) -> None:
     """Same host and no such process, or another that has its number now, or a corpse nobody buried."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    me = this_writer("score")
+    me = this_holder("score")
     started = psutil.Process(child.pid).create_time()
     living = replace(me, pid=child.pid, process_started=started)
     assert not is_dead(me)
@@ -172,12 +172,12 @@ def test_a_dead_writer_is_succeeded_at_once(revision: str) -> None:
 
 def test_the_tasks_of_one_flow_run_succeed_each_other_at_once(revision: str) -> None:
     """Score keeps the run for validate; only others have to wait."""
-    open_epoch(LakeStorage(), revision, this_writer("score", "flow-1"), lease_s=LONG_S).stop(release=False)
-    following = open_epoch(LakeStorage(), revision, this_writer("validate", "flow-1"), lease_s=LONG_S, sleep=never)
+    open_epoch(LakeStorage(), revision, this_holder("score", "flow-1"), lease_s=LONG_S).stop(release=False)
+    following = open_epoch(LakeStorage(), revision, this_holder("validate", "flow-1"), lease_s=LONG_S, sleep=never)
     assert following.epoch == 2
     following.stop(release=False)
     with pytest.raises(AssertionError, match="nobody has to wait"):
-        open_epoch(LakeStorage(), revision, this_writer("score", "flow-2"), sleep=never)
+        open_epoch(LakeStorage(), revision, this_holder("score", "flow-2"), sleep=never)
 
 
 def test_of_many_that_open_at_once_one_succeeds(revision: str) -> None:
@@ -336,5 +336,5 @@ def test_whatever_two_writers_do_nothing_is_lost_or_doubled(
 
 def test_a_writer_is_named_without_its_machine_s_inner_names() -> None:
     """People read host names, not boot ids."""
-    writer = Writer("score", "f", "night-7/0af3/pid:[1]", 42, 0.0, "n", "2026-11-19T02:00:00+00:00")
+    writer = Holder("score", "f", "night-7/0af3/pid:[1]", 42, 0.0, "n", "2026-11-19T02:00:00+00:00")
     assert str(writer) == "score of flow run f, process 42 on night-7, since 2026-11-19T02:00:00+00:00"

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import drivers
 from drivers import LEASE_S, RUN, SCRATCH, Driver, Fate, Kind, Night, Play, planned, set_wall_clock
 from nightjar.inference.errors import Fenced, Held
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import (
     Ledger,
     Segment,
@@ -69,11 +69,11 @@ def check_epochs(segments: list[Segment]) -> None:
     assert [segment.number for segment in segments] == list(range(1, len(segments) + 1))
     tenures = [(epoch, list(found)) for epoch, found in itertools.groupby(segments, lambda segment: segment.epoch)]
     assert [epoch for epoch, _ in tenures] == list(range(1, len(tenures) + 1))
-    for _, tenure in tenures:
-        assert len({segment.nonce for segment in tenure}) == 1
-        opened = [record for segment in tenure for record in segment.records if record["t"] == "opened"]
-        assert opened == list(tenure[0].records)
-        assert [record["writer"]["nonce"] for record in opened] == [tenure[0].nonce]
+    for _, leased in tenures:
+        assert len({segment.nonce for segment in leased}) == 1
+        opened = [record for segment in leased for record in segment.records if record["t"] == "opened"]
+        assert opened == list(leased[0].records)
+        assert [record["writer"]["nonce"] for record in opened] == [leased[0].nonce]
 
 
 def check_driver(driver: Driver, segments: list[Segment]) -> None:
@@ -180,7 +180,7 @@ def test_whatever_an_error_says_the_ledger_can_be_replayed(text: str) -> None:
     """Messages hold what was in the data, and names what was on the disk: any character there is, paired or not."""
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         failed = Failed("a", 1, "ValueError", text, uri=f"/in/{text}")
-        writer = open_epoch(LakeStorage(), folder, this_writer("score"), lease_s=LEASE_S)
+        writer = open_epoch(LakeStorage(), folder, this_holder("score"), lease_s=LEASE_S)
         try:
             writer.append([encode(failed)])
         finally:
@@ -205,7 +205,7 @@ HOLD = "import sys, drivers; drivers.hold(*sys.argv[1:])"
 def opens(revision: str, sleep: Callable[[float], None], clock: Callable[[], float] = time.monotonic) -> bool:
     """Whether the run can be had, from a process of its own as far as the ledger knows."""
     try:
-        writer = open_epoch(LakeStorage(), revision, this_writer("other"), lease_s=30, sleep=sleep, clock=clock)
+        writer = open_epoch(LakeStorage(), revision, this_holder("other"), lease_s=30, sleep=sleep, clock=clock)
     except Held:
         return False
     writer.stop(release=False)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from nightjar.inference.errors import StorageError
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import (
     Ledger,
     LedgerWriter,
@@ -91,7 +91,7 @@ def receipts(output: Path) -> list[Receipt]:
 def continued(output: Path) -> LedgerWriter:
     """Whoever wrote has been silent for a whole lease."""
     clock = itertools.count(step=60).__next__
-    return open_epoch(LakeStorage(), revision_of(output), this_writer("score"), clock=clock, sleep=lambda _: None)
+    return open_epoch(LakeStorage(), revision_of(output), this_holder("score"), clock=clock, sleep=lambda _: None)
 
 
 def finish(output: Path) -> None:

@@ -20,7 +20,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.snapshots import keep
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import State, open_epoch
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import steps as run
@@ -81,7 +81,7 @@ def planned(lake: Lake, **job: Any) -> Lake:
     made_plan = run.plan(request, found).plan
     for snapshot in (request.scoring.code, request.scoring.model):
         keep(LakeStorage(), request.output, snapshot)
-    writer = open_epoch(LakeStorage(), str(lake.revision()), this_writer("score"))
+    writer = open_epoch(LakeStorage(), str(lake.revision()), this_holder("score"))
     assert (
         plan_in(request, writer, str(lake.revision()), found, identity_of(request, found.schema), None).ids()
         == made_plan.ids()

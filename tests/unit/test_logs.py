@@ -19,7 +19,7 @@ from nightjar.flows.cli import tables
 from nightjar.flows.cli.logs import logs as logs_command
 from nightjar.flows.pages.artifacts import _printed
 from nightjar.inference.errors import JobError, Transient
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.capture import Capture, keep_rest
@@ -345,7 +345,7 @@ def failed(lake: Lake) -> tuple[Lake, str]:
     request, plan = lake.ready().request(), lake.planned()
     shard, other = plan.ids()[:2]
     uri = str(lake.revision())
-    writer = open_epoch(request.storage, uri, this_writer("score"))
+    writer = open_epoch(request.storage, uri, this_holder("score"))
     request.storage.create(f"{uri}/plan-1.parquet", plan.to_bytes())
     totals = {"shards": 8, "rows": 8000, "done_shards": 0, "rows_out": 0, "rows_quarantined": 0}
     writer.append([{"t": "planned", "file": "plan-1.parquet", "fingerprint": "f", "date": DATE, **totals}])
@@ -427,7 +427,7 @@ def test_following_ends_with_the_run(lake: Lake) -> None:
     """What comes while it is followed is shown, up to what was printed last."""
     request = lake.ready().request()
     uri = str(lake.revision())
-    writer = open_epoch(request.storage, uri, this_writer("score"))
+    writer = open_epoch(request.storage, uri, this_holder("score"))
     write(request.storage, uri, 1, "host:1", [Line(1.0, "out", "first")])
     lines = follow(request.storage, uri)
     assert next(lines).text == "first"

@@ -390,7 +390,7 @@ def test_a_request_is_made_once_for_a_command(counted: Steps, opened: Callable[[
     counted.storage.asked.clear()
     with nightly.handing(made):
         asked = nightly._request({"job": str(counted.lake.job_path), "date": "2026-11-19"})
-    assert asked == replace(made, invocation=asked.invocation)
+    assert asked == replace(made, flow_run=asked.flow_run)
     assert [opened(file) for file in files] == before
     assert not counted.storage.asked
 

@@ -22,7 +22,7 @@ from nightjar.flows.cli.listening import Listener, listeners, told
 from nightjar.flows.cluster import connection, local
 from nightjar.flows.cluster.token import keep_token_private, readers_of_token
 from nightjar.inference.errors import ClusterError, ClusterLost, GateFailed, JobError, ShardsFailed, Terminated
-from nightjar.inference.ledger.holders import Writer, this_writer
+from nightjar.inference.ledger.holders import Holder, this_holder
 
 TIMED_OUT = "The current node timed out during startup. This could happen because the GCS has become overloaded."
 
@@ -55,14 +55,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def gone() -> Writer:
+def gone() -> Holder:
     """A process that lives no more."""
     ended = subprocess.Popen(["true"])
     ended.wait()
-    return replace(this_writer("ray"), pid=ended.pid)
+    return replace(this_holder("ray"), pid=ended.pid)
 
 
-def folder_of(temporary: Path, name: str, owner: Writer | None) -> Path:
+def folder_of(temporary: Path, name: str, owner: Holder | None) -> Path:
     """What a run's own Ray leaves when it is killed."""
     folder = temporary / f"njray-{name}"
     logs = folder / "r" / "session_2026-11-19_02-00-00_000000_1" / "logs"
@@ -86,7 +86,7 @@ def test_of_killed_runs_the_last_logs_stay_and_all_else_goes(temporary: Path) ->
 
 def test_what_is_not_provably_of_a_dead_run_is_left_alone(temporary: Path) -> None:
     """One that lives, one on another machine, one that says nothing, Ray's own, and a link to somewhere else."""
-    alive = folder_of(temporary, "alive", this_writer("ray"))
+    alive = folder_of(temporary, "alive", this_holder("ray"))
     elsewhere = folder_of(temporary, "elsewhere", replace(gone(), host="another/machine"))
     silent = folder_of(temporary, "silent", None)
     rays = temporary / "ray" / "session_2026-11-19_02-00-00_000000_1"
@@ -100,8 +100,8 @@ def test_what_is_not_provably_of_a_dead_run_is_left_alone(temporary: Path) -> No
 
 def test_what_a_power_cut_left_goes_after_a_week(temporary: Path) -> None:
     """Where temporary files outlive it. Told by the boot, or no owner can be read. What was to be kept stays."""
-    name, _, container = this_writer("ray").host.split("/", 2)
-    before = replace(this_writer("ray"), host=f"{name}/00000000/{container}")
+    name, _, container = this_holder("ray").host.split("/", 2)
+    before = replace(this_holder("ray"), host=f"{name}/00000000/{container}")
     old, week = "2026-01-01T00:00:00+00:00", time.time() - 8 * 86400
     cut = folder_of(temporary, "cut", replace(before, at=old))
     lost, kept = folder_of(temporary, "lost", None), folder_of(temporary, "kept", None)
@@ -126,7 +126,7 @@ def test_what_a_power_cut_left_goes_after_a_week(temporary: Path) -> None:
 
 def test_processes_of_a_killed_run_are_ended_and_no_others(temporary: Path) -> None:
     """They are told by their environment, wherever they hang in the tree of processes."""
-    ours, others = folder_of(temporary, "killed", gone()), folder_of(temporary, "alive", this_writer("ray"))
+    ours, others = folder_of(temporary, "killed", gone()), folder_of(temporary, "alive", this_holder("ray"))
     left, stays = (
         subprocess.Popen(["sleep", "600"], env={**os.environ, "NIGHTJAR_RAY_FOLDER": str(folder)})
         for folder in (ours, others)

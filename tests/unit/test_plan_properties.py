@@ -20,7 +20,7 @@ from test_plan import check_cover, job, lake, line, unreadable
 from drivers import SCRATCH
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import (
     Ledger,
     Record,
@@ -121,7 +121,7 @@ class Run:
         """Plan as a score step does, under an epoch of its own."""
         discovery, asked = lake(list(self.files.values())), job(shard_rows, actors)
         request = RunRequest(asked, "/lake/job.yaml", "2026-11-19", "2026-11-19", LakeStorage(), "")
-        writer = open_epoch(LakeStorage(), self.revision, this_writer("score"), lease_s=3600)
+        writer = open_epoch(LakeStorage(), self.revision, this_holder("score"), lease_s=3600)
         self.plan = plan_in(request, writer, self.revision, discovery, IDENTITY, None)
         writer.stop(release=True)
         self.found.append(dict(self.files))
@@ -149,7 +149,7 @@ class Run:
         return [shard for shard in self.plan.shards() if shard.id not in self.committed]
 
     def _append(self, record: Record) -> None:
-        writer = open_epoch(LakeStorage(), self.revision, this_writer("score"), lease_s=3600)
+        writer = open_epoch(LakeStorage(), self.revision, this_holder("score"), lease_s=3600)
         writer.append([record])
         writer.stop(release=True)
 

@@ -18,7 +18,7 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -49,7 +49,7 @@ def writer_of(output: str, run: str, storage: Storage | None = None, revision: i
     uri = join(output, "runs", run, f"r{revision}")
     clock = itertools.count(step=2 * LONG_S).__next__
     return open_epoch(
-        storage or LakeStorage(), uri, this_writer("publish"), lease_s=LONG_S, clock=clock, sleep=lambda _: None
+        storage or LakeStorage(), uri, this_holder("publish"), lease_s=LONG_S, clock=clock, sleep=lambda _: None
     )
 
 

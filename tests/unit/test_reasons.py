@@ -1,6 +1,6 @@
 """A reason stays found: with the terminal closed, `runs` and `status` alone lead to the cause and to the command.
 
-What ends a run is made to happen where it happens, inside a step's tenure of the real ledger, or beside it.
+What ends a run is made to happen where it happens, inside a step's leased of the real ledger, or beside it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.ledger.endings import stopped_by
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
 from nightjar.inference.run import reasons
-from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import stands
 from nightjar.inference.storage.faults import FaultyStorage, fail, pause
@@ -57,7 +57,7 @@ GATES = (GateResult("complete", True, "", "", "All done."), GateResult("score.nu
 def fails(lake: Lake, step: str, error: BaseException, **options: object) -> RunRequest:
     """A step of a run of tonight is ended by this, as its code would end it."""
     request = lake.request(**options)
-    with pytest.raises(type(error)), tenure(request, f"{request.run_uri}/r1", step, keep=True):
+    with pytest.raises(type(error)), leased(request, f"{request.run_uri}/r1", step, keep=True):
         raise error
     return request
 
@@ -65,7 +65,7 @@ def fails(lake: Lake, step: str, error: BaseException, **options: object) -> Run
 def begun(lake: Lake) -> RunRequest:
     """A step of a run of tonight works, and nothing ends it."""
     request = lake.request()
-    open_epoch(request.storage, f"{request.run_uri}/r1", this_writer("score", request.invocation)).stop(release=False)
+    open_epoch(request.storage, f"{request.run_uri}/r1", this_holder("score", request.flow_run)).stop(release=False)
     return request
 
 
@@ -74,8 +74,8 @@ def killed(lake: Lake) -> None:
     code = (
         "import os, signal; from nightjar.inference.ledger.ledger import open_epoch; "
         "from nightjar.inference.storage.lake import LakeStorage; "
-        "from nightjar.inference.ledger.holders import this_writer; "
-        f"open_epoch(LakeStorage(), {str(lake.revision())!r}, this_writer('score')); "
+        "from nightjar.inference.ledger.holders import this_holder; "
+        f"open_epoch(LakeStorage(), {str(lake.revision())!r}, this_holder('score')); "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
@@ -163,7 +163,7 @@ CASES = {
     ),
     "killed": Case(killed, "killed", "its process ended without a word: it was killed, or the machine was lost"),
     "an older release": Case(
-        lambda lake: open_epoch(LakeStorage(), str(lake.revision()), this_writer("score")).stop(release=True),
+        lambda lake: open_epoch(LakeStorage(), str(lake.revision()), this_holder("score")).stop(release=True),
         "unfinished",
         "the release that wrote it did not keep why",
     ),
@@ -182,7 +182,7 @@ CASES = {
 def validated(lake: Lake, **options: object) -> RunRequest:
     """A run that passes its gates and is not to be published."""
     request = lake.request(**options)
-    with tenure(request, f"{request.run_uri}/r1", "validate", keep=request.publish):
+    with leased(request, f"{request.run_uri}/r1", "validate", keep=request.publish):
         pass
     return request
 
@@ -274,14 +274,14 @@ def test_who_was_replaced_says_nothing_about_the_run(job: Lake) -> None:
     mine = fails(job, "score", ShardsFailed("the other's end"))
     fails(job, "validate", Fenced("this writer was replaced"))
     fails(job, "validate", Held("this run was taken over"))
-    reasons.keep(replace(mine, invocation="third"), Held("is being written by"), "score")
+    reasons.keep(replace(mine, flow_run="third"), Held("is being written by"), "score")
     assert stood(mine) == ("failed at score", "the other's end")
 
 
 def test_a_living_step_is_overtaken_to_say_that_the_run_was_stopped(job: Lake) -> None:
     """It may append at that very moment; whoever stops the run tries again, and the step can write no more."""
     request = job.request()
-    step = open_epoch(LakeStorage(), f"{request.run_uri}/r1", this_writer("score", request.invocation))
+    step = open_epoch(LakeStorage(), f"{request.run_uri}/r1", this_holder("score", request.flow_run))
     appends = iter([[planned_line()], []])
 
     def overtake(_: str) -> None:

@@ -27,7 +27,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Noticed, Receipt, encode
 from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
-from nightjar.inference.run.lease import tenure
+from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listeners
 from nightjar.inference.run.report import follow, remarks_of
 from nightjar.inference.run.request import identity_of
@@ -107,7 +107,7 @@ def command(lake: Lake, *, fresh: bool = False) -> Iterator[Command]:
     found = discover(request)
     newest = revs.newest_revision(request.storage, request.run_uri)
     uri = revs.revision_uri(request.run_uri, number_for(newest, request, None))
-    with tenure(request, uri, "score", keep=False) as writer:
+    with leased(request, uri, "score", keep=False) as writer:
         plan = plan_in(request, writer, uri, found, identity_of(request, found.schema), newest)
         yield Command(lake, uri, writer, plan)
 
@@ -356,7 +356,7 @@ def test_a_command_killed_before_it_had_a_plan_hides_no_reason(lake: Lake) -> No
         now.score()
         now.publish()
     request = lake.request()
-    with tenure(request, f"{request.run_uri}/r2", "score", keep=False):
+    with leased(request, f"{request.run_uri}/r2", "score", keep=False):
         pass
     lake.write_model(TRIPLE)
     with command(lake) as now:

@@ -15,7 +15,7 @@ import pytest
 from nightjar.flows.cli.main import app
 from nightjar.inference.errors import Denied, StorageError
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger.holders import Writer, this_writer
+from nightjar.inference.ledger.holders import Holder, this_holder
 from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Failed, Receipt, encode
@@ -44,13 +44,13 @@ class Scorer:
 
 
 @contextmanager
-def writing(lake: Lake, writer: Writer | None = None) -> Iterator[LedgerWriter]:
+def writing(lake: Lake, writer: Holder | None = None) -> Iterator[LedgerWriter]:
     """The ledger of the first revision, open."""
-    tenure = open_epoch(LakeStorage(), str(lake.revision()), writer or this_writer("score"), lease_s=LEASE_S)
+    leased = open_epoch(LakeStorage(), str(lake.revision()), writer or this_holder("score"), lease_s=LEASE_S)
     try:
-        yield tenure
+        yield leased
     finally:
-        tenure.stop(release=True)
+        leased.stop(release=True)
 
 
 def plan_in(writer: LedgerWriter, lake: Lake) -> Plan:
@@ -80,7 +80,7 @@ def scored(lake: Lake) -> list[Receipt]:
 
 def test_a_silent_writer_elsewhere_is_told_from_one_that_works(lake: Lake) -> None:
     """Nobody can ask another machine whether a process lives: a new segment within a lease says so, or nothing does."""
-    elsewhere = replace(this_writer("score"), host="night-7/0")
+    elsewhere = replace(this_holder("score"), host="night-7/0")
     lake.ready()
     with writing(lake, elsewhere):
         assert standing(LakeStorage(), newest(lake), 0, LEASE_S) == "running"
@@ -98,7 +98,7 @@ def test_a_process_of_this_machine_is_known_at_once(lake: Lake) -> None:
         assert standing(LakeStorage(), newest(lake), 0, lease_s=3600) == "running"
     sorted((lake.revision() / "ledger").iterdir())[-1].unlink()
     first = sorted((lake.revision() / "ledger").iterdir())[0]
-    me = this_writer("score")
+    me = this_holder("score")
     first.write_text(first.read_text().replace(str(me.process_started), str(me.process_started - 3600)))
     assert standing(LakeStorage(), newest(lake), 0, lease_s=3600) == "killed"
 

@@ -80,7 +80,7 @@ def test_a_run_can_be_asked_for_again_before_anything_is_recorded_of_it(
         limit=int(given["--limit"]) if "--limit" in given else None,
         publish="--no-publish" not in options,
     )
-    assert replace(again, invocation=first.invocation) == first
+    assert replace(again, flow_run=first.flow_run) == first
 
 
 @pytest.mark.parametrize("name", ["2026-W47", "20261117", "2026-W47-2", "10101010"])

@@ -26,7 +26,7 @@ from nightjar.inference.scoring.microbatches import (
     TRACEBACK_CHARS,
     Ahead,
     BatchSize,
-    Scored,
+    ScoredRows,
     auto_batch_rows,
     score_table,
 )
@@ -62,7 +62,7 @@ def bad(members: Iterable[int], error: Callable[[str], BaseException] = ValueErr
     return lambda seen: error(f"bad {sorted(wanted & set(seen))}") if wanted & set(seen) else None
 
 
-def run(table: pa.Table, scorer: Any, size: BatchSize | int, **options: Any) -> tuple[Scored, list[Ahead]]:
+def run(table: pa.Table, scorer: Any, size: BatchSize | int, **options: Any) -> tuple[ScoredRows, list[Ahead]]:
     size = BatchSize(size) if isinstance(size, int) else size
     work = score_table(table, scorer, size, options.pop("types", TYPES), **options)
     aheads = []
@@ -73,11 +73,11 @@ def run(table: pa.Table, scorer: Any, size: BatchSize | int, **options: Any) -> 
             return done.value, aheads
 
 
-def kept(scored: Scored, count: int) -> list[int]:
+def kept(scored: ScoredRows, count: int) -> list[int]:
     return list(range(count)) if scored.kept is None else scored.kept.tolist()
 
 
-def covers(scored: Scored, count: int) -> bool:
+def covers(scored: ScoredRows, count: int) -> bool:
     """Every row exactly once, in order, with its own output."""
     good = kept(scored, count)
     return scored.outputs["score"].to_pylist() == [2 * row for row in good] and sorted(

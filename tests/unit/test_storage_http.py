@@ -42,7 +42,7 @@ from nightjar.inference.identity.snapshots import take_model
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
@@ -353,7 +353,7 @@ class TestUsers:
     ) -> None:
         """Ledger, publication and rollback: three nights, one step back, four snapshots."""
         for night in ("2026-11-17", "2026-11-18", "2026-11-19"):
-            writer = open_epoch(lossy, join(folder, "runs", night, "r1"), this_writer("publish"))
+            writer = open_epoch(lossy, join(folder, "runs", night, "r1"), this_holder("publish"))
             entry = publish.Published(1, "manifest.json", "sum", night)
             publish.publish(writer, folder, night, entry)
             writer.stop(release=True)

@@ -9,7 +9,7 @@ import pytest
 
 from nightjar.flows.cluster import tasks
 from nightjar.inference.errors import Held
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.run.lease import Succession
 from nightjar.inference.storage.lake import LakeStorage
@@ -26,7 +26,7 @@ class Never:
 
 def opens(run: Path, flow_run: str, task: str = "score", revision: int = 1) -> None:
     """One step of a flow run: it opens an epoch, and leaves."""
-    writer = open_epoch(LakeStorage(), str(run / f"r{revision}"), this_writer(task, flow_run))
+    writer = open_epoch(LakeStorage(), str(run / f"r{revision}"), this_holder(task, flow_run))
     writer.stop(release=True)
 
 

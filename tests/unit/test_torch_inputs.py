@@ -19,7 +19,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.arrays import to_numpy
 from nightjar.inference.predictors.exported import load_program
-from nightjar.inference.scoring.microbatches import BatchSize, Scored, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, score_table
 
 
 @pytest.fixture(autouse=True)
@@ -152,14 +152,14 @@ class Add(torch.nn.Module):
         return x.sum(1) + y.reshape(-1)
 
 
-def score(table: pa.Table, path: str, output: str = "int64") -> Scored:
+def score(table: pa.Table, path: str, output: str = "int64") -> ScoredRows:
     loaded = job(output=output)
     steps = score_table(table, load_scorer(loaded, path), BatchSize(64), loaded.model.output_types())
     while True:
         try:
             next(steps)
         except StopIteration as stop:
-            result: Scored = stop.value
+            result: ScoredRows = stop.value
             return result
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from nightjar.flows.cli.main import app
 from nightjar.inference.errors import AlreadyExists, JobError
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
@@ -34,7 +34,7 @@ def finished(output: str, run: str, revision: int = 1) -> Published:
     storage.write(join(output, manifest), raw)
     entry = Published(revision, manifest, checksum(raw), run)
     uri = join(output, "runs", run, f"r{revision}")
-    writer = open_epoch(storage, uri, this_writer("publish"))
+    writer = open_epoch(storage, uri, this_holder("publish"))
     number = publish.publish(writer, output, run, entry)
     writer.stop(release=True)
     storage.create(join(uri, "_SUCCESS"), json.dumps({"publication": number, "manifest": manifest}).encode())
@@ -80,7 +80,7 @@ def test_what_is_shown_again_is_the_newest_revision_that_was_published(output: s
     """After a rollback readers may see an earlier one; a later one that was never published is nobody's to show."""
     finished(output, "2026-11-18", 2)
     visibility.rollback(LakeStorage(), output, 3)
-    open_epoch(LakeStorage(), join(output, "runs", "2026-11-18", "r3"), this_writer("score")).stop(release=True)
+    open_epoch(LakeStorage(), join(output, "runs", "2026-11-18", "r3"), this_holder("score")).stop(release=True)
     assert seen(output)["2026-11-18"] == 1
     assert visibility.republish(LakeStorage(), output, "2026-11-18").runs["2026-11-18"].revision == 2
     with pytest.raises(JobError, match="no revision of the run '2026-11-16' was published"):

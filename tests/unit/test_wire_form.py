@@ -10,7 +10,7 @@ import pytest
 from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.errors import AuditFailed
 from nightjar.inference.input.plan import SHARDS
-from nightjar.inference.ledger.holders import Writer
+from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import (
     Closed,
     Doing,
@@ -82,7 +82,7 @@ def test_what_has_no_arrow_type_is_refused() -> None:
 
 # ---- the ledger ---------------------------------------------------------------------------------------------
 
-WRITER = Writer("score", "f1", "night-7", 12, 1.5, "n1", "2026-11-20T11:35:58+00:00", 0.5)
+WRITER = Holder("score", "f1", "night-7", 12, 1.5, "n1", "2026-11-20T11:35:58+00:00", 0.5)
 ENTRY = Published(1, "runs/d/r1/manifest-000001.json", "abc", "d")
 LINES = {
     '{"t":"opened","writer":{"task":"score","flow_run":"f1","host":"night-7","pid":12,"process_started":1.5,'

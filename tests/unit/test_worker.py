@@ -14,7 +14,7 @@ import pytest
 
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.identity import verify_packages
-from nightjar.inference.ledger.holders import this_writer
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.records import (
     Crumb,
@@ -216,7 +216,7 @@ def test_a_replaced_writers_worker_writes_nothing(lake: Lake) -> None:
     """Before a part appears the epoch is checked."""
     lake.ready()
     for task in ("score", "score again"):
-        open_epoch(LakeStorage(), str(lake.revision()), this_writer(task)).stop(release=True)
+        open_epoch(LakeStorage(), str(lake.revision()), this_holder(task)).stop(release=True)
     events = list(worker(lake).process(assignments(lake)[:1]))
     assert [type(event) for event in events] == [Started, Failed]
     assert events[-1].cause == "Fenced"  # type: ignore[union-attr]
