@@ -190,8 +190,9 @@ def listed_publication(snapshot: Snapshot, changed: tuple[Change, ...]) -> Publi
 def told(changed: tuple[Change, ...], after: Snapshot, *, would: bool = False) -> str:
     """Changes for people: what readers lose, gain, and see in another revision."""
     from nightjar.flows.cli.tables import changed_runs
+    from nightjar.inference.messages import counted
 
     verb = "would see" if would else "now see"
     latest = after.latest()
-    seen = f"{len(after.runs):,} runs, the latest {latest} r{after.runs[latest].revision}" if latest else "nothing"
+    seen = f"{counted(len(after.runs), 'run')}, the latest {latest} r{after.runs[latest].revision}" if latest else "nothing"
     return f"Readers {verb} {seen}. {changed_runs(changed)}"
