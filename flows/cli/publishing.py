@@ -194,5 +194,6 @@ def told(changed: tuple[Change, ...], after: Snapshot, *, would: bool = False) -
 
     verb = "would see" if would else "now see"
     latest = after.latest()
-    seen = f"{counted(len(after.runs), 'run')}, the latest {latest} r{after.runs[latest].revision}" if latest else "nothing"
+    runs = counted(len(after.runs), "run")
+    seen = f"{runs}, the latest {latest} r{after.runs[latest].revision}" if latest else "nothing"
     return f"Readers {verb} {seen}. {changed_runs(changed)}"
