@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import chdir
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,12 +58,14 @@ class Predictor:
 
 def tried(spec: WorkerSpec, places: list[Piece]) -> list[Loaded | str]:
     """What preflight says."""
-    return list(observed(try_model, partial(ShardWorker, spec), places))
+    with chdir("."):  # the next test does not stand where this one's files were
+        return list(observed(try_model, partial(ShardWorker, spec), places))
 
 
 def scored(spec: WorkerSpec, shards: list[Shard]) -> list[Event]:
     """What a worker says."""
-    return list(ShardWorker(spec).process(Assignment(shard) for shard in shards))
+    with chdir("."):
+        return list(ShardWorker(spec).process(Assignment(shard) for shard in shards))
 
 
 Apart = Callable[..., Any]
