@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import (
     GateFailed,
     JobError,
@@ -47,19 +46,6 @@ def score(batch):
 '''
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """One lake for all runs of this file, each under a name of its own."""
-    return Lake(tmp_path_factory.mktemp("lake"), LOCAL).ready()
-
-
-@pytest.fixture(scope="module")
-def rows(shared: Lake) -> pd.DataFrame:
-    """What a run never killed publishes."""
-    shared.run(run_id="never-killed")
-    return shared.published("never-killed")
-
-
 @pytest.mark.parametrize(
     "point",
     [
@@ -83,7 +69,7 @@ def test_a_run_killed_there_continues_to_the_same_publication(
     assert published == (point in (BEFORE_PUBLISHED, BEFORE_SUCCESS))
     again = shared.run(run_id=run_id)
     assert_published_once(shared, run_id, rows)
-    assert metrics_of(shared, run_id) == metrics_of(shared, "never-killed")
+    assert metrics_of(shared, run_id) == metrics_of(shared, "undisturbed")
     assert again.scored.progress.reused_shards == (0 if point in (BEFORE_PLAN, BEFORE_RECEIPTS) else 8)
     assert again.publication.number
 

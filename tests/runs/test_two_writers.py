@@ -16,7 +16,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import AlreadyExists, Held
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import open_epoch
@@ -57,19 +56,6 @@ def score(batch):
     return {"score": batch["x"] * 2}
 '''
 """A predictor that keeps a run going until the test lets it end."""
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """One lake for all runs of this file, each under a name of its own."""
-    return Lake(tmp_path_factory.mktemp("lake"), LOCAL).ready()
-
-
-@pytest.fixture(scope="module")
-def rows(shared: Lake) -> pd.DataFrame:
-    """What a run of one writer, undisturbed, publishes."""
-    shared.run(run_id="undisturbed")
-    return shared.published("undisturbed")
 
 
 @pytest.mark.parametrize(
