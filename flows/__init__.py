@@ -7,9 +7,10 @@ night, to be called from a flow of one's own, or deployed.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from nightjar.inference.lazy import public
 
 if TYPE_CHECKING:
     from nightjar.flows.api import backfill, files, run, status
@@ -34,10 +35,7 @@ _MODULES = {
 """Where each public name is defined. It is imported when it is asked for: Prefect and Ray take seconds."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+__getattr__ = public(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

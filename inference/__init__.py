@@ -7,8 +7,9 @@ errors are those that the functions of `nightjar.flows` raise.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from nightjar.inference.lazy import public
 
 if TYPE_CHECKING:
     from nightjar.inference.engine.protocol import Engine
@@ -74,10 +75,7 @@ _MODULES = {
 """Where each public name is defined. It is imported when it is asked for, so that a module below loads no more."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+__getattr__ = public(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -57,6 +57,7 @@ ORDER = {
         "records",
         "messages",
         "errors",
+        "lazy",
     ),
     "flows": (
         "cli",
