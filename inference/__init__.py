@@ -1,8 +1,8 @@
-"""How a job is scored. The public names below are what a program may build on.
+"""How a job is scored. Programs may build on the public names below.
 
-`Job` is the job file as a model, and `load_job` reads one. `Storage`, `Source`, `Engine`, `Adapter`, `Predictor` and
+`Job` is the model of a job file, and `load_job` reads one. `Storage`, `Source`, `Engine`, `Adapter`, `Predictor` and
 `Target` are the seams: a new storage, format, engine, framework or kind of table is a class with these methods. The
-errors are those that the functions of `nightjar.flows` raise.
+functions of `nightjar.flows` raise the errors.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         NightjarError,
         RunFailed,
         StorageError,
+        TablesBehind,
     )
     from nightjar.inference.input.sources.protocol import Source
     from nightjar.inference.job.file import load_job
@@ -45,6 +46,7 @@ __all__ = [
     "Source",
     "Storage",
     "StorageError",
+    "TablesBehind",
     "Target",
     "load_job",
 ]
@@ -60,6 +62,7 @@ _MODULES = {
             "NightjarError",
             "RunFailed",
             "StorageError",
+            "TablesBehind",
         ),
         "nightjar.inference.errors",
     ),
@@ -72,7 +75,8 @@ _MODULES = {
     "Target": "nightjar.inference.output.targets",
     "load_job": "nightjar.inference.job.file",
 }
-"""Where each public name is defined. It is imported when it is asked for, so that a module below loads no more."""
+"""The module of each public name. It is imported on first use, so that importing one module does not load the
+others."""
 
 
 __getattr__ = public(__name__, _MODULES)

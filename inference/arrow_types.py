@@ -1,4 +1,4 @@
-"""What kind an Arrow type is of, how many bytes one of its values takes, and the schema of a file of records."""
+"""Questions about Arrow types: which kind, how many bytes per value; and the Arrow schema of a record."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _PLAIN = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_
 
 
 def record_schema(record: type[Any]) -> pa.Schema:
-    """The schema of a table with a line for each frozen record of this class: a column for each field, in order.
+    """The schema of a table with one row per frozen record of this class, and one column per field, in order.
 
-    A field that is a record is a struct. `X | None` is a column of X: any column may hold nulls. `tuple[X, ...]` is a
-    list, `tuple[X, X]` a list of two. `Annotated` with the name of an Arrow type is of that type.
+    A field that is a record becomes a struct. `X | None` becomes a column of X, because any column may hold nulls.
+    `tuple[X, ...]` becomes a list, `tuple[X, X]` a list of two. `Annotated` with the name of an Arrow type becomes that
+    type.
     """
     return pa.schema(
         [pa.field(name, _column(kind)) for name, kind in get_type_hints(record, include_extras=True).items()]
@@ -40,31 +41,31 @@ def _column(kind: Any) -> pa.DataType:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether it is any of Arrow's types of lists."""
+    """Whether the type is one of Arrow's list types."""
     lists = (is_.is_list, is_.is_large_list, is_.is_fixed_size_list, is_.is_list_view, is_.is_large_list_view)
     return any(of_kind(kind) for of_kind in lists)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether it is any of Arrow's types of text."""
+    """Whether the type is one of Arrow's text types."""
     return bool(is_.is_string(kind) or is_.is_large_string(kind) or is_.is_string_view(kind))
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether it is a number, decimals included, or a bool."""
+    """Whether the type is a number, decimals included, or a bool."""
     return bool(is_native_number(kind) or is_.is_decimal(kind))
 
 
 def is_native_number(kind: pa.DataType) -> bool:
-    """Whether it is a number that numpy and the frameworks have a type for, or a bool."""
+    """Whether the type is a bool, or a number for which numpy and the frameworks have a type."""
     return bool(is_.is_boolean(kind) or is_.is_integer(kind) or is_.is_floating(kind))
 
 
 def value_bytes(kind: pa.DataType, *, text: int, items: int, indices: bool = False) -> float:
-    """Bytes of one value; a bool takes an eighth.
+    """Estimate the bytes of one value; a bool takes an eighth of a byte.
 
-    text: how long a value of no fixed length is taken to be. items: how many a list of no fixed length holds.
-    indices: count a dictionary's indices, not the values they stand for.
+    text: bytes to assume for a value of no fixed length. items: items to assume for a list of no fixed length.
+    indices: count a dictionary's indices, not the values that they stand for.
     """
 
     def of(kind: pa.DataType) -> float:

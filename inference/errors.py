@@ -1,21 +1,21 @@
 """Every exception Nightjar raises on purpose.
 
-NightjarError                 * marks what is worth repeating
+NightjarError                 * marks errors that are worth repeating
 ├── JobError              the job file, its input or its model is wrong: change it, nothing was scored  (exit 2)
 ├── RunFailed             the run could not be completed; committed work is kept                        (exit 1)
-│   ├── ClusterLost *     the cluster lost what worked for the run, or let it stand still
-│   ├── PassEnded *       Ray gave up on one pass; what it had started is charged, and the next one begins
+│   ├── ClusterLost *     the cluster lost a task of the run, let it stand still, or is lost itself
+│   ├── PassEnded *       Ray gave up on one pass; the shards it had started are charged, and the next pass begins
 │   ├── ShardsFailed      some shards have no result
 │   ├── QuarantineFull    more rows cannot be scored than the job allows
-│   ├── GateFailed        a check said no: nothing was published
+│   ├── GateFailed        a gate did not pass: nothing was published
 │   ├── AuditFailed       the files written do not prove the cover
-│   ├── TakenBack         nothing was left to score, and readers do not see it: a person took it back
-│   └── TablesBehind      the run is published; a table of the job does not show it yet
+│   └── TakenBack         nothing was left to score, and a person took the run's publication back from readers
+├── TablesBehind          the run stays published; a table of the job does not show it yet              (exit 4)
 ├── Interrupted           a person or a signal stopped the run; committed work is kept                (exit 130)
 ├── Held                  another writer holds the revision                                             (exit 3)
 │   └── Fenced            another writer replaced this one
 ├── ClusterError          the Ray cluster cannot do what the job asks                                   (exit 2)
-├── StorageError          object storage said no
+├── StorageError          the storage refused or failed
 │   ├── AlreadyExists     create-if-absent found the object there
 │   ├── Missing           no such object
 │   ├── Denied            credentials or permissions
@@ -26,18 +26,16 @@ NightjarError                 * marks what is worth repeating
     ├── SchemaMismatch    the file's columns are not the job's
     ├── LabelInvalid      a label is neither 0 nor 1
     ├── OverBudget        more rows of this shard were quarantined than the whole run may lose
-    ├── BatchesBroken     batches fail again and again of which every row can be scored
+        ├── BatchesBroken     batches fail again and again, though each of their rows can be scored alone
     ├── OutsideIdentity   a strict job's predictor used something that identity does not cover
-    ├── ModelChanged      a file that scores and is not copied was changed in mid-run
+        ├── ModelChanged      a file that scores, and was not copied, was changed in mid-run
     ├── ShardTooSlow *    an attempt took longer than the job gives a shard
     └── OutputInvalid *   the predictor's outputs are not what the job declares
 
-Apart from them stand `ProcessSpoilt` and `Terminated`: no `Exception`, so that no code that catches these holds them
-up.
+`ProcessSpoilt` and `Terminated` are not in this tree, and are no `Exception`, so that no `except Exception` stops them.
 
-Whether to try again is decided by `repeatable` alone, an attribute of the class: that goes for a request to the
-storage, for an attempt at a shard, and for a step of the flow.
-Every class survives pickling, because these cross process boundaries.
+Only the class attribute `repeatable` decides whether to try again: a request to the storage, an attempt at a shard, or
+a step of the flow. Every class survives pickling, because errors cross process boundaries.
 """
 
 from __future__ import annotations
@@ -48,8 +46,7 @@ from typing import Any
 class NightjarError(Exception):
     """Base of every exception raised on purpose.
 
-    exit_code: what the command line returns. repeatable: the same may succeed when it is tried again at once, though
-    nobody has mended anything.
+    exit_code: the exit code of the command line. repeatable: another try at once may succeed without any change.
     """
 
     exit_code = 1
@@ -63,7 +60,7 @@ class JobError(NightjarError):
 
 
 class ClusterError(NightjarError):
-    """The Ray cluster cannot be reached, or cannot place what the job asks for."""
+    """The Ray cluster cannot be reached, or has no room for the resources that the job asks for."""
 
     exit_code = 2
 
@@ -73,13 +70,13 @@ class RunFailed(NightjarError):
 
 
 class ClusterLost(RunFailed):
-    """The cluster lost a task that worked for the run, or let it stand still, or is lost itself."""
+    """The cluster lost a task of the run, let it stand still, or is lost itself."""
 
     repeatable = True
 
 
 class PassEnded(RunFailed):
-    """Ray gave up on a pass. The run goes on with another, unless several in a row start nothing."""
+    """Ray gave up on a pass. The run begins another, unless several passes in a row start nothing."""
 
     repeatable = True
 
@@ -113,7 +110,7 @@ class GateFailed(RunFailed):
 class AuditFailed(RunFailed):
     """The files written do not prove that every input row is covered exactly once.
 
-    revoked: so many shards lost their receipts for it, and are scored again by whoever continues the run.
+    revoked: the number of shards that lost their receipts; the next command that continues the run scores them again.
     """
 
     def __init__(self, message: str, revoked: int = 0) -> None:
@@ -125,11 +122,23 @@ class AuditFailed(RunFailed):
 
 
 class TakenBack(RunFailed):
-    """The run was published before, and rolled back or unpublished since: repeating it does not show it again."""
+    """The run was published, and rolled back or unpublished since. Repeating it does not show it again."""
 
 
-class TablesBehind(RunFailed):
-    """What is published stays published, but a table of `output.tables` does not show it. The message says how to."""
+class TablesBehind(NightjarError):
+    """The run stays published, but tables of `output.tables` do not show it. The message names the command to run.
+
+    behind: why each table does not show it, a sentence each.
+    """
+
+    exit_code = 4
+
+    def __init__(self, message: str, behind: tuple[str, ...] = ()) -> None:
+        super().__init__(message, behind)
+        self.message, self.behind = message, behind
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class Interrupted(NightjarError):
@@ -145,15 +154,15 @@ class Held(NightjarError):
 
 
 class Fenced(Held):
-    """Another writer replaced this one while it worked."""
+    """Another writer replaced this one while this one worked."""
 
 
 class StorageError(NightjarError):
-    """Object storage refused or failed. The message names the object."""
+    """The storage refused or failed. The message names the object."""
 
 
 class AlreadyExists(StorageError):
-    """Create-if-absent found an object at that name (perhaps one's own, its answer lost)."""
+    """Create-if-absent found an object of that name (perhaps this writer's own, if the first answer was lost)."""
 
 
 class Missing(StorageError):
@@ -165,7 +174,7 @@ class Denied(StorageError):
 
 
 class Transient(StorageError):
-    """A fault that may pass: time-outs, server errors, dropped connections."""
+    """An error that may pass: a time-out, a server error, a dropped connection."""
 
     repeatable = True
 
@@ -177,13 +186,13 @@ class ShardError(NightjarError):
 
 
 class InputCorrupt(ShardError):
-    """The file's bytes are not a readable file of its format."""
+    """The file cannot be read as a file of its format."""
 
     repeatable = False
 
 
 class InputChanged(ShardError):
-    """The file is not the one that was planned: size or version differ."""
+    """The file's size or version is not that of the plan."""
 
     repeatable = False
 
@@ -201,7 +210,7 @@ class LabelInvalid(ShardError):
 
 
 class OverBudget(ShardError):
-    """This shard alone quarantined more rows than the run may lose. `row`: the first of them, its index in its file."""
+    """This shard alone quarantined more rows than the whole run may. row: index of the first such row in its file."""
 
     repeatable = False
 
@@ -214,7 +223,7 @@ class OverBudget(ShardError):
 
 
 class BatchesBroken(ShardError):
-    """Batches fail again and again of which every row can be scored: row by row it would take a night."""
+    """Batches fail again and again, though each of their rows can be scored alone. Row by row would take too long."""
 
     repeatable = False
 
@@ -226,7 +235,7 @@ class OutsideIdentity(ShardError):
 
 
 class ModelChanged(ShardError):
-    """A file that scores is read where it lies, and was changed while the run went on: the run ends."""
+    """A file that scores was not copied into the snapshot, and was changed during the run: the run ends."""
 
     repeatable = False
 
@@ -240,13 +249,13 @@ class OutputInvalid(ShardError):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does."""
+    """SIGTERM came. It ends a command as Ctrl-C does."""
 
 
 class ProcessSpoilt(BaseException):
-    """This process can do no more work and must end: its device is lost, or it was interrupted while it hung.
+    """This process cannot work any more and must end: its device is lost, or it was interrupted while it hung.
 
-    cause: a word for counting. message: a sentence for reading.
+    cause: one word, by which errors are counted. message: a sentence for people.
     """
 
     def __init__(self, cause: str, message: str) -> None:

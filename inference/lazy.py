@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when they are asked for, so that a module below loads no more."""
+"""Public names of a package that are imported on first use, so that importing one module does not load the others."""
 
 from __future__ import annotations
 

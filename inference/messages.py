@@ -1,4 +1,4 @@
-"""Small things that messages to people are made of."""
+"""Helpers for the texts of messages to people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 MESSAGE_CHARS = 600
-"""Longest error text an event carries, so that no event outgrows 2 KB."""
+"""The longest error text in an event, so that no event is larger than 2 KB."""
 
 
 def counted(number: int, thing: str) -> str:
@@ -21,12 +21,14 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def utf8(text: str) -> str:
-    r"""The same with lone surrogates as `\ud83d`: Arrow takes none, and a row's error must not cost its shard."""
+    r"""The text with lone surrogates written as `\ud83d`. Arrow takes none, and a row's error must not fail its
+    shard.
+    """
     return text.encode(errors="backslashreplace").decode()
 
 
 def clip(text: str) -> str:
-    """Error text short enough for an event, its middle left out."""
+    """Shorten an error text to `MESSAGE_CHARS` by leaving out its middle."""
     text = text.strip()
     if len(text) <= MESSAGE_CHARS:
         return text

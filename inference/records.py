@@ -1,8 +1,8 @@
-"""What crosses process boundaries: frozen records, and their one JSON form.
+"""The frozen records that cross process boundaries, and their JSON form.
 
-A `Piece` is whole units of one file; a `Shard` is the pieces scored, committed, retried and
-reported together. The events (`Started`, `Crumb`, `Receipt`, `Failed`, `Noticed`) are what a worker says while it
-works on one. The same JSON form travels from the worker and lies in the ledger.
+A `Piece` is whole units of one file. A `Shard` is the pieces that are scored, committed, retried and reported together.
+A worker sends the events (`Started`, `Crumb`, `Receipt`, `Failed`, `Noticed`) while it works on a shard. The ledger
+keeps them in the same JSON form.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-T = TypeVar("T")
+from nightjar.inference.jsonform import of_json, to_json
 
 Int32 = Annotated[int, "int32"]
 Float32 = Annotated[float, "float32"]
-"""Numbers that take four bytes in a file of records, where others take eight: `arrow_types.record_schema`."""
+"""Numbers of four bytes in a file of records; other numbers have eight. See `arrow_types.record_schema`."""
 
 UNREADABLE = -1
 """Row count of a piece whose file could not be read when it was planned."""
 
 UNKNOWN = -2
-"""Row count of a piece whose file can be read, but not counted without reading all of it: one piece, the whole file."""
+"""Row count of a piece whose rows can be counted only by reading the whole file. The piece is the whole file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Whole units of one file, consecutive, in order.
 
-    uri: absolute. size: bytes. version: as in `storage.Entry`. first_row: index in the file of the first
-    row. rows: how many, or `UNREADABLE`, or `UNKNOWN`. row_groups: the units, (first, past the last), under the name
-    that they have in every plan and ledger; (0, 0) when unreadable.
+    uri: absolute. size: of the file, in bytes. version: as in `storage.Entry`. first_row: index in the file of the
+    first row. rows: the number of rows, or `UNREADABLE`, or `UNKNOWN`. row_groups: the range of units, (first, last +
+    1); (0, 0) if unreadable. Plans and ledgers use this name for the units of every format.
     """
 
     uri: str
@@ -46,20 +46,20 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The unit of work, commit, retry and report. `id` is its content × what scores it."""
+    """The unit of work, commit, retry and report. id: a hash of its pieces and of the fingerprint of what scores it."""
 
     id: str
     pieces: tuple[Piece, ...]
 
     @property
     def rows(self) -> int:
-        """Input rows; `UNREADABLE` or `UNKNOWN` when any piece's are."""
+        """Number of input rows; `UNREADABLE` or `UNKNOWN` if that of any piece is."""
         rows = [piece.rows for piece in self.pieces]
         return next((no_count for no_count in (UNREADABLE, UNKNOWN) if no_count in rows), sum(rows))
 
     @property
     def label(self) -> str:
-        """For people: the file's name and units."""
+        """A name for people: the file's name and units."""
         first = self.pieces[0]
         name = first.uri.rsplit("/", 1)[-1]
         if len(self.pieces) > 1:
@@ -69,24 +69,26 @@ class Shard:
 
 
 def as_line(record: Any) -> dict[str, Any]:
-    """A frozen record's fields, one level deep: `dataclasses.asdict` copies deeply, and is ten times slower."""
+    """A frozen record's fields, one level deep; `dataclasses.asdict` copies deeply and is ten times slower."""
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
 def shard_of(pieces: tuple[Piece, ...], fingerprint: str) -> Shard:
-    """The shard of these pieces under a scoring fingerprint. The id is 80 bits of SHA-256."""
+    """Make the shard of these pieces. Its id is 80 bits of a SHA-256 of the pieces and the scoring fingerprint."""
     content = json.dumps([fingerprint, [as_line(piece) for piece in pieces]], sort_keys=True)
     return Shard(hashlib.sha256(content.encode()).hexdigest()[:20], pieces)
 
 
 def split(shard: Shard, fingerprint: str) -> tuple[Shard, ...]:
-    """One shard per file of a packed shard, so that a bad file costs only itself."""
+    """Split a packed shard into one shard per file, so that a bad file fails only its own rows."""
     return tuple(shard_of((piece,), fingerprint) for piece in shard.pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One output file, written once. `name` is relative to the revision; `checksum` is xxh3-128 of its bytes."""
+    """One output file, written once. name: relative to the revision. size: in bytes. checksum: xxh3-128 of its
+    bytes.
+    """
 
     name: str
     rows: int
@@ -98,8 +100,8 @@ class Part:
 class RowFailure:
     """A row that no attempt could score.
 
-    row: index in the table. error: name of the exception's class. message: clipped to an event's length.
-    traceback: its last lines, for the quarantine file only.
+    row: index in the table. error: name of the exception's class. message: clipped to the length for an event.
+    traceback: its last lines; they go only into the quarantine file.
     """
 
     row: int
@@ -110,7 +112,7 @@ class RowFailure:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A worker began an attempt: from here on a death is charged to this shard."""
+    """A worker began an attempt. If the worker dies after this event, this shard is charged."""
 
     shard: str
     attempt: int
@@ -119,7 +121,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Crumb:
-    """Left by a suspect before rows [row, row + rows) of `uri` go to the predictor; rows = 0: none do any more."""
+    """A suspect shard's note that rows [row, row + rows) of `uri` go to the predictor next; rows = 0 after the last."""
 
     shard: str
     uri: str
@@ -131,8 +133,8 @@ class Crumb:
 class Receipt:
     """An attempt's output is durable. rows_in = rows_out + rows_quarantined.
 
-    seconds: wall time of the attempt. retries: faults overcome in place. batch_rows: micro-batch size
-    used when memory forced it below the job's, else 0. cuts: micro-batches that raised and were scored in parts.
+    seconds: wall time of the attempt. retries: retried requests to the storage. batch_rows: the micro-batch size if
+    lack of memory forced it below the job's, else 0. cuts: micro-batches that raised and were scored in parts.
     """
 
     shard: str
@@ -154,10 +156,10 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An attempt failed. `cause` is a word for counting, `message` a sentence for reading.
+    """An attempt failed. cause: one word, by which failures are counted. message: a sentence for people.
 
-    terminal: trying again cannot help. uri, row: where, if known (row -1: not known).
-    died: the process was lost, so the attempt's own words are missing.
+    terminal: another try cannot help. uri, row: where it failed, if known (row -1: not known). died: the process was
+    lost, so the attempt itself could not report.
     """
 
     shard: str
@@ -189,31 +191,17 @@ _TYPES: dict[str, type[Any]] = {cls.__name__.lower(): cls for cls in (Started, C
 
 
 def encode(event: Event) -> dict[str, Any]:
-    """The event as a JSON object, its type under `t`."""
-    record = {"t": type(event).__name__.lower(), **as_line(event)}
-    for key in ("data", "quarantine"):
-        if record.get(key) is not None:
-            record[key] = as_line(record[key])
-    return record
+    """The event as a JSON object; the key `t` has its type."""
+    return {"t": type(event).__name__.lower(), **to_json(event)}
 
 
-def decode(record: dict[str, Any]) -> Event:
-    """The inverse of `encode`. Unknown keys of a newer version are ignored."""
-    fields = dict(record)
-    for key in ("data", "quarantine"):
-        if fields.get(key) is not None:
-            fields[key] = known(Part, fields[key])
-    event: Event = known(_TYPES[record["t"]], fields)
+def decode(record: Mapping[str, Any]) -> Event:
+    """The inverse of `encode`."""
+    event: Event = of_json(_TYPES[record["t"]], record)
     return event
 
 
-def known(cls: type[T], fields: Mapping[str, Any]) -> T:
-    """A frozen record of these fields; unknown ones, of a newer version, are left out."""
-    names: Mapping[str, Any] = vars(cls)["__dataclass_fields__"]
-    return cls(**{key: value for key, value in fields.items() if key in names})
-
-
 def replay_command(job_path: str, run: Sequence[str], shard: Shard, file: str, row: int) -> str:
-    """What scores one row again, alone. run: as `WorkerSpec.run`. row: its index in the file."""
+    """The command that scores one row again, alone. run: as `WorkerSpec.run`. row: its index in the file."""
     which = ("--file", file) if len(shard.pieces) > 1 else ()
     return shlex.join(["nightjar", "replay", job_path, *run, "--shard", shard.id, "--row", str(row), *which])

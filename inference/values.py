@@ -1,4 +1,4 @@
-"""Values of rows as short texts, for people: a few of them, to be read beside each other."""
+"""Values of rows as short texts that people read beside each other."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from nightjar.inference.arrow_types import is_text
 
 NULL = "null"
 _ITEMS = 16
-"""Of a list, so many are shown; a vector's first numbers tell as much as all of them."""
+"""The number of items of a list that are shown; a vector's first numbers tell as much as all of them."""
 
 
 def shown(value: Any, most: int, *, quoted: bool = False) -> str:
-    """An Arrow scalar as text of at most `most` characters. quoted: texts as Python writes them, so that '' and '1'
-    are told from nothing and from a number.
+    """An Arrow scalar as text of at most `most` characters.
+
+    quoted: write texts as Python does, so that '' differs from nothing and '1' from a number.
     """
     try:
         text = _text(value, most, quoted)
     except (OverflowError, ValueError, LookupError, pa.ArrowException):
-        # A date after the year 9999, an unknown time zone, text that is not UTF-8.
+        # For example a date after the year 9999, an unknown time zone, or text that is not UTF-8.
         text = f"({value.type} that cannot be shown)"
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def row_values(table: pa.Table, row: int, most: int) -> tuple[tuple[str, str], ...]:
-    """The columns of one row by name, quoted."""
+    """Name and quoted value of each column of one row."""
     return tuple((name, shown(table[name][row], most, quoted=True)) for name in table.column_names)
 
 
@@ -48,5 +49,5 @@ def _text(value: Any, most: int, quoted: bool) -> str:
     plain = value.as_py()
     if isinstance(plain, bytes):
         return repr(plain[: most + 1])
-    # Arrow writes a float32 as briefly as it can be read back: 0.1, not 0.10000000149011612.
+    # Arrow writes a float32 in the shortest form that gives the same float32: 0.1, not 0.10000000149011612.
     return str(value.cast(pa.string()).as_py()) if isinstance(plain, float) else str(plain)

@@ -1,4 +1,4 @@
-"""What YAML can say, as JSON can say it, so that no two values look alike: part of what scores, and of the manifest."""
+"""YAML values as JSON values, so that different values stay different. Fingerprints and manifests use this form."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ _IN_ORDER = "mapping"
 
 
 def as_json(value: Any) -> Any:
-    """Dates, sets and bytes with their type. A mapping as its pairs, unless sorting its keys would change nothing.
+    """Convert a YAML value. Dates, sets and bytes become pairs of type and value.
 
-    A predictor may well take columns in the order of a mapping, and 1 is another key than "1".
+    A mapping becomes a list of pairs, unless its keys are texts in sorted order: a predictor may depend on the order of
+    a mapping, and 1 is another key than "1".
     """
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value) and list(value) == sorted(value):
@@ -24,7 +25,7 @@ def as_json(value: Any) -> Any:
 
 
 def mapping(value: Any) -> dict[str, Any] | None:
-    """A mapping that `as_json` made, its keys as text; None for any other value."""
+    """The mapping in a value that `as_json` made, with its keys as text; None for any other value."""
     if isinstance(value, dict):
         return value
     if not (isinstance(value, list) and len(value) == 2 and value[0] == _IN_ORDER and isinstance(value[1], list)):

@@ -25,7 +25,7 @@ def _local() -> Engine:
 
 
 ENGINES: dict[str, Callable[[], Engine]] = {RAY: _ray, LOCAL: _local}
-"""Name → how to make one; each imports what it needs when it is made."""
+"""Name → a function that makes the engine; it imports what the engine needs."""
 
 
 def check_name(name: str) -> None:
@@ -40,7 +40,7 @@ def check_name(name: str) -> None:
 
 @contextmanager
 def opened(name: str) -> Iterator[Engine]:
-    """An engine for one step of a run."""
+    """Open an engine for one step of a run."""
     engine = ENGINES[name]()
     try:
         yield engine

@@ -1,4 +1,4 @@
-"""How the work of an engine is cut, as far as results depend on it."""
+"""Cuts the work of an engine into blocks, as far as results depend on the blocks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pyarrow as pa
 
 AUDIT_BLOCKS = 256
 AUDIT_SHARDS = 32
-"""At least so many blocks an audit has, and at most so many shards a block: each has the same time to end."""
+"""The least number of blocks of an audit, and the most shards per block, because every block has the same time
+limit."""
 
 
 def audit_blocks(outcomes: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Blocks as a pure function of the shards: the order of merging must not vary."""
+    """Cut into blocks. They depend only on the shards, because the order of merging must not vary."""
     count = max(1, min(outcomes.num_rows, max(AUDIT_BLOCKS, -(-outcomes.num_rows // AUDIT_SHARDS))))
     edges = [outcomes.num_rows * index // count for index in range(count + 1)]
     for index, (low, high) in enumerate(itertools.pairwise(edges)):

@@ -1,7 +1,7 @@
-"""The engine that scores in this very process, without Ray: for small nights, notebooks, and tests.
+"""The engine that scores in this process, without Ray: for small nights, notebooks and tests.
 
-What ends the process ends the command with it: a row that kills, code that hangs in C. Nothing is lost by that but the
-shards of its last second; a run on Ray then finds the row. All else is as on Ray: the same worker, the same parts.
+A row that kills the process, or code that hangs in C, ends the command. Only the shards of the last second are lost,
+and a run on Ray then finds the row. Everything else is as on Ray: the same worker, the same parts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from nightjar.inference.engine.blocks import audit_blocks
 from nightjar.inference.errors import JobError, ProcessSpoilt, RunFailed
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.job.model import Job
-from nightjar.inference.records import Event, Piece
+from nightjar.inference.logs.inprocess import InProcess
+from nightjar.inference.records import Event, Failed, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, Trial, observed, try_model
 from nightjar.inference.scoring.suspects import Attempt
@@ -37,7 +38,7 @@ _ON_RAY = "Run it on Ray, which loses only the process that scores: leave --engi
 
 
 _OURS = {"__main__", "nightjar"}
-"""Modules that stay, wherever they lie: a job may stand in the folder of the program that runs it."""
+"""Modules that stay imported, wherever they are: the job's folder may be that of the program that runs it."""
 
 
 class LocalEngine:
@@ -48,7 +49,7 @@ class LocalEngine:
         self._worker: ShardWorker | None = None
 
     def check(self, job: Job, descriptors: int = 0) -> None:
-        """There is always room for one."""
+        """Do nothing: one process always has room."""
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_model) -> Loaded:
         loaded: Loaded | None = None
@@ -79,6 +80,8 @@ class LocalEngine:
                 )
         try:
             for event in self._opened(spec).process(work):
+                if isinstance(event, Failed) and self._process.logs:
+                    self._process.logs.urge()
                 yield [event]
         except ProcessSpoilt as spoilt:
             raise RunFailed(f"this process can score no more: {spoilt}. {_ON_RAY}") from None
@@ -107,29 +110,32 @@ class LocalEngine:
     def _opened(self, spec: WorkerSpec) -> ShardWorker:
         if self._worker is None or self._worker.spec != spec:
             self._process.lend(spec)
-            self._worker = ShardWorker(spec)
+            logs = self._process.logs
+            self._worker = ShardWorker(spec, turn_to=logs.turn_to) if logs else ShardWorker(spec)
         return self._worker
 
 
 _process = threading.Lock()
-"""A process has one folder and one path: one run at a time is lent them."""
+"""A process has one working directory and one path, so only one run at a time may use them."""
 
 
 class _Process:
-    """What of this process the user's code is lent while it scores, to be put back afterwards.
+    """The parts of this process that the user's code uses while it scores, and that are restored afterwards.
 
     Its folder, Python's path, and what is imported from the job's folder: a run uses the code it began with, and
-    leaves none of it behind for the next one.
+    leaves none of it behind for the next one. Its output and error are kept with the run meanwhile: `logs`; None in
+    `check`, which has no run.
     """
 
     def __init__(self) -> None:
         self._lent = False
+        self.logs: InProcess | None = None
 
     def lend(self, spec: WorkerSpec) -> None:
-        """Once: the live folder's modules make room for the run's own.
+        """Lend this process to the run, once: modules of the live folder are removed for the run's own.
 
         Raises:
-            RunFailed: another run scores in this process, in another thread.
+            RunFailed: Another run scores in this process, in another thread.
         """
         if self._lent:
             return
@@ -141,12 +147,15 @@ class _Process:
         self._hidden = _modules_in(spec.job.folder)
         for name in self._hidden:
             del sys.modules[name]
+        self.logs = InProcess(spec.storage, spec.revision, spec.epoch) if spec.revision else None
 
     def take_back(self) -> None:
-        """As it was."""
+        """Restore the process as it was."""
         if not self._lent:
             return
         self._lent = False
+        if self.logs:
+            self.logs.close()
         witness.unwatch()
         os.chdir(self._folder)
         sys.path[:] = self._path
@@ -159,11 +168,16 @@ class _Process:
 
 def _modules_in(folder: str) -> dict[str, ModuleType]:
     """The modules that were read from a folder, without packages that are installed below it."""
-    real = os.path.realpath(folder)
-    found = {}
+    real, found = os.path.realpath(folder), {}
+    inside: dict[str, bool] = {}  # asked once of each folder: a process has thousands of modules
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        below = os.path.relpath(os.path.realpath(file), real) if file else ".."
-        if name.partition(".")[0] not in _OURS and not below.startswith("..") and "site-packages" not in below:
+        if not file or name.partition(".")[0] in _OURS:
+            continue
+        place = os.path.dirname(file)  # noqa: PTH120 (text, as it is asked of each)
+        if place not in inside:
+            below = os.path.relpath(os.path.realpath(place), real)
+            inside[place] = not below.startswith("..") and "site-packages" not in below
+        if inside[place]:
             found[name] = module
     return found

@@ -1,4 +1,4 @@
-"""What is made in a thread, handed on with a tick now and then, so that who waits can look after other things."""
+"""Yields items that a thread makes, with ticks in between, so that the caller can do other things."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from nightjar.inference.engine.protocol import TICK_S
 T = TypeVar("T")
 
 _AHEAD = 256
-"""So many items may wait to be taken."""
+"""The most items that may wait to be taken."""
 
 _CLOSING_S = 5.0
-"""So long a thread is waited for that is to make no more."""
+"""Seconds to wait for a thread that was told to stop."""
 
 
 def streamed(make: Callable[[], Iterable[T]], *, ahead: int = _AHEAD) -> Generator[T | None, None, None]:
-    """The items of `make()`, which runs in a thread of its own; None on a tick. Closing it ends the thread.
+    """Yield the items of `make()`, which runs in a thread of its own, and None on a tick. Closing it ends the thread.
 
     Raises:
-        Exception: whatever `make()` raised, once the items before it are taken.
+        Exception: The error that `make()` raised, after the items before it.
     """
     arrived: queue.Queue[tuple[T] | Exception | None] = queue.Queue(maxsize=ahead)
     closed = threading.Event()

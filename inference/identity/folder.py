@@ -1,9 +1,9 @@
-"""Which files of a job's folder score it: all that a cluster is sent, and nothing that only lies there.
+"""Decides which files of a job's folder score: exactly these are part of the identity, and are sent to the cluster.
 
-Left out are input, output and model (each known by itself), job files and what belongs to other jobs, version control,
-caches and virtual environments, and what `.gitignore` and `.rayignore` name, read as git reads them. `model.code`
-names the files instead; one that it names by its whole path scores wherever it lies. What this very command prints to
-never does, nor what it keeps for itself: that would be another file for each command.
+These are left out: input, output and model (each counts in its own way), job files and what belongs to other jobs,
+version control, caches and virtual environments, and what `.gitignore` and `.rayignore` name by git's rules. With
+`model.code` its patterns decide instead, and a file that it names by its whole path counts wherever it is. The files
+that this command prints into or keeps for itself never count, because they differ for each command.
 """
 
 from __future__ import annotations
@@ -31,38 +31,41 @@ from nightjar.inference.identity.ownstate import FileId, OwnState, file_id
 from nightjar.inference.identity.packages import is_environment
 from nightjar.inference.input.everydate import EveryDate
 from nightjar.inference.input.listing import hidden, input_folder, takes_in
-from nightjar.inference.job.model import Job, is_dated
+from nightjar.inference.job.locations import is_dated
+from nightjar.inference.job.model import Job
 
 _NEVER = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"}
 _NEVER |= {".venv", "venv", "node_modules", ".idea", ".vscode", ".DS_Store"}
 _IN_PLACE = {"bin", "include", "lib", "lib64", "share", "pyvenv.cfg"}
-"""What a virtual environment consists of, where it is the job's folder itself."""
+"""The parts of a virtual environment; left out if the job's folder itself is one."""
 
 _IGNORE_FILES = (".gitignore", ".rayignore")
 _NEVER |= {*_IGNORE_FILES, ".gitattributes", ".gitmodules"}
 _RESULTS = {"runs", "publications", "snapshots", "latest", "dates", "job.json"}
-"""What a job's output holds, where that is the folder itself."""
+"""The parts of an output; left out if the job's folder itself is the output."""
 
 MOST_FILES = 20_000
-"""More files than that are no predictor: each would be read and hashed when a run begins."""
+"""The most files that may score, because each is read and hashed when a run begins."""
 
 MOST_BYTES = 8 << 30
-"""Nor are more bytes: reading them takes many seconds each time."""
+"""The most bytes that may score, because reading them takes many seconds each time."""
 
 _PATTERN = re.compile(r"[*?\[\\]|^[!#]|/$|(^|/)\.\.?(/|$)")
-"""What of `model.code` is no whole path of a file in the folder."""
+"""Finds the entries of `model.code` that are patterns, not whole paths of files in the folder."""
 
 _PRINTED = "this command prints there"
 _WRITTEN = "Nightjar, Prefect or Ray write there"
 _INPUT, _OUTPUT = "input.uri", "output.uri"
 _NO_CODE = (_PRINTED, _WRITTEN, _INPUT, _OUTPUT)
-"""What leaves a file out whatever pattern of `model.code` matches it."""
+"""Reasons that leave a file out even if a pattern of `model.code` matches it."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The files that score, by relative name, and their sizes; those that are left out though they lie there, with the
-    ignore file or the other job's file that says so, or why else."""
+    """The files of a job's folder.
+
+    files: path of each file that scores, by relative name. sizes: their bytes. left_out: the reason for each file that
+    is left out: an ignore file, another job's file, or a text."""
 
     files: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -70,10 +73,10 @@ class Listing:
 
 
 def list_code(job: Job) -> Listing:
-    """The files that score the job; none if it names no code of the user's.
+    """List the files that score the job; none if the job names no code of the user's.
 
     Raises:
-        JobError: there are more than a predictor can be; names `model.code`.
+        JobError: There are more than `MOST_FILES` or `MOST_BYTES`. Names `model.code`.
     """
     if not job.modules():
         return Listing()
@@ -88,8 +91,8 @@ def list_code(job: Job) -> Listing:
         if len(found.files) > MOST_FILES or held > MOST_BYTES:
             much = f"{MOST_FILES:,} files" if len(found.files) > MOST_FILES else f"{MOST_BYTES >> 30} GiB"
             raise JobError(
-                f"model.code: {folder} holds more than {much}, and all of it would be part of what scores; list what "
-                "does in model.code, or name the rest in .rayignore"
+                f"model.code: {folder} holds more than {much}, and all of it would be part of what scores; list the "
+                "files that score in model.code, or name the others in .rayignore"
             )
     return found
 
@@ -102,7 +105,7 @@ def _size(path: str) -> int:
 
 
 class _Walk:
-    """One look at a job's folder."""
+    """A walk through a job's folder."""
 
     def __init__(self, folder: Path, job: Job) -> None:
         self.folder = folder
@@ -111,7 +114,7 @@ class _Walk:
         self._chosen = None if job.model.code is None else GitIgnoreSpec.from_lines(job.model.code)
 
     def files(self) -> Iterator[tuple[str, str, str]]:
-        """Relative name, path, and what leaves it out ('' for nothing)."""
+        """Yield relative name, path, and the reason why the file is left out ('' for none)."""
         jobs: list[Path] = []
         others: list[tuple[str, str, str]] = []
         for found in self._below("", (), self._above()):
@@ -120,7 +123,7 @@ class _Walk:
             elif self._chosen is None or self._chosen.match_file(found[0]):
                 others.append(found)
         neighbours = Neighbours(self.folder, jobs, with_models=self._chosen is None)
-        # Of nights there are many: what else is left out is named first.
+        # Files of other nights are many, so files that are left out for other reasons come first.
         for name, path, ignored in sorted(others, key=lambda found: found[2] in {_INPUT, _OUTPUT}):
             if name in self._named:
                 continue
@@ -134,7 +137,7 @@ class _Walk:
 
     @cached_property
     def _named(self) -> set[str]:
-        """The files that `model.code` names by their whole path."""
+        """The files that `model.code` names by their whole paths."""
         if self._chosen is None:
             return set()
         names = {each.removeprefix("/") for each in self.job.model.code or () if not _PATTERN.search(each)}
@@ -142,7 +145,7 @@ class _Walk:
         return {name for name in found if not self._is_printed(str(self.folder / name))}
 
     def _is_printed(self, path: str) -> bool:
-        """Whether this process's standard output or error is the file: no two commands find the same in it."""
+        """Whether this process's standard output or error goes into the file, which so differs for each command."""
         with suppress(OSError):  # it is gone
             return bool(self._printed) and file_id(os.stat(path)) in self._printed  # noqa: PTH116 (for each file)
         return False
@@ -151,7 +154,7 @@ class _Walk:
     def _printed(self) -> set[FileId]:
         found = set()
         for fd in (1, 2):
-            with suppress(OSError):  # closed, as some who start commands leave them
+            with suppress(OSError):  # some programs start commands with these closed
                 if stat.S_ISREG((about := os.fstat(fd)).st_mode):
                     found.add(file_id(about))
         return found
@@ -179,7 +182,7 @@ class _Walk:
             name = prefix + entry.name
             if entry.name in _NEVER or entry.path == self.job.model.path or (environment and entry.name in _IN_PLACE):
                 continue
-            if entry.name.startswith(".."):  # a mount of Kubernetes has its files there, too, named anew at each mount
+            if entry.name.startswith(".."):  # a mount of Kubernetes has copies there, under new names at each mount
                 continue
             if entry.is_dir():
                 if entry.path in self._own or any(each.is_place(entry.path) for each in self._dated):
@@ -195,21 +198,21 @@ class _Walk:
                 yield name, entry.path, never or ignored_by(name, rules)
 
     def _is_tonights(self, name: str, path: str) -> bool:
-        """Whether a file is input of this night."""
+        """Whether a file is input of this run's date."""
         uri = self.job.input.uri
         return path in {uri, input_folder(uri)} or bool(self._data(path) and takes_in(uri, path) and not hidden(name))
 
     def _data(self, path: str) -> str:
-        """Why a file is no code, if it is input or output of some night; '' if not."""
+        """The reason why a file is not code, if it is input or output of any date; '' if it is not."""
         return _INPUT if any(each.takes(path) for each in self._dated) else ""
 
     def _results(self, name: str) -> str:
-        """The same of what the output consists of, where it is the job's folder."""
+        """The same for the parts of the output, if the job's folder itself is the output."""
         return _OUTPUT if name in _RESULTS and self._is_output else ""
 
     @cached_property
     def _dated(self) -> list[EveryDate]:
-        """The input of every date, and the output if it is another place on each: they may lie among the code."""
+        """The input of every date, and the output if it differs by date: both may lie among the code."""
         source, target = self.job.templates
         return [EveryDate(source or self.job.input.uri), *([EveryDate(target)] if is_dated(target) else [])]
 
@@ -225,11 +228,13 @@ class _Walk:
 
     @cached_property
     def _own(self) -> set[str]:
-        """Places of the job's own that are no code, unless it is the folder itself or one above."""
+        """The job's own places that are not code, except the folder itself and those above it."""
         return {place for place in self._own_places if not f"{self.folder}/".startswith(f"{place}/")}
 
     def _above(self) -> tuple[Rules, ...]:
-        """The rules of the folders above, up to the repository's; none where they leave out the job's folder itself."""
+        """The rules of the folders above, up to the repository's; none if these rules leave out the job's folder
+        itself.
+        """
         tops = [self.folder, *self.folder.parents]
         top = next((index for index, each in enumerate(tops) if (each / ".git").exists()), 0)
         rules = []

@@ -1,4 +1,4 @@
-"""What leaves a file of a job folder out of what scores: Nightjar's own rules, and ignore files, as git reads them."""
+"""Rules that leave files of a job's folder out: Nightjar's own, and those of ignore files, read as git reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from nightjar.inference.storage.local import storage_error
 
 @dataclass(frozen=True)
 class Rules:
-    """One ignore file. prefix: of the names below it; inner: the way from it down to the job's folder."""
+    """The rules of one ignore file. prefix: prefix of the names below it. inner: the path from it to the job's
+    folder.
+    """
 
     path: str
     spec: GitIgnoreSpec
@@ -20,24 +22,24 @@ class Rules:
     inner: str = ""
 
     def says(self, name: str) -> bool | None:
-        """True: left out, False: taken in, None: nothing."""
+        """Whether the rules leave a name out (True), include it (False), or do not mention it (None)."""
         return self.spec.check_file(self.inner + name.removeprefix(self.prefix)).include
 
 
 _LOGS = ("*.log", "nohup.out")
-"""What commands print into, by custom."""
+"""Usual names of files that commands print into."""
 
 _EDITORS = ("*.swp", "*.swo", "*~", ".#*", "\\#*#")
-"""What vim, emacs and others keep beside a file while it is open, and what it was before."""
+"""Files that vim, emacs and others keep beside an open file, and their backup files."""
 
 _TOOLS = (".nfs*", ".coverage", ".coverage.*", ".*_history", ".viminfo", ".lesshst", "prefect.db", "prefect.db-*")
-"""What NFS keeps of a file that was deleted while it was open, what coverage.py counts, what was typed, runs of old."""
+"""NFS's copies of deleted open files, coverage.py's data, histories of shells, and Prefect's old databases."""
 
 _PROGRAMS = (
     *(".cache/", ".local/", "/.config/gcloud/", ".prefect/", ".ray/", ".nv/", ".triton/", ".ipython/"),
     *(".ssh/", ".gnupg/", ".aws/", ".azure/", ".kube/", ".docker/"),
 )
-"""What programs keep in a home folder: they write there whenever they run, and some of it is keys."""
+"""Folders that programs keep in a home folder. Programs write there whenever they run, and some contain keys."""
 
 BUILT_IN = tuple(
     Rules(why, GitIgnoreSpec.from_lines(patterns))
@@ -48,11 +50,11 @@ BUILT_IN = tuple(
         "a program's own folder": _PROGRAMS,
     }.items()
 )
-"""They come before all ignore files, so that one may take a file in: `!rules.log`."""
+"""These come before all ignore files, so that an ignore file may include a file again: `!rules.log`."""
 
 
 def read_rules(path: Path, prefix: str = "", inner: str = "") -> Rules:
-    """Those of an ignore file."""
+    """Read the rules of an ignore file."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
@@ -61,7 +63,7 @@ def read_rules(path: Path, prefix: str = "", inner: str = "") -> Rules:
 
 
 def ignored_by(name: str, rules: tuple[Rules, ...]) -> str:
-    """The ignore file that leaves a name out, '' for none: the innermost one that says anything decides."""
+    """The ignore file that leaves a name out; '' for none. The innermost file that mentions the name decides."""
     for rule in reversed(rules):
         if (said := rule.says(name)) is not None:
             return rule.path if said else ""

@@ -1,4 +1,4 @@
-"""What of a job's folder belongs to other jobs that lie there: their input and output, and their models."""
+"""Finds what belongs to other jobs in a job's folder: their input, output and models."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import yaml
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.everydate import EveryDate
-from nightjar.inference.job.file import MAX_BYTES, absolute
-from nightjar.inference.job.model import is_dated
+from nightjar.inference.job.locations import absolute, fixed, is_dated
+from nightjar.inference.job.yamlfile import MAX_BYTES
 
 _JOB_KEYS = {"name", "input", "model", "output"}
 
@@ -24,16 +24,16 @@ _OPEN = re.compile(r"[*?\[{]")
 
 @dataclass(frozen=True)
 class Owned:
-    """A file or folder of another job's, and that job's file."""
+    """A file or folder that belongs to another job, and that job's file."""
 
     place: str
     job: str
 
 
 class Neighbours:
-    """The other jobs of a folder.
+    """The other jobs in a folder.
 
-    with_models: whether their models are theirs alone. Data and results never are what scores this job.
+    with_models: whether their models belong to them alone. Their data and results always do.
     """
 
     def __init__(self, folder: Path, jobs: Iterable[Path], with_models: bool) -> None:
@@ -42,22 +42,22 @@ class Neighbours:
         keys = {"input": "uri", "output": "uri", **({"model": "path"} if with_models else {})}
         for job in jobs:
             for section, uri in _locations(job, keys):
-                place = _fixed(uri, job.parent)
+                place = fixed(uri, job.parent)
                 if f"{folder}/".startswith(f"{place}/"):
                     self._add_open(section, uri, job)
                 elif section != "output" or not os.path.isfile(place):  # noqa: PTH113 (text, as a location is)
                     self._places[place] = str(job)
 
     def owner(self, path: str) -> Owned | None:
-        """Whose a file or folder of this folder is; None if no other job names it."""
+        """The other job that a file or folder belongs to; None if no other job names it."""
         for place, job in self._places.items():
             if f"{path}/".startswith(f"{place}/"):
                 return Owned(place, job)
         return next((Owned(path, job) for each, job in self._among if each.takes(path)), None)
 
     def _add_open(self, section: str, uri: str, job: Path) -> None:
-        """Data and results right among the code, by what is open in their names."""
-        with suppress(JobError, ValueError, RuntimeError):  # that job's fault, which it will be told of
+        """Note data and results that lie among the code, by the patterns of their names."""
+        with suppress(JobError, ValueError, RuntimeError):  # an error of the other job, reported when that job is used
             if (section == "input" and _OPEN.search(uri)) or (section == "output" and is_dated(uri)):
                 self._among.append((EveryDate(absolute(uri, job.parent, pattern=True)), str(job)))
 
@@ -81,16 +81,8 @@ def _locations(job: Path, keys: dict[str, str]) -> Iterator[tuple[str, str]]:
             yield section, value
 
 
-def _fixed(uri: str, folder: Path) -> str:
-    """What of a location stands before its first placeholder or wildcard."""
-    fixed = _OPEN.split(uri, maxsplit=1)[0]
-    if fixed != uri:
-        fixed = os.path.dirname(fixed)  # noqa: PTH120 (text, as the rest of a location)
-    return os.path.normpath(folder / fixed)
-
-
 def _parsed(path: Path) -> dict[Any, Any]:
-    """A YAML file's keys; none of one that is no job file for sure."""
+    """The keys of a YAML file; empty if it is certainly not a job file."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.stat().st_size <= MAX_BYTES else None
     except (OSError, ValueError, RecursionError, yaml.YAMLError):

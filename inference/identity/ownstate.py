@@ -1,6 +1,6 @@
-"""What Nightjar, Prefect and Ray write on this machine for themselves while a command runs: it is never what scores.
+"""Folders that Nightjar, Prefect and Ray write for themselves on this machine. They never score.
 
-Such a folder lies in the job's folder where that is the home folder, as in many containers, or a temporary one.
+They can be inside the job's folder if that is the home folder, as in many containers, or a temporary one.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from pathlib import Path
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nightjar"
 
 _TEMPORARY = ("njray-", "nightjar-")
-"""Beginnings of the names of Nightjar's folders where temporary files lie."""
+"""Beginnings of the names of Nightjar's folders in the folder for temporary files."""
 
 FileId = tuple[int, int]
-"""Device and inode: a folder may be reached by several names."""
+"""Device and inode, because a folder can have several names."""
 
 
 def file_id(found: os.stat_result) -> FileId:
-    """Of what was looked at."""
+    """Device and inode of a file."""
     return found.st_dev, found.st_ino
 
 
 class OwnState:
-    """The folders that are Nightjar's, Prefect's and Ray's own, as they are found now."""
+    """The folders of Nightjar, Prefect and Ray that exist now."""
 
     def __init__(self) -> None:
         prefect = os.environ.get("PREFECT_HOME") or "~/.prefect"
@@ -34,7 +34,7 @@ class OwnState:
         self._temporary = _found([tempfile.gettempdir(), os.environ.get("RAY_TMPDIR", ""), "/tmp"])
 
     def has(self, folder: FileId, entry: os.DirEntry[str]) -> bool:
-        """Whether something in a folder is one of them."""
+        """Whether an entry of a folder is one of them."""
         if folder in self._temporary and (entry.name == "ray" or entry.name.startswith(_TEMPORARY)):
             return True
         with suppress(OSError):  # it is gone
@@ -43,9 +43,9 @@ class OwnState:
 
 
 def _found(paths: Iterable[str]) -> frozenset[FileId]:
-    """Those that are there."""
+    """The paths that exist."""
     found = set()
     for path in filter(None, paths):
         with suppress(OSError):
-            found.add(file_id(os.stat(os.path.expanduser(path))))  # noqa: PTH111, PTH116 (without a home, Path raises)
+            found.add(file_id(os.stat(os.path.expanduser(path))))  # noqa: PTH111, PTH116 (Path raises without a home folder)
     return frozenset(found)

@@ -1,4 +1,4 @@
-"""Installed packages as part of what scores: by version and content, found without importing any of them."""
+"""Installed packages as part of the identity, by version and content. None of them is imported."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.messages import nearest
 
 _READ_BYTES = 8 << 20
-"""Larger files are hashed by xxh3, six times as fast as SHA-256: some compiled libraries have gigabytes."""
+"""Larger files are hashed by xxh3, which is six times as fast as SHA-256; some compiled libraries have gigabytes."""
 
 _ENVIRONMENT = {"pyvenv.cfg", "conda-meta"}
-"""One of them lies in every virtual environment, whatever its name."""
+"""Every virtual environment, whatever its name, contains one of these."""
 
 
 def content_of(module: str, outside: str = "") -> str:
     """SHA-256 over the files of the installed package that holds a module; '' for the standard library.
 
-    outside: the job's folder, which a process may have on its path: a package that lies in it is not installed, unless
-    it is in an environment that lies there.
+    outside: the job's folder, which may be on this process's path. A package in it does not count as installed, unless
+    it is in a virtual environment there.
 
     Raises:
-        LookupError: there is no such package.
+        LookupError: There is no such package.
     """
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
@@ -45,7 +45,7 @@ def content_of(module: str, outside: str = "") -> str:
 
 
 def files_of(module: str, outside: str = "") -> list[Path]:
-    """The files whose content `content_of` counts; none of a package that is not installed."""
+    """The files whose content `content_of` includes; empty for a package that is not installed."""
     top = module.partition(".")[0]
     with suppress(LookupError):
         return [path for _, path in _files(top, outside)] if top not in sys.stdlib_module_names else []
@@ -65,7 +65,7 @@ def _hash(files: Iterable[tuple[str, Path]]) -> str:
 
 @lru_cache
 def _large(path: Path, stamp: tuple[int, ...]) -> bytes:
-    """A large file's hash: a process reads it once, while it stands as it was."""
+    """A large file's hash. A process computes it again only if the file has changed."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while chunk := file.read(_READ_BYTES):
@@ -74,7 +74,7 @@ def _large(path: Path, stamp: tuple[int, ...]) -> bytes:
 
 
 def is_installed(module: str, outside: str = "") -> bool:
-    """Whether `content_of` knows a module's package. Reads none of it."""
+    """Whether `content_of` knows a module's package. Reads none of its files."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         return True
@@ -86,7 +86,7 @@ def is_installed(module: str, outside: str = "") -> bool:
 
 
 def places_of(module: str) -> list[str]:
-    """Where an installed module's package lies: its folders, or its file."""
+    """The paths of an installed module's package: its folders, or its file."""
     spec = _spec(module.partition(".")[0])
     if spec is None:
         return []
@@ -97,7 +97,7 @@ def of_distribution(name: str) -> str:
     """A distribution's version and a hash of its packages' content.
 
     Raises:
-        JobError: it is not installed; names `identity.packages`.
+        JobError: It is not installed. Names `identity.packages`.
     """
     try:
         version = metadata.version(name)
@@ -113,19 +113,19 @@ def of_distribution(name: str) -> str:
         linked = [_hash(_importable(place)) for place in _linked_folders(installed)]
     except OSError as error:
         raise JobError(f"identity.packages: {name!r} cannot be read: {error}") from error
-    # A name with an underscore is a loader's, that is none of its modules.
+    # A name that begins with an underscore belongs to a loader, and is not one of its modules.
     told = linked or any(content for top, content in contents.items() if not top.startswith("_"))
     if editable_folder(installed) and not told:
         raise JobError(
-            f"identity.packages: {name!r} is an editable installation that does not say where its modules lie; install "
-            "it without --editable"
+            f"identity.packages: {name!r} is an editable installation that does not tell where its modules are; "
+            "install it without --editable"
         )
     digest.update("".join(f"{content}\0" for content in linked).encode())
     return f"{version} {digest.hexdigest()}"
 
 
 def files_of_distribution(name: str) -> list[Path]:
-    """The files whose content `of_distribution` counts; none of one that it refuses."""
+    """The files whose content `of_distribution` includes; empty for a distribution that it refuses."""
     with suppress(metadata.PackageNotFoundError, OSError):
         linked = [path for place in _linked_folders(metadata.distribution(name)) for _, path in _importable(place)]
         return [path for top in _modules_of(name) for path in files_of(top)] + linked
@@ -143,7 +143,7 @@ def _modules_of(name: str) -> list[str]:
 
 
 def editable_folder(distribution: metadata.Distribution) -> str:
-    """The folder that an editable installation leads to, with a slash; '' for any other."""
+    """The folder of an editable installation, with a slash at its end; '' for any other installation."""
     try:
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -153,7 +153,9 @@ def editable_folder(distribution: metadata.Distribution) -> str:
 
 
 def _linked_folders(distribution: metadata.Distribution) -> list[Path]:
-    """The folders that a distribution puts on the path, as many editable installations do, and so none of its own."""
+    """Folders that a distribution adds to the path. Many editable installations do so, and have no modules of their
+    own.
+    """
     found = []
     for file in distribution.files or ():
         if file.suffix == ".pth":
@@ -165,7 +167,7 @@ def _linked_folders(distribution: metadata.Distribution) -> list[Path]:
 
 
 def _importable(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The modules of a folder, and all files of its packages. What else lies there may be a run's output."""
+    """The modules of a folder, and all files of its packages. Other files there may be a run's output."""
     with os.scandir(folder) as items:
         entries = sorted(items, key=lambda item: item.name)
     names = {entry.name for entry in entries}
@@ -176,7 +178,7 @@ def _importable(folder: Path) -> Iterator[tuple[str, Path]]:
         if entry.is_dir() and not entry.name.startswith(".") and entry.name != "__pycache__":
             if (path / "__init__.py").is_file():
                 yield from ((f"{entry.name}/{name}", file) for name, file in _below(path))
-            elif not entry.is_symlink():  # which may lead back
+            elif not entry.is_symlink():  # a link may lead back here
                 yield from ((f"{entry.name}/{name}", file) for name, file in _importable(path))
         elif entry.name.endswith((".py", *EXTENSION_SUFFIXES)) and entry.is_file():
             yield entry.name, path
@@ -185,7 +187,7 @@ def _importable(folder: Path) -> Iterator[tuple[str, Path]]:
 def _known(top: str) -> str:
     try:
         return content_of(top)
-    except LookupError:  # listed by its distribution, and no module: a script's, or a namespace's
+    except LookupError:  # its distribution lists it, but it is not a module: a script or a namespace
         return ""
 
 
@@ -228,14 +230,14 @@ def _lies_in(path: Path, folder: str) -> bool:
 
 
 def is_environment(names: Iterable[str]) -> bool:
-    """Whether a folder that holds these names is a virtual environment."""
+    """Whether a folder with these names in it is a virtual environment."""
     return not _ENVIRONMENT.isdisjoint(names)
 
 
 def in_environment(path: str, folder: str) -> bool:
-    """Whether a place in a folder belongs to a Python that lies there, too, and so is no code of the folder's.
+    """Whether a path in a folder belongs to a Python installation in that folder, and so is not the folder's own code.
 
-    Many keep the virtual environment beside the code.
+    Many people keep the virtual environment beside their code.
     """
     top = os.path.realpath(folder)
     place = os.path.abspath(path)  # noqa: PTH100 (links are not resolved: an environment may be linked to)
@@ -248,7 +250,7 @@ def in_environment(path: str, folder: str) -> bool:
 
 @lru_cache(1)
 def _installations() -> frozenset[str]:
-    """Where this Python and its packages are installed."""
+    """The folders of this Python and its packages."""
     paths = sysconfig.get_paths()
     installed = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     places = {*installed, *site.getsitepackages(), site.getusersitepackages(), sys.prefix, sys.base_prefix}
@@ -256,7 +258,9 @@ def _installations() -> frozenset[str]:
 
 
 def importable_places(folder: str) -> list[str]:
-    """Where in the job's folder modules are found: right in it, and below it where the path says so, as with `src/`."""
+    """Folders in the job's folder where modules are found: the folder itself, and others on the path, such as
+    `src/`.
+    """
     places = [""]
     for entry in sys.path:
         below = os.path.relpath(entry or ".", folder)
@@ -266,7 +270,7 @@ def importable_places(folder: str) -> list[str]:
 
 
 def module_files(module: str) -> list[str]:
-    """The relative names a module can have, in a folder that is on the path; its packages' own files first."""
+    """The relative file names that a module can have in a folder on the path; the files of its packages come first."""
     words = module.split(".")
     ends = ["/__init__.py", *(f"/__init__{end}" for end in EXTENSION_SUFFIXES), ".py", *EXTENSION_SUFFIXES, ".pyc"]
     return [

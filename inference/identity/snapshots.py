@@ -1,8 +1,8 @@
-"""What scores, fixed by content when a run begins: kept with the output, and what every process that scores loads.
+"""Snapshots of code and model: taken when a run begins, kept with the output, and loaded by every process that scores.
 
-A snapshot lists files by name and SHA-256. Small local ones travel in its archive. Too large ones are linked where they
-lie, and verified there; remote ones are downloaded. So a file that is edited in mid-run changes nothing of the run, or
-the run notices.
+A snapshot lists files by name and SHA-256. Small local files are sent in its archive. Local files that are too large
+are linked and verified where they are; remote files are downloaded. So a file that is edited during the run either has
+no effect, or the run notices.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
 COPIED_BYTES = 64 << 20
-"""Local files are copied, the smallest first, while together they take at most this; the others are linked."""
+"""The most bytes of local files that are copied, the smallest files first; the other files are linked."""
 
 CHUNK_BYTES = 8 << 20
 _LIST = "snapshot.json"
-"""In an archive that is kept: the list of files, linked and remote ones included."""
+"""The member of a kept archive with the list of all files, also linked and remote ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of a snapshot. name: relative, '' for a model of one file. source: where it lies, '' if it is copied."""
+    """One file of a snapshot. name: relative; '' for a model of one file. source: its URI; '' if the file is copied."""
 
     name: str
     size: int
@@ -49,14 +49,14 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Files by content, sorted by name. archive: a zip of those that are copied."""
+    """Files by content, sorted by name. archive: a zip of the copied files."""
 
     files: tuple[File, ...] = ()
     archive: bytes = field(default=b"", repr=False, compare=False)
 
     @property
     def digest(self) -> str:
-        """SHA-256 over names and contents, wherever the files lie; '' without files."""
+        """A SHA-256 of names and contents, independent of where the files are; '' without files."""
         if not self.files:
             return ""
         lines = (f"{file.name}\0{file.sha256}\0" for file in self.files)
@@ -64,7 +64,7 @@ class Snapshot:
 
     @property
     def linked(self) -> tuple[File, ...]:
-        """The local files that are read where they lie."""
+        """The local files that are not copied, but read where they are."""
         return tuple(file for file in self.files if file.source and is_local(file.source))
 
 
@@ -72,22 +72,22 @@ NOTHING = Snapshot()
 
 
 def take_model(storage: Storage, path: str | None) -> Snapshot:
-    """The snapshot of a model: a file or a folder. Empty for None.
+    """Take the snapshot of a model, a file or a folder. Empty for None.
 
     Raises:
-        JobError: there is nothing at the path.
+        JobError: There is nothing at the path.
     """
     return NOTHING if path is None else take("model.path", storage, _model_files(storage, path))
 
 
 def take(key: str, storage: Storage, found: Sequence[tuple[str, str, int]]) -> Snapshot:
-    """The snapshot of these files: name, URI and size of each.
+    """Take the snapshot of these files. found: name, URI and size in bytes of each file.
 
-    Each is read once: what is hashed is what is copied.
+    Each file is read once, so that the copied bytes are the hashed bytes.
 
     Raises:
-        JobError: a file may not be read, or is there no more; names the key.
-        StorageError: a fault of the disk or the storage, which may pass.
+        JobError: A file may not be read, or does not exist any more. Names the key.
+        StorageError: The disk or the storage failed; this may pass.
     """
     for name, uri, _ in found:
         _check_name(key, name, uri)
@@ -135,7 +135,7 @@ def _pack(packed: zipfile.ZipFile, name: str, uri: str, content: bytes) -> None:
 
 
 def inside(name: str) -> str:
-    """A file's name in an archive."""
+    """The name of a file in an archive."""
     return f"files/{name or '_'}"
 
 
@@ -171,7 +171,7 @@ def hash_of(storage: Storage, uri: str) -> str:
 
 
 def keep(storage: Storage, output: str, snapshot: Snapshot) -> None:
-    """Make the snapshot durable in the output, under its content: nights that are scored alike share one."""
+    """Store the snapshot in the output, named by its digest. Nights that are scored alike share one."""
     if not snapshot.files:
         return
     packed = io.BytesIO(snapshot.archive)
@@ -182,11 +182,11 @@ def keep(storage: Storage, output: str, snapshot: Snapshot) -> None:
 
 
 def read_kept(storage: Storage, output: str, digest: str) -> Snapshot:
-    """A snapshot that a run kept; empty for ''.
+    """Read a snapshot that a run kept; empty for ''.
 
     Raises:
-        Missing: it is not there any more.
-        StorageError: it is not what was kept.
+        Missing: It does not exist any more.
+        StorageError: It is damaged, or not what was kept.
     """
     if not digest:
         return NOTHING
@@ -196,7 +196,7 @@ def read_kept(storage: Storage, output: str, digest: str) -> Snapshot:
         with zipfile.ZipFile(io.BytesIO(archive)) as kept:
             found = Snapshot(tuple(File(**file) for file in json.loads(kept.read(_LIST))), archive)
     except (zipfile.BadZipFile, ValueError, TypeError, KeyError) as error:
-        raise StorageError(f"{uri}: not a snapshot this version can read: {error}; restore it") from error
+        raise StorageError(f"{uri}: not a snapshot that this version can read: {error}; restore it") from error
     if found.digest != digest:
         raise StorageError(f"{uri}: not the snapshot that was kept; restore it")
     return found
@@ -207,10 +207,10 @@ def _kept(output: str, digest: str) -> str:
 
 
 def verify(storage: Storage, snapshot: Snapshot) -> None:
-    """Whether the linked files still hold what the snapshot says: read whole, before a publication.
+    """Check, before a publication, that the linked files still have their content, by reading them all.
 
     Raises:
-        RunFailed: one of them does not.
+        RunFailed: One of them has changed.
     """
     for file in snapshot.linked:
         try:

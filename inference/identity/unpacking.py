@@ -1,4 +1,4 @@
-"""A snapshot on the node that scores: copied or linked into a folder of each process's own; fetched once per node."""
+"""A snapshot on the node that scores. Each process gets a folder of its own; remote files are fetched once per node."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from nightjar.inference.identity.snapshots import (
 from nightjar.inference.storage.protocol import Storage, is_local
 
 Stamp = tuple[int, ...]
-"""Size, modification and change time, inode and device of a file: no write leaves all of them as they were."""
+"""Size, modification time, status-change time, inode and device of a file. Every write changes at least one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A file that is not copied for this process but read where it lies, as it was when its content was found right.
+    """A file that is not copied for this process, but read where it is. Its content was right when the stamp was taken.
 
-    stamp: as much of one as is compared.
+    stamp: the part of a `Stamp` that is compared.
     """
 
     source: str
     stamp: Stamp
 
     def check(self) -> None:
-        """Whether it is still that file, untouched.
+        """Check that the file is unchanged.
 
         Raises:
-            ModelChanged: it was written to or replaced.
+            ModelChanged: It was written to or replaced.
         """
         if _now(Path(self.source))[: len(self.stamp)] != self.stamp:
             raise ModelChanged(
@@ -53,36 +53,38 @@ class Linked:
 
 
 def watched(path: Path) -> Linked:
-    """A file of an installed package: only size and modification time are compared.
+    """Watch a file of an installed package. Only size and modification time are compared.
 
-    Installers link one file into many environments, and each link made or removed changes the rest.
+    Installers link one file into many environments, and each new or removed link changes the status-change time.
     """
     return Linked(str(path), _now(path)[:2])
 
 
 def place_model(storage: Storage, snapshot: Snapshot, cache: Path, path: str) -> tuple[str, tuple[Linked, ...]]:
-    """The model, under its own name, in a folder that is this process's own until it ends; and its linked files.
+    """Put the model, under its own name, into a folder that belongs to this process until it ends.
+
+    Returns the model's path and its linked files.
 
     Raises:
-        JobError: a linked or remote file is no longer what the snapshot holds, or the model cannot be kept here.
+        JobError: A linked or remote file has changed since the snapshot, or there is no room for the model here.
     """
     return _place("model.path", storage, snapshot, cache, "model/" + path.rstrip("/").rsplit("/", 1)[-1])
 
 
 def place_code(storage: Storage, snapshot: Snapshot, cache: Path) -> tuple[str, tuple[Linked, ...]]:
-    """The code in a folder that is this process's own until it ends; and its linked files.
+    """Put the code into a folder that belongs to this process until it ends. Returns the folder and the linked files.
 
     Raises:
-        JobError: a linked file is no longer what the snapshot holds, or the code cannot be kept here.
+        JobError: A linked file has changed since the snapshot, or there is no room for the code here.
     """
     return _place("model.uses", storage, snapshot, cache, "job")
 
 
 def is_at_hand(key: str, storage: Storage, snapshot: Snapshot, cache: Path) -> bool:
-    """Whether the files that are not copied can still be had, with their content. Remote ones are fetched.
+    """Whether the files that are not copied still exist with their content. Remote files are fetched.
 
     Raises:
-        JobError: there is no room for them here.
+        JobError: There is no room for them here.
     """
     with _room_in(cache, key):
         cache.mkdir(parents=True, exist_ok=True)
@@ -96,7 +98,9 @@ def is_at_hand(key: str, storage: Storage, snapshot: Snapshot, cache: Path) -> b
 
 
 def _place(key: str, storage: Storage, snapshot: Snapshot, cache: Path, name: str) -> tuple[str, tuple[Linked, ...]]:
-    """Not shared: what a predictor writes beside its code or model must reach no other process, and no later run."""
+    """Fill a folder that no process shares: what a predictor writes there must reach no other process and no later
+    run.
+    """
     own = cache / "processes"
     with _room_in(cache, key):
         _remove_abandoned(own)
@@ -107,16 +111,18 @@ def _place(key: str, storage: Storage, snapshot: Snapshot, cache: Path, name: st
 
 
 _ELSEWHERE_S = 7 * 86400.0
-"""How old the folder of another node's process must be to be abandoned. Some file systems keep locks to each node: its
-lock tells nothing here, and no process scores for a week."""
+"""The age after which a folder of another node's process counts as abandoned.
+
+On some file systems a lock is seen only on its own node, so the lock of another node's process tells nothing here. No
+process scores for a week."""
 
 _owned: list[int] = []
-"""Locks of this process's own folders: held, by being open, until it ends, however it ends."""
+"""Open locks of this process's own folders. The system releases them when the process ends, however it ends."""
 
 
 def _own_folder(root: Path) -> Path:
     root.mkdir(parents=True, exist_ok=True)
-    with _locked(root / "lock"):  # nobody may take it for abandoned before it is locked
+    with _locked(root / "lock"):  # so that nobody removes the folder as abandoned before it is locked
         own = Path(tempfile.mkdtemp(prefix=f"{_node()}+{os.getpid()}-", dir=root))
         handle = os.open(own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -125,7 +131,7 @@ def _own_folder(root: Path) -> Path:
 
 
 def _remove_abandoned(root: Path) -> None:
-    """Folders of processes that ended: the system let go of their locks."""
+    """Remove the folders of processes that ended; the system has released their locks."""
     if not root.is_dir():
         return
     with _locked(root / "lock"):
@@ -151,7 +157,7 @@ def _is_abandoned(own: Path) -> bool:
 
 
 def _node() -> str:
-    """Of all processes that are sure to see each other's locks: those that one kernel runs, in whatever containers."""
+    """An id shared by all processes that see each other's locks: those of one kernel, in any container."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return boot.read_text().strip() if boot.exists() else socket.gethostname()
 
@@ -177,7 +183,7 @@ def _unpack(packed: zipfile.ZipFile, file: File, path: Path) -> None:
 
 
 def _link(key: str, storage: Storage, file: File, cache: Path) -> Linked:
-    """Where this node has the file, of verified content: a local one where it lies, a remote one fetched once."""
+    """The path on this node of a file with verified content: a local file where it is, a remote file fetched once."""
     local = is_local(file.source)
     path = Path(file.source) if local else cache.absolute() / "models" / file.sha256 / file.source.rsplit("/", 1)[-1]
     if local and not os.access(path, os.R_OK):
@@ -188,32 +194,43 @@ def _link(key: str, storage: Storage, file: File, cache: Path) -> Linked:
     with _locked(cache / f"{file.sha256}.lock"):
         stamp = _verified(path, file, cache)
         if stamp is None and not local:
-            _fetch(storage, file, path)
-            stamp = _verified(path, file, cache)
+            stamp = _fetch(storage, file, path, cache)
     if stamp is None:
         raise _changed(key, file)
     return Linked(str(path), stamp)
 
 
 def _verified(path: Path, file: File, cache: Path) -> Stamp | None:
-    """The stamp of the file if its content is right: read once per node, not once per process."""
+    """The stamp of the file if its content is right. The file is read once per node, not once per process."""
     try:
         stamp = _stamp(path)
     except FileNotFoundError:
         return None
-    known = cache / "verified" / hashlib.sha256(repr((str(path), stamp, file.sha256)).encode()).hexdigest()
-    if not known.exists():
+    if not _mark(path, stamp, file, cache).exists():
         with path.open("rb") as content:
             right = hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
         if not right or _stamp(path) != stamp:
             return None
-        known.parent.mkdir(parents=True, exist_ok=True)
-        known.touch()
+        _remember(path, stamp, file, cache)
     return stamp
 
 
-def _fetch(storage: Storage, file: File, path: Path) -> None:
-    """Appears whole, and for nobody to write to. Called under the lock: a partial file is a dead process's."""
+def _remember(path: Path, stamp: Stamp, file: File, cache: Path) -> None:
+    """Remember that the content is right, so that no process of this node reads the file again to check it."""
+    mark = _mark(path, stamp, file, cache)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def _mark(path: Path, stamp: Stamp, file: File, cache: Path) -> Path:
+    return cache / "verified" / hashlib.sha256(repr((str(path), stamp, file.sha256)).encode()).hexdigest()
+
+
+def _fetch(storage: Storage, file: File, path: Path, cache: Path) -> Stamp:
+    """Fetch a file; it appears whole and read-only. Call this under the lock: then a partial file is a dead process's.
+
+    The bytes are hashed while they are written, so the file is not read again.
+    """
     partial = path.with_name(f".partial-{path.name}")
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
@@ -226,6 +243,9 @@ def _fetch(storage: Storage, file: File, path: Path) -> None:
             raise _changed("model.path", file)
         partial.chmod(0o444)
         partial.replace(path)
+        stamp = _stamp(path)
+        _remember(path, stamp, file, cache)
+        return stamp
     except Missing as error:
         raise _changed("model.path", file) from error
     finally:
@@ -234,7 +254,7 @@ def _fetch(storage: Storage, file: File, path: Path) -> None:
 
 def _changed(key: str, file: File) -> JobError:
     return JobError(
-        f"{key}: {file.source} changed after the run began; start the run again to score with what it is now"
+        f"{key}: {file.source} changed after the run began; start the run again to score with the file as it is now"
     )
 
 
@@ -244,7 +264,7 @@ def _stamp(path: Path) -> Stamp:
 
 
 def _now(path: Path) -> Stamp:
-    """The stamp of a file, or of none."""
+    """The stamp of a file, or an empty one if there is no file."""
     try:
         return _stamp(path)
     except OSError:
@@ -257,14 +277,14 @@ def _room_in(cache: Path, key: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise JobError(
-            f"{key}: it cannot be kept in {cache} on {socket.gethostname()}: {error.strerror or error}; make room "
+            f"{key}: it cannot be stored in {cache} on {socket.gethostname()}: {error.strerror or error}; make room "
             "there, or name another place for caches in XDG_CACHE_HOME where the run is started"
         ) from error
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Held by one process at a time; the system lets go of it when that process dies."""
+    """Hold a lock that only one process has at a time; the system releases it when the process dies."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

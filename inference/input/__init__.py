@@ -1,1 +1,1 @@
-"""Which files are the input, what is in them, and the shards they are cut into."""
+"""Finds the input's files, describes them, and cuts them into shards."""

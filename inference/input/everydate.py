@@ -1,4 +1,4 @@
-"""A location with `{date}` in it, as what it may be on any date: tonight's code must not know last night's files."""
+"""A location with `{date}`, matched for any date: files of other nights must not count as code of tonight's run."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from nightjar.inference.input.listing import takes_in
 from nightjar.inference.input.sources.reading import format_of
 
 _DIGITS = {"Y": 4, "m": 2, "d": 2, "y": 2, "j": 3}
-"""Of a date's format, what is always so many digits. Whatever else it may hold can be anything: a month has a name."""
+"""Directives of a date's format that always give this number of digits. Others match any text, as a month's name."""
 
 _WHOLE = {"": "%Y-%m-%d", "%F": "%Y-%m-%d", "%D": "%m/%d/%y"}
 
 _FIXED = re.compile(r"\[(0-9|[*?\[])\]")
-"""In a pattern, a digit of a date or a character that stands for itself."""
+"""Brackets of a pattern that match one digit of a date, or one escaped character."""
 
 _CHOICE = re.compile(r"[*?\[]")
 
 
 def pattern_of(uri: str) -> str:
-    """The pattern, as of an input, that matches the location of every date.
+    """The pattern, in the syntax of `input.uri`, that matches the location on every date.
 
     Raises:
-        ValueError: braces that are no placeholder.
+        ValueError: There are braces that are not a placeholder.
     """
     parts = []
     for literal, field, spec, _ in string.Formatter().parse(uri):
@@ -36,22 +36,22 @@ def _dates(spec: str) -> str:
 
 
 class EveryDate:
-    """Input or output of a job, on whatever date. uri: as a pattern, its placeholders open.
+    """Input or output of a job, on any date. uri: with its placeholders.
 
     Raises:
-        ValueError: as `pattern_of`.
-        JobError: it is no pattern.
+        ValueError: As in `pattern_of`.
+        JobError: The uri is not a valid pattern.
     """
 
     def __init__(self, uri: str) -> None:
         self._pattern = pattern_of(uri)
-        # Of a place with a date and nothing else open it is known what lies there, whatever its name.
+        # If the date is the only open part, everything at the location belongs to it, whatever its name.
         exact = self._pattern != uri and not _CHOICE.search(_FIXED.sub("", self._pattern))
         self._place = self._pattern.rstrip("/") if exact else ""
         takes_in(self._pattern, "")
 
     def is_place(self, path: str) -> bool:
-        """Whether a folder or file is the place itself, on some date."""
+        """Whether a folder or file is the location itself, on some date."""
         return bool(self._place) and takes_in(self._place, path)
 
     def takes(self, file: str) -> bool:

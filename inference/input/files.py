@@ -1,4 +1,4 @@
-"""Which files are tonight's input: those that its uri names, of one format."""
+"""Finds tonight's input files: those that the uri names, all of one format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
     """The input's files, sorted by uri; at least one.
 
     Raises:
-        JobError: nothing matches, and what was found there instead; or as `matching_files`; names `input.uri`.
+        JobError: Nothing matches; the message says what was found instead. Or as in `matching_files`. Names
+        `input.uri`.
     """
     others = Counter[str]()
     found = 0
@@ -30,13 +31,14 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
 
 
 def matching_files(storage: Storage, job: Job, others: Counter[str] | None = None) -> Iterator[Entry]:
-    """The same, and none if there is none. others: counts by their endings the files that are of no known format.
+    """The input's files, sorted by uri; possibly none. others: counts files of no known format, by the end of their
+    names.
 
-    With `input.format`, every file but those whose names tell another of the known formats. Without it, those whose
-    names tell one. One file that the uri names is input whatever its name.
+    With `input.format` these are all files except those whose names tell another known format. Without it, these are
+    the files whose names tell a format. A single file that the uri names is input whatever its name.
 
     Raises:
-        JobError: files of several formats, or a name that is no text; names `input.uri`.
+        JobError: The files are of several formats, or a name is not text. Names `input.uri`.
     """
     wanted = job.input.format
     if wanted is not None:
@@ -72,12 +74,12 @@ def _mixed(job: Job, one: Entry, other: Entry) -> JobError:
     formats = " or ".join(SOURCES)
     return JobError(
         f"input.uri: {job.input.uri} holds files of several formats: {' and '.join(told)}. Set input.format to "
-        f"{formats}, and the others are left out"
+        f"{formats}; files of the other format are then left out"
     )
 
 
 def _instead(uri: str, others: Counter[str]) -> str:
-    """What may be meant when nothing matches. others: the files there whose names tell no known format, by suffix."""
+    """A hint for an input without files. others: counts the files found there of no known format, by suffix."""
     if others:
         return unsupported.found_instead(others)
     return "; in a pattern, write [[] for the bracket [" if "[" in uri else ""

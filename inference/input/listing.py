@@ -1,4 +1,4 @@
-"""Input uri → the files it names: folders, and the patterns over them."""
+"""Lists the files that an input uri names: a file, a folder or a pattern."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nightjar.inference.storage.protocol import (
 )
 
 _FOLDERS = 64
-"""A pattern's folders are listed one by one up to so many; where there are more, all at once is quicker."""
+"""Up to this number of folders, a pattern's folders are listed one by one; beyond it, one listing of all is faster."""
 
 _GLOB = re.compile(r"[*?\[]")
 _ESCAPED = re.compile(r"\[([*?\[])\]")
@@ -26,11 +26,11 @@ _ANY = re.compile(".*", re.DOTALL)
 def matching(storage: Storage, uri: str) -> Iterator[Entry]:
     """The files that an input uri names, sorted by uri, whatever their format.
 
-    Hidden ones (a name starting with `.` or `_`) are left out. A linked folder is followed, unless it leads to files
-    that match under their own names, too: rows count once.
+    Hidden files (with a name that starts with `.` or `_`) are left out. A linked folder is followed, unless it leads to
+    files that also match under their own names, so that each row counts once.
 
     Raises:
-        JobError: a name that is no text; names `input.uri`.
+        JobError: A file's name is not text. Names `input.uri`.
     """
     base, pattern = _split_glob(uri)
     exact = _stat(storage, uri)
@@ -50,12 +50,12 @@ def matching(storage: Storage, uri: str) -> Iterator[Entry]:
 
 
 def hidden(name: str) -> bool:
-    """Whether a name below the input is no input: it, or a folder in it, begins with `.` or `_`."""
+    """Whether a name below the input is hidden: the file's name, or that of a folder, begins with `.` or `_`."""
     return any(part.startswith((".", "_")) for part in name.split("/"))
 
 
 class _Links:
-    """Which files below a folder are reached through a link to another folder below it, and their names there."""
+    """Resolves names of files that are reached through a link from one folder to another below the same base."""
 
     def __init__(self, base: str) -> None:
         self._base = base
@@ -63,7 +63,7 @@ class _Links:
         self._folder, self._own = "", ""
 
     def own_name(self, name: str) -> str:
-        """A file's name where it lies, if that is below the folder, else as given. Names come sorted."""
+        """The file's own name, if it lies below the base, else the name as given. Names must come sorted."""
         folder, _, file = name.rpartition("/")
         if not self._real or not folder:
             return name
@@ -75,9 +75,9 @@ class _Links:
 
 
 def _listed(storage: Storage, uri: str, base: str) -> Iterator[Entry]:
-    """All that the pattern can match, and more, sorted: a bucket of all nights is not listed for one of them.
+    """A sorted listing that contains every match of the pattern, without listing all nights of a bucket for one night.
 
-    A local disk is walked anyway, and follows links in its own way.
+    A local disk is walked as a whole, and follows links in its own way.
     """
     folders = [base]
     for step in _folder_steps(uri) if not is_local(uri) else ():
@@ -96,14 +96,14 @@ def _listed(storage: Storage, uri: str, base: str) -> Iterator[Entry]:
 
 
 def _folder_steps(uri: str) -> list[str]:
-    """The parts of a pattern that name one folder each, from the first with a wildcard on."""
+    """The parts of a pattern that name one folder each, beginning with the first part that has a wildcard."""
     parts = uri.partition("://")[2].rstrip("/").split("/")
     steps = parts[_literal(parts) :] if uri.endswith("/") else parts[_literal(parts) : -1]
     return list(takewhile(lambda part: "**" not in part, steps))
 
 
 def _literal(parts: list[str]) -> int:
-    """How many parts of a path stand before the first one with a wildcard."""
+    """The number of a path's parts before the first one with a wildcard."""
     return next((i for i, part in enumerate(parts) if _is_glob(part)), len(parts))
 
 
@@ -116,7 +116,7 @@ def _unescaped(path: str) -> str:
 
 
 def _named(entry: Entry) -> Entry:
-    """The entry, if its name is text: only then can outputs and reports name it."""
+    """Return the entry if its name is text, because outputs and reports must be able to name the file."""
     try:
         entry.uri.encode()
     except UnicodeEncodeError:
@@ -125,7 +125,7 @@ def _named(entry: Entry) -> Entry:
 
 
 def takes_in(uri: str, file: str) -> bool:
-    """Whether an input uri would take in a file at that place."""
+    """Whether an input uri would match a file at this location."""
     base, pattern = _split_glob(uri)
     folder = base.rstrip("/") + "/"
     below = file.startswith(folder) and pattern.fullmatch(file.removeprefix(folder)) is not None
@@ -133,7 +133,7 @@ def takes_in(uri: str, file: str) -> bool:
 
 
 def input_folder(uri: str) -> str:
-    """The folder (or file) an input uri names, without its pattern."""
+    """The folder (or file) that an input uri names, without its pattern."""
     return _split_glob(uri)[0]
 
 
@@ -147,7 +147,7 @@ def _stat(storage: Storage, uri: str) -> Entry | None:
 
 
 def _split_glob(uri: str) -> tuple[str, re.Pattern[str]]:
-    """The folder to list, and the pattern of names below it; a pattern with a slash at its end names folders."""
+    """The folder to list, and the pattern for names below it. A pattern that ends with a slash matches folders."""
     scheme, _, path = ("", "", uri) if is_local(uri) else uri.partition("://")
     parts = path.rstrip("/").split("/")
     depth = _literal(parts)
@@ -157,10 +157,10 @@ def _split_glob(uri: str) -> tuple[str, re.Pattern[str]]:
     if not rest:
         return base, _ANY
     try:
-        # A name may hold a newline.
+        # A name may contain a newline.
         return base, re.compile(f"{_translate(rest)}{'/.*' if path.endswith('/') else ''}", re.DOTALL)
     except re.error as error:
-        raise JobError(f"input.uri: {uri!r} is no pattern: {error}") from None
+        raise JobError(f"input.uri: {uri!r} is not a valid pattern: {error}") from None
 
 
 def _translate(glob: str) -> str:

@@ -1,8 +1,8 @@
-"""Files → shards: whole units of one file, or several small files.
+"""Makes shards from files: whole units of one file, or several small files.
 
-A plan is an Arrow table, one line per shard, so that a million shards stay small; `Plan.shard` builds the
-record only where one is needed. Continuing a run keeps the boundaries of every file that did not change:
-what was committed stays committed even if the number of actors, and so the default shard size, changed.
+A plan is an Arrow table with one line per shard, so that a million shards take little memory; `Plan.shard` makes a
+record only when one is needed. A continued run keeps the shards of every file that did not change. So what was
+committed stays committed, even if the number of actors, and with it the default shard size, has changed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from nightjar.inference.storage.versions import same_version
 DECODED_BYTES = 128 * 1024 * 1024
 SHARDS_PER_ACTOR = 8
 PACKED_FILES = 1000
-"""More small files than that make no shard: each is a few requests, and the audit looks for each among all rows."""
+"""The most small files in one shard: each file costs a few requests, and the audit searches all rows for each."""
 
 _BATCH = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class PlanLine:
-    """A shard as a line of a plan's table; `rows` as of the shard."""
+    """A shard as a line of a plan's table. rows: as `Shard.rows`."""
 
     shard: str
     rows: int
@@ -50,7 +50,7 @@ class PlanLine:
 
 
 SHARDS = record_schema(PlanLine)
-"""One line per shard; `rows` is `UNREADABLE` (-1) or `UNKNOWN` (-2) where that is so of a file of it."""
+"""One line per shard. `rows` is `UNREADABLE` (-1) or `UNKNOWN` (-2) if that of one of its files is."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Input rows, as far as they are counted."""
+        """Number of input rows in the shards whose rows are known."""
         rows = pc.struct_field(pc.list_flatten(self.table["pieces"]), "rows")
         return int(pc.sum(pc.filter(rows, pc.greater_equal(rows, 0))).as_py() or 0)
 
     @property
     def uncounted(self) -> int:
-        """Shards whose rows are not known before they are read."""
+        """Number of shards whose rows are not known before they are read."""
         return int(pc.sum(pc.equal(self.table["rows"], UNKNOWN)).as_py() or 0)
 
     def ids(self) -> list[str]:
@@ -79,7 +79,7 @@ class Plan:
         return ids
 
     def shards(self) -> Iterator[Shard]:
-        """Shards in order, a bounded number in memory."""
+        """Shards in order, with a bounded number of them in memory."""
         for batch in self.table.to_batches(max_chunksize=4096):
             yield from map(shard_of_line, batch.to_pylist())
 
@@ -97,7 +97,7 @@ class Plan:
     @classmethod
     def from_bytes(cls, data: bytes) -> Plan:
         """The inverse of `to_bytes`."""
-        # In this thread alone: one of Arrow's that lets go of a Python object while the process ends aborts it.
+        # Not in Arrow's threads: one that releases a Python object while the process is ending aborts the process.
         return cls(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).cast(SHARDS))
 
     @classmethod
@@ -110,12 +110,12 @@ class Plan:
                 batches.append(pa.RecordBatch.from_pylist(lines, schema=SHARDS))
                 lines = []
         batches.append(pa.RecordBatch.from_pylist(lines, schema=SHARDS))
-        return cls(_sorted(pa.Table.from_batches(batches, schema=SHARDS)))
+        return cls(_sorted(pa.Table.from_batches(batches)))
 
     def limited(self, rows: int) -> Plan:
-        """The first shards that together hold at least `rows` rows, as far as is known.
+        """The first shards that together have at least `rows` rows, as far as is known.
 
-        An uncounted shard is the last one: it may hold all of them.
+        The plan ends after a shard with an unknown number of rows, because this shard may have enough of them.
         """
         held = 0
         for index, count in enumerate(self.table["rows"].to_pylist()):
@@ -125,7 +125,10 @@ class Plan:
         return self
 
     def with_splits(self, packed: Iterable[str], fingerprint: str) -> tuple[Plan, dict[str, tuple[Shard, ...]]]:
-        """The plan with each of these packed shards that it has replaced by a shard per file, and those by its id."""
+        """Replace each of these packed shards by one shard per file.
+
+        Returns the new plan, and the new shards by the id of the shard that they replace.
+        """
         chosen = pc.is_in(self.table["shard"], value_set=pa.array(list(packed), pa.string()))
         parts = {shard.id: split(shard, fingerprint) for shard in Plan(self.table.filter(chosen)).shards()}
         if not parts:
@@ -135,14 +138,14 @@ class Plan:
 
 
 def _sorted(table: pa.Table) -> pa.Table:
-    """By first file and row."""
+    """Sort by first file and row."""
     first = pc.list_element(table["pieces"], 0)
     keys = pa.table({"uri": pc.struct_field(first, "uri"), "row": pc.struct_field(first, "first_row")})
     return table.take(pc.sort_indices(keys, sort_keys=[("uri", "ascending"), ("row", "ascending")]))
 
 
 def shard_of_line(line: dict[str, Any]) -> Shard:
-    """A shard from a plan's line."""
+    """Make a shard from a plan's line."""
     pieces = (Piece(**{**piece, "row_groups": tuple(piece["row_groups"])}) for piece in line["pieces"])
     return Shard(line["shard"], tuple(pieces))
 
@@ -150,10 +153,10 @@ def shard_of_line(line: dict[str, Any]) -> Shard:
 def make_plan(
     discovery: Discovery, job: Job, fingerprint: str, previous: Plan | None = None, planned_by: str = ""
 ) -> Plan:
-    """Tonight's shards. Files that stand unchanged in `previous` keep their boundaries.
+    """Make tonight's shards. Files that are unchanged since `previous` keep their shards' boundaries.
 
-    planned_by: the fingerprint of `previous`. If it is still that, shards keep their names, too: an older release
-    made those of less than is known of a file today.
+    planned_by: the fingerprint of `previous`. If it equals `fingerprint`, shards keep their ids, too; an older release
+    may have made these ids from fewer facts about a file than are known today.
     """
     kept, covered = _kept(discovery, previous)
     fresh = (line for line in _lines(discovery) if line["uri"] not in covered)
@@ -164,24 +167,26 @@ def make_plan(
 
 
 def _lines(discovery: Discovery) -> Iterator[dict[str, Any]]:
-    """The files one by one, a bounded number in memory."""
+    """The files one by one, with a bounded number of them in memory."""
     for batch in discovery.files.to_batches(max_chunksize=_BATCH):
         yield from batch.to_pylist()
 
 
 def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[Shard], set[str]]:
-    """Shards of an earlier plan whose files all stand as they were, with all that is known of them now; these files."""
+    """Shards of an earlier plan whose files are all unchanged, with what is known about these now; and these files."""
     if previous is None:
         return [], set()
-    # A file that could not be read is planned anew: another try may find it readable.
+    # A file that could not be read is planned again, because it may be readable now.
     now = {line["uri"]: (line["size"], line["version"]) for line in _lines(discovery) if line["error"] is None}
 
     def stands(piece: Piece) -> bool:
-        size, version = now.get(piece.uri, (-1, ""))
+        if piece.uri not in now:
+            return False
+        size, version = now[piece.uri]
         return size == piece.size and same_version(version, piece.version) and piece.rows != UNREADABLE
 
     same = [shard for shard in previous.shards() if all(map(stands, shard.pieces))]
-    # An earlier plan may hold only the beginning of a file (--limit): such a file is planned anew, too.
+    # An earlier plan may have only the beginning of a file (--limit): such a file is planned again, too.
     held: Counter[str] = Counter()
     for piece in itertools.chain.from_iterable(shard.pieces for shard in same):
         held[piece.uri] += piece.row_groups[1] - piece.row_groups[0]
@@ -195,7 +200,7 @@ def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[Shard], set
 
 
 def _target(discovery: Discovery, job: Job) -> tuple[str, int]:
-    """What limits a shard, `rows` or decoded `sizes`, and how many of them it holds."""
+    """The unit that limits a shard, `rows` or decoded `sizes` in bytes, and the limit."""
     if job.input.shard_rows:
         return "rows", job.input.shard_rows
     total = pc.sum(pc.list_flatten(discovery.files["sizes"])).as_py() or 0
@@ -203,9 +208,9 @@ def _target(discovery: Discovery, job: Job) -> tuple[str, int]:
 
 
 def _pack(lines: Iterable[dict[str, Any]], unit: str, target: int) -> Iterator[tuple[Piece, ...]]:
-    """Large files cut between units; files at most half a shard packed together, whole, in order.
+    """Cut large files between units, and pack files of at most half a shard together, whole and in order.
 
-    Where shards are limited by rows, a file whose rows are not known is a shard of its own.
+    If rows limit the shards, a file with an unknown number of rows is a shard of its own.
     """
     packed: list[Piece] = []
     held = 0
@@ -229,7 +234,7 @@ def _pack(lines: Iterable[dict[str, Any]], unit: str, target: int) -> Iterator[t
 
 
 def _cut(line: dict[str, Any], unit: str, target: int) -> Iterator[Piece]:
-    """A file's units in runs of at most `target`, at least one unit each."""
+    """Cut a file into pieces of at most `target`, with at least one unit each."""
     first, held = 0, 0
     for index, weight in enumerate(line[unit]):
         if index > first and held + weight > target:

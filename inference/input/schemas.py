@@ -7,11 +7,11 @@ import pyarrow as pa
 from nightjar.inference.input.sources import normalisation
 
 _KINDS = 100
-"""So many different schemas are told apart; a lake has few."""
+"""The most different schemas that are counted, to bound the memory; a lake has few."""
 
 
 class UsualSchema:
-    """The columns that most files have: one odd file, even the first, must not make all the others the odd ones."""
+    """Finds the columns that most files have, so that one odd file, even the first, does not decide for the others."""
 
     def __init__(self) -> None:
         self._seen: list[_Alike] = []
@@ -27,12 +27,14 @@ class UsualSchema:
             self._seen.append(_Alike(schema, columns))
 
     def schema(self) -> pa.Schema | None:
-        """That of most files, as the first of them stores it; a column without nulls only if each of them says so."""
+        """The schema of most files, as the first of them stores it. A column excludes nulls only if it does in each
+        file.
+        """
         return max(self._seen, key=lambda each: each.files).schema() if self._seen else None
 
 
 class _Alike:
-    """Files whose columns hold the same, however each writer stored and declared them."""
+    """Files with the same columns, however each writer stored and declared them."""
 
     def __init__(self, schema: pa.Schema, columns: pa.Schema) -> None:
         self.files = 1
@@ -41,13 +43,13 @@ class _Alike:
         self._required = normalisation.without_nulls(schema)
 
     def add_equal(self, schema: pa.Schema) -> bool:
-        """Count a file that says what one of these said, if it does; quickly, as most of a million do."""
+        """Count a file if its schema equals one seen before. This is the fast path, for most of a million files."""
         known = any(way.equals(schema) for way in self._ways)
         self.files += known
         return known
 
     def add_alike(self, schema: pa.Schema, columns: pa.Schema) -> bool:
-        """Count a file with the same columns, if these are."""
+        """Count a file if its columns are the same."""
         if not self._columns.equals(columns):
             return False
         self.files += 1
@@ -61,13 +63,13 @@ class _Alike:
 
 
 class SharedSchemas:
-    """The schemas seen so far: thousands of files that say the same share one, or wide ones would fill the memory."""
+    """Schemas shared between files: thousands of copies of the same wide schema would fill the memory."""
 
     def __init__(self) -> None:
         self._seen: list[pa.Schema] = []
 
     def shared(self, schema: pa.Schema) -> pa.Schema:
-        """An equal one, metadata included, that is kept already; else this one."""
+        """Return an equal schema (with equal metadata) that was seen before, else this one."""
         for known in self._seen:
             if known.equals(schema, check_metadata=True):
                 return known

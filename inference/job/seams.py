@@ -1,4 +1,4 @@
-"""What a job may name, and the modules behind the names. A new one is one line here, and one file there."""
+"""The names that a job may use, and their modules. A new implementation is one line here and one module there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """module: whose `ADAPTER` is a `predictors.adapter.Adapter`. model: what `model.path` names, for messages."""
+    """A framework. module: its `ADAPTER` is a `predictors.adapter.Adapter`. model: what `model.path` names, for
+    messages.
+    """
 
     module: str
     model: str

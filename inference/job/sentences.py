@@ -1,4 +1,4 @@
-"""What is wrong with a job file, in sentences a tired person can act on: the key, what it is, what to write."""
+"""Turns the faults of a job file into sentences for tired people: the key, its value, and what to write instead."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OTHER_NAMES: dict[str, str] = {
     "retries": "retry.attempts",
     "workers": "resources.actors",
 }
-"""What Ray Data and others call a key of ours; spelling alone would lead from `concurrency` to `concurrency_limit`."""
+"""Names of Ray Data and others → our key; the spelling alone would suggest `concurrency_limit` for `concurrency`."""
 
 _WITHOUT_VALUE = {"missing", "string_too_short", "too_short"}
 _SHOWN_CHARS = 60
@@ -56,8 +56,8 @@ Sections = Mapping[str, tuple[type[BaseModel], ...]]
 def sentences(error: ValidationError, sections: Sections, choices: Mapping[str, str]) -> list[str]:
     """One sentence per fault.
 
-    sections: the model, or models, behind each key that has keys of its own, '' for the file itself. choices: what
-    may be written where a key takes more than one form; `[]` stands for the place in a list.
+    sections: the model or models of each key that has keys of its own; '' for the file itself. choices: what may be
+    written for a key that takes several forms; `[]` stands for any index.
     """
     found = _faults(error, choices)
     return [_sentence(where, fault, sections, choices) for where, fault in found.items()]
@@ -66,8 +66,8 @@ def sentences(error: ValidationError, sections: Sections, choices: Mapping[str, 
 def _faults(error: ValidationError, choices: Mapping[str, str]) -> dict[str, Any]:
     """The first fault of each of the user's keys.
 
-    Where a key takes several forms pydantic reports each: `{min: 3, max: 1}` is also "no whole number". What
-    is said of the form that was meant lies deeper, or comes from that form's own validator.
+    If a key takes several forms, pydantic reports a fault for each: `{min: 3, max: 1}` is also "no whole number". The
+    fault of the intended form is deeper, or comes from that form's own validator.
     """
     named = [(_where(fault["loc"], choices), fault) for fault in error.errors()]
     meant = {
@@ -85,7 +85,7 @@ def _is_meant(where: str, key: str, fault: Any) -> bool:
 
 
 def _where(location: tuple[int | str, ...], choices: Mapping[str, str]) -> str:
-    """The key as a user would write it. Under a choice pydantic names the form, which nobody wrote."""
+    """The key as a user would write it, without the name of the form that pydantic adds under a choice."""
     where, previous = "", ""
     for part in location:
         if _any_index(previous) not in choices:
@@ -108,7 +108,7 @@ def _sentence(where: str, fault: Any, sections: Sections, choices: Mapping[str, 
 
 
 def _meant(where: str, sections: Sections) -> str:
-    """Which key is meant: what others call so, one spelt like it, or the same of another section; else all known."""
+    """A hint at the intended key: by another name, by spelling, or in another section; else all known keys."""
     section, _, key = where.rpartition(".")
     known = _keys(section, sections)
     if other := _OTHER_NAMES.get(where) or _OTHER_NAMES.get(key):

@@ -1,1 +1,1 @@
-"""The truth about a revision: what is done, who may write, and how it ended."""
+"""The ledger of a revision: what is done, who may write, and how it ended."""

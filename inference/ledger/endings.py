@@ -1,4 +1,4 @@
-"""How a run ended, as its ledger keeps it: a reason is there when the terminal is closed."""
+"""How a run ended. The ledger keeps this, so that the reason can be found after the terminal is closed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import datetime as dt
 import os
 import signal
 import socket
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from nightjar.inference.errors import (
@@ -18,18 +17,19 @@ from nightjar.inference.errors import (
     Terminated,
 )
 from nightjar.inference.messages import clip
-from nightjar.inference.records import known
 
 FAILED, REJECTED, STOPPED = "failed", "rejected", "stopped"
 BEFORE_IT_BEGINS = {"start", "discover"}
-"""Where a run ends that has no ledger yet: Ray and Prefect start, the input is looked for."""
+"""Steps at which a run has no ledger yet: Ray and Prefect start, and the input is listed."""
 
 LIMITED, VALIDATED = "limited", "validated"
 
 
 @dataclass(frozen=True, slots=True)
 class FailedGate:
-    """A gate that said no, and its sentence. row, replay: one that speaks against it, and how to score it again."""
+    """A gate that did not pass, and its sentence. row: a row that it refuses. replay: the command that scores the
+    row.
+    """
 
     name: str
     sentence: str
@@ -42,9 +42,9 @@ class Ended:
     """How one flow run of a run ended without a publication.
 
     outcome: `failed`; `rejected`: job, input or model must be changed; `stopped`, by a person or a signal; `limited` or
-    `validated`: done, and not to be published.
-    step: where it ended: start, discover, score, validate or publish. error: the class of the exception, empty of what
-    is done. gates: those that failed. publish: whether the run was to be published. at: UTC, as ISO 8601.
+    `validated`: done, and not to be published. step: where it ended: start, discover, score, validate or publish.
+    error: the class of the exception; empty if the run was done. gates: the failed gates. publish: whether the run was
+    to be published. at: in UTC, as ISO 8601.
     """
 
     outcome: str
@@ -57,25 +57,15 @@ class Ended:
 
     @property
     def where(self) -> str:
-        """Where it ended, for a person: the gate, or the step."""
+        """Where the run ended, for people: the gate, or the step."""
         if not self.gates:
             return self.step
         more = f" and {len(self.gates) - 1} more" if len(self.gates) > 1 else ""
         return f"gate {self.gates[0].name}{more}"
 
-    def as_record(self) -> dict[str, Any]:
-        """As the ledger keeps it."""
-        return {"t": "ended", **asdict(self)}
-
-
-def of_record(record: Mapping[str, Any]) -> Ended:
-    """The inverse of `as_record`. Unknown keys of a newer version are ignored."""
-    gates = tuple(known(FailedGate, gate) for gate in record.get("gates", ()))
-    return replace(known(Ended, record), gates=gates)
-
 
 def of_error(error: BaseException, step: str, *, publish: bool = True) -> Ended | None:
-    """What ended a run; None of one that another writer goes on with."""
+    """How an error ended a run; None if another writer continues the run."""
     if isinstance(error, Held):
         return None
     if isinstance(error, Interrupted):
@@ -95,7 +85,7 @@ def _failed(gate: Any) -> FailedGate:
 
 
 def stopped_by(error: BaseException) -> Interrupted:
-    """Who stopped this process: an interruption as an error that can be told and kept."""
+    """Convert an interruption to an error that says who stopped this process."""
     if isinstance(error, Interrupted):
         return error
     number = getattr(error, "signal", None)  # Prefect's
@@ -109,7 +99,7 @@ def stopped_by(error: BaseException) -> Interrupted:
 
 
 def done(step: str, *, limited: bool) -> Ended:
-    """The end of a run that is not to be published: everything that was asked for is done."""
+    """The ending of a run that is not to be published, when everything that was asked for is done."""
     return Ended(LIMITED if limited else VALIDATED, step, _now(), publish=False)
 
 

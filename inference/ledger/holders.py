@@ -1,4 +1,4 @@
-"""Who writes: a process as the ledger names it, and whether it certainly lives no more."""
+"""Holders of epochs: a process as the ledger names it, and whether it is certainly dead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds an epoch: enough to tell a person, and to see whether the process still lives."""
+    """The holder of an epoch: enough to name it to people, and to check whether its process is alive."""
 
     task: str
     flow_run: str
@@ -31,7 +31,7 @@ class Holder:
 
 
 def this_holder(task: str, flow_run: str = "") -> Holder:
-    """This process as a writer, with a nonce of its own."""
+    """This process as a holder, with a new nonce."""
     return Holder(
         task=task,
         flow_run=flow_run,
@@ -45,7 +45,7 @@ def this_holder(task: str, flow_run: str = "") -> Holder:
 
 
 def _host() -> str:
-    """Host name, boot and container: a process id means something only within all three."""
+    """Host name, boot and container, because a process id is unique only within all three."""
     boot, container = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     if not (boot.exists() and container.is_symlink()):
         return f"{socket.gethostname()}/{uuid.getnode()}"
@@ -53,17 +53,17 @@ def _host() -> str:
 
 
 def can_be_asked(writer: Holder) -> bool:
-    """Whether this process can see for certain if the writer lives: it is of the same boot and container."""
+    """Whether this process can check if the writer is alive: they have the same boot and container."""
     return writer.host == _host()
 
 
 def is_dead(writer: Holder) -> bool:
-    """Whether the writer certainly no longer runs. False for other hosts: they can only be watched."""
+    """Whether the writer is certainly dead. False for other hosts, whose writers can only be watched."""
     if not can_be_asked(writer):
         return False
     try:
         process = psutil.Process(writer.pid)
-        # Both are told by the wall clock: setting it moves a process's beginning and the boot alike.
+        # Both are wall times: setting the clock moves the process's start and the boot by the same amount.
         moved = psutil.boot_time() - writer.booted if writer.booted else 0.0
         return abs(process.create_time() - moved - writer.process_started) > 1 or (
             process.status() == psutil.STATUS_ZOMBIE
@@ -75,13 +75,13 @@ def is_dead(writer: Holder) -> bool:
 
 
 def is_of_earlier_boot(writer: Holder) -> bool:
-    """Whether it ran before this machine was started; or on another one of the same name, that cannot be told."""
+    """Whether the holder ran before this machine's last start, or on another machine of the same name."""
     (name, boot, *_), (here, now, *_) = (f"{host}/".split("/") for host in (writer.host, _host()))
     return name == here and boot != now
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether a process is there no more, or only because nobody asked how it ended."""
+    """Whether a process has ended; a zombie, which nobody has waited for, counts as ended."""
     try:
         return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -1,97 +1,73 @@
-"""Lines of the ledger that a writer adds to what its workers say (`records.Event`): a frozen record for each kind.
+"""The lines of a ledger: a frozen record for each kind. In JSON the kind is under `t`, followed by the fields.
 
-`encode` gives a line its one JSON form: the kind under `t`, then the fields in their order.
+Of the workers' events (`records.Event`) the ledger keeps receipts, failures and what was noticed. Its other lines are
+defined here and in `endings`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
+from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.holders import Holder
-from nightjar.inference.records import Failed, as_line
-
-_SELDOM = {"seldom": True}
-"""Of a field that is left out of the line where it is empty or 0, as lines of before do not have it."""
-
-
-class Line(Protocol):
-    """A frozen dataclass. t: the kind of line."""
-
-    t: ClassVar[str]
-
-
-def encode(line: Line) -> dict[str, Any]:
-    """The line as a JSON object."""
-    record: dict[str, Any] = {"t": line.t}
-    for each in fields(line):  # type: ignore[arg-type]
-        value = getattr(line, each.name)
-        if value or not each.metadata.get("seldom"):
-            record[each.name] = _plain(value)
-    return record
-
-
-def _plain(value: Any) -> Any:
-    """As it is when it is read back, so that a writer's own state is that of whoever replays its ledger."""
-    if is_dataclass(value):
-        return as_line(value)
-    return list(value) if isinstance(value, tuple) else value
+from nightjar.inference.records import Failed, Noticed, Receipt
+from nightjar.inference.witness.packages import Package
+from nightjar.inference.witness.records import Seen
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An epoch begins: who writes from here on."""
+    """An epoch begins. writer: who writes from here on."""
 
-    t: ClassVar[str] = "opened"
     writer: Holder
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The epoch ends, and the next writer need not wait for the lease to lapse."""
-
-    t: ClassVar[str] = "closed"
+    """The epoch ends, and the next writer need not wait until the lease has lapsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """A part of a step begins that takes long: `load` (the model) or `score`."""
+    """A long part of a step begins: `load` (the model) or `score`."""
 
-    t: ClassVar[str] = "doing"
     step: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan counts from here on. file: its name. fingerprint: under which its shards are scored.
+    """A plan is valid from here on. file: its name. fingerprint: of what scores its shards.
 
-    shards, rows: of the plan; uncounted: shards whose rows are not known. done_shards, rows_out, rows_quarantined and
-    cuts are of those that are committed already. identity: the file that says what scores them. adopts: the revision
-    that results are taken over from, else 0. again: what made shards old that had a result.
+    shards, rows: of the plan. uncounted: the number of shards whose rows are not known. done_shards, rows_out,
+    rows_quarantined, cuts: of the shards that are committed already; earlier versions did not count cuts (None).
+    identity: the file that says what scores the shards; empty in earlier versions. adopts: the revision from which
+    results are taken over, else 0. again: why shards with a result are scored again.
     """
 
-    t: ClassVar[str] = "planned"
     file: str
     fingerprint: str
     date: str
-    shards: int
-    rows: int
-    done_shards: int
-    rows_out: int
-    rows_quarantined: int
-    cuts: int
-    uncounted: int = field(metadata=_SELDOM)
-    identity: str
-    adopts: int
-    again: tuple[str, ...]
+    shards: int = 0
+    rows: int = 0
+    done_shards: int = 0
+    rows_out: int = 0
+    rows_quarantined: int = 0
+    cuts: int | None = None
+    uncounted: int = field(default=0, metadata=SELDOM)
+    identity: str = ""
+    adopts: int = 0
+    again: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A packed shard failed for `why`: each of its files is a shard of its own from here on, `into` of them."""
+    """A packed shard failed. From here on each of its files is a shard. why: the reason. into: the number of new
+    shards.
+    """
 
-    t: ClassVar[str] = "split"
     shard: str
     why: str
     into: int
@@ -99,9 +75,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Revoked(Failed):
-    """A receipt is taken back: the audit found its parts damaged. rows_out, rows_quarantined, cuts: as it had them."""
+    """A receipt is revoked, because the audit found its parts damaged. rows_out, rows_quarantined, cuts: the
+    receipt's.
+    """
 
-    t: ClassVar[str] = "revoked"
     rows_out: int = 0
     rows_quarantined: int = 0
     cuts: int = 0
@@ -109,19 +86,98 @@ class Revoked(Failed):
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """The packages that preflight loaded the model with, by name; of results taken over, those they were scored with.
+    """The packages, by name, with which preflight loaded the model, or with which results that were taken over were
+    scored.
 
-    adopted_from: the name of the revision that those results are taken over from.
+    adopted_from: the name of the revision from which the results were taken over.
     """
 
-    t: ClassVar[str] = "packages"
-    loaded: Mapping[str, Any]
-    adopted_from: str = field(default="", metadata=_SELDOM)
+    loaded: Mapping[str, Package]
+    adopted_from: str = field(default="", metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What preflight had to say, a sentence each."""
+    """Preflight's notes, a sentence each."""
 
-    t: ClassVar[str] = "preflight"
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A run's published revision. manifest: its name, relative to the output. date: the run's logical date."""
+
+    revision: int
+    manifest: str
+    checksum: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """The number that the writer will try next, and what it will publish there."""
+
+    number: int
+    published: Published
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedAs:
+    """The snapshot with this number shows the revision."""
+
+    number: int
+
+
+Line = (
+    Receipt
+    | Failed
+    | Noticed
+    | Seen
+    | Opened
+    | Closed
+    | Doing
+    | Planned
+    | Split
+    | Revoked
+    | Packages
+    | Preflight
+    | Intent
+    | PublishedAs
+    | Ended
+)
+
+_KINDS: dict[str, type[Line]] = {
+    "receipt": Receipt,
+    "failed": Failed,
+    "noticed": Noticed,
+    "opened": Opened,
+    "closed": Closed,
+    "doing": Doing,
+    "planned": Planned,
+    "split": Split,
+    "revoked": Revoked,
+    "packages": Packages,
+    "preflight": Preflight,
+    "intent": Intent,
+    "published": PublishedAs,
+    "ended": Ended,
+}
+_NAMES = {**{kind: name for name, kind in _KINDS.items()}, Seen: "noticed"}
+
+
+def encode(line: Line) -> dict[str, Any]:
+    """The line as a JSON object."""
+    return {"t": _NAMES[type(line)], **to_json(line)}
+
+
+def decode(found: Mapping[str, Any]) -> Line | None:
+    """The inverse of `encode`; None for a kind that a newer version added.
+
+    Raises:
+        LookupError, TypeError, AttributeError: It is not a line.
+    """
+    kind = _KINDS.get(found["t"])
+    if kind is Noticed and "worker" not in found:
+        kind = Seen  # by preflight, which is no worker
+    line: Line | None = of_json(kind, found) if kind else None
+    return line

@@ -1,20 +1,22 @@
-"""How far a run is, folded from ledger records: the same figures for the display, the artifacts and the API."""
+"""A run's progress, folded from its ledger. The display, the artifacts and the API show the same figures."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from nightjar.inference.ledger.holders import Holder
+from nightjar.inference.ledger.lines import Doing, Line, Opened, Planned, Revoked, Split
+from nightjar.inference.records import Failed, Receipt
 
 
 @dataclass
 class Progress:
     """Totals of a run. Rows of shards whose file could not be read are not in `rows`.
 
-    uncounted: planned shards whose rows are not known before they are read; of those, `rows` has what was read so far.
-
-    cuts: batches that raised and were scored in parts, of every shard that is done, whichever command scored it.
-    step: what is being done: plan, load, score, validate, publish. writer: the nonce of who does it.
+    uncounted: the number of planned shards whose rows are not known before they are read; `rows` has what was read of
+    them. cuts: batches that raised and were scored in parts, in all shards that are done, by whichever command. step:
+    the present step: plan, load, score, validate or publish. writer: the nonce of its writer.
     """
 
     shards: int = 0
@@ -34,63 +36,75 @@ class Progress:
     writer: str = ""
     uncounted: int = 0
 
-    def fold(self, record: dict[str, Any]) -> None:
-        """Count one ledger record."""
-        kind = record["t"]
-        if kind == "planned":
-            self._plan(record)
-        elif kind == "receipt":
-            self._receipt(record)
-        elif kind == "failed":
-            self.failed_attempts += 1
-            self.deaths += bool(record["died"])
-        elif kind == "revoked":
-            self.done_shards -= 1
-            self.rows_out -= record["rows_out"]
-            self.rows_quarantined -= record["rows_quarantined"]
-            self.cuts -= record.get("cuts", 0)  # ledgers of before do not count them again
-            self.failed_attempts += 1
-        elif kind == "split":
-            self.shards += record["into"] - 1
-        elif kind == "opened":
-            self._open(record["writer"])
-        elif kind == "doing":
-            self.step = record["step"]
+    def fold(self, line: Line) -> None:
+        """Count one line of the ledger."""
+        match line:
+            case Planned():
+                self._plan(line)
+            case Receipt():
+                self._receipt(line)
+            case Revoked():
+                self.done_shards -= 1
+                self.rows_out -= line.rows_out
+                self.rows_quarantined -= line.rows_quarantined
+                self.cuts -= line.cuts
+                self.failed_attempts += 1
+            case Failed():
+                self.failed_attempts += 1
+                self.deaths += line.died
+            case Split():
+                self.shards += line.into - 1
+            case Opened():
+                self._open(line.writer)
+            case Doing():
+                self.step = line.step
+            case _:
+                pass
 
-    def _open(self, writer: dict[str, Any]) -> None:
-        """A step begins. What earlier commands scored is taken over by one that scores: speed and times are its own."""
-        self.step, self.writer = writer["task"], writer["nonce"]
+    def _open(self, writer: Holder) -> None:
+        """A step begins. If it scores, earlier results count as reused, so that speed and times are this command's."""
+        self.step, self.writer = writer.task, writer.nonce
         if self.step == "score":
             self.step = "plan"
             self.reused_shards, self.reused_rows = self.done_shards, self.rows_out + self.rows_quarantined
             self.first_start = self.last_end = 0.0
 
-    def _plan(self, record: dict[str, Any]) -> None:
-        totals = {name: record[name] for name in ("shards", "rows", "done_shards", "rows_out", "rows_quarantined")}
-        # What failed under an earlier plan failed all the same.
-        kept = Progress(step=self.step, writer=self.writer, failed_attempts=self.failed_attempts, deaths=self.deaths)
-        later = {"cuts": record.get("cuts", self.cuts), "uncounted": record.get("uncounted", 0)}
-        self.__dict__.update(asdict(kept) | totals | later)
+    def _plan(self, line: Planned) -> None:
+        now = Progress(
+            shards=line.shards,
+            rows=line.rows,
+            done_shards=line.done_shards,
+            rows_out=line.rows_out,
+            rows_quarantined=line.rows_quarantined,
+            cuts=self.cuts if line.cuts is None else line.cuts,
+            uncounted=line.uncounted,
+            # Failures under an earlier plan count, too.
+            failed_attempts=self.failed_attempts,
+            deaths=self.deaths,
+            step=self.step,
+            writer=self.writer,
+        )
+        self.__dict__.update(vars(now))
         self._count()
         self.reused_shards = self.done_shards
         self.reused_rows = self.rows_out + self.rows_quarantined
 
-    def _receipt(self, record: dict[str, Any]) -> None:
+    def _receipt(self, line: Receipt) -> None:
         self.done_shards += 1
-        self.rows_out += record["rows_out"]
-        self.rows_quarantined += record["rows_quarantined"]
-        self.cuts += record.get("cuts", 0)  # receipts of before have none
+        self.rows_out += line.rows_out
+        self.rows_quarantined += line.rows_quarantined
+        self.cuts += line.cuts
         self._count()
-        if record["adopted_from"]:
+        if line.adopted_from:
             self.reused_shards += 1
-            self.reused_rows += record["rows_in"]
+            self.reused_rows += line.rows_in
             return
-        if self.step in ("plan", "load"):  # ledgers of before do not say that it began
+        if self.step in ("plan", "load"):  # older ledgers do not say when scoring began
             self.step = "score"
-        self.retries += record["retries"]
-        started = record["started_at"]
+        self.retries += line.retries
+        started = line.started_at
         self.first_start = min(self.first_start or started, started)
-        self.last_end = max(self.last_end, started + record["seconds"])
+        self.last_end = max(self.last_end, started + line.seconds)
 
     def _count(self) -> None:
         if self.uncounted:
@@ -98,12 +112,12 @@ class Progress:
 
     @property
     def counted(self) -> bool:
-        """Whether `rows` are all rows of the run: from the beginning, or once every shard is read."""
+        """Whether `rows` has all rows of the run: from the beginning, or when every shard has been read."""
         return not self.uncounted or self.done_shards >= self.shards
 
     @property
     def scored_rows(self) -> int:
-        """Rows scored now, without those taken over."""
+        """Rows that this command scored, without reused ones."""
         return self.rows_out + self.rows_quarantined - self.reused_rows
 
     @property
@@ -119,7 +133,7 @@ class Progress:
     def remaining_s(self, now: float | None = None) -> float | None:
         """Seconds until every row is scored at the present speed; None while unknown.
 
-        Where rows are not counted, shards are, which are of about as many bytes each.
+        If rows are not counted, shards are counted; all have about the same number of bytes.
         """
         if not self.rows_per_s:
             return None

@@ -1,88 +1,83 @@
-"""What a person should know of how a night was scored: folded from its ledger, and told wherever it is looked at."""
+"""What a person should know about how a night was scored. It is folded from the ledger, and shown with the run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count, takewhile
-from typing import Any
 
-from nightjar.inference.ledger.lines import Packages, Preflight, encode
-from nightjar.inference.records import known
+from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
+from nightjar.inference.records import Noticed, Receipt
 from nightjar.inference.witness import Collection, Seen, sentences
 from nightjar.inference.witness.packages import (
+    Package,
     States,
     added,
-    as_json,
     changes,
-    from_json,
-    installed_packages,
-    states_as_json,
-    states_from_json,
 )
 
 FEW_CUTS = 3
-"""So many batches cut in a run are not worth a word."""
+"""The most cut batches in a run that are not reported."""
 
 
 @dataclass(slots=True)
 class Remarks:
-    """What the ledger says of the results of one identity, those that were taken over included.
+    """What the ledger says about the results of one identity, also about results that were taken over.
 
-    again: what made shards old that had a result. preflight: what it said when the model was tried last. outside: what
-    predictors used that identity does not cover. loaded: the packages with which results were scored. tried: those with
-    which preflight last loaded the model, as JSON; unproven: no result came of them yet.
+    again: why shards with a result were scored again. preflight: the last preflight's notes. outside: what predictors
+    used that the identity does not cover. loaded: the packages with which results were scored. tried: the packages with
+    which preflight last loaded the model. unproven: whether `tried` has no result yet.
     """
 
     again: tuple[str, ...] = ()
     preflight: tuple[str, ...] = ()
     outside: Collection = field(default_factory=Collection)
     loaded: States = field(default_factory=dict)
-    tried: Mapping[str, Any] = field(default_factory=dict)
+    tried: Mapping[str, Package] = field(default_factory=dict)
     unproven: bool = False
 
-    def fold(self, record: Mapping[str, Any]) -> None:
-        """Take note of one ledger record."""
-        match record["t"]:
-            case "receipt" if self.unproven and not record["adopted_from"]:
-                self.loaded, self.unproven = added(self.loaded, from_json(self.tried)), False
-            case "planned":  # those of before do not say it
-                self.again += tuple(why for why in record.get("again", ()) if why not in self.again)
-            case "noticed":
-                self.outside.add(known(Seen, record))
-            case "preflight":
-                self.preflight = tuple(record["notes"])
-            case "packages" if record.get("adopted_from"):
-                self.loaded = added(self.loaded, from_json(record["loaded"]))
-            case "packages":
-                self.tried, self.unproven = record["loaded"], True
+    def fold(self, line: Line) -> None:
+        """Add one line of the ledger."""
+        match line:
+            case Receipt() if self.unproven and not line.adopted_from:
+                self.loaded, self.unproven = added(self.loaded, self.tried), False
+            case Planned():
+                self.again += tuple(why for why in line.again if why not in self.again)
+            case Noticed() | Seen():
+                self.outside.add(Seen(line.kind, line.name, line.by, line.more))
+            case Preflight():
+                self.preflight = line.notes
+            case Packages() if line.adopted_from:
+                self.loaded = added(self.loaded, line.loaded)
+            case Packages():
+                self.tried, self.unproven = line.loaded, True
             case _:
                 pass
 
-    def lacking(self, source: Remarks, name: str) -> list[dict[str, Any]]:
-        """The records by which this ledger, too, knows what `source` does of results that it takes over.
+    def lacking(self, source: Remarks, name: str) -> list[Line]:
+        """The lines that add to this ledger what `source` knows about results that are taken over.
 
-        name: of the revision they are taken from.
+        name: the revision from which they are taken over.
         """
-        records = self.noticed(source.outside.all())
+        lines: list[Line] = [*self.noticed(source.outside.all())]
         loaded = self.loaded
         for layer in takewhile(bool, (_layer(source.loaded, depth) for depth in count())):
             more = added(loaded, layer)
             if more != loaded:
-                records.append(encode(Packages(as_json(layer), name)))
+                lines.append(Packages(layer, name))
             loaded = more
         if source.preflight and not self.preflight:
-            records.append(encode(Preflight(source.preflight)))
-        return records
+            lines.append(Preflight(source.preflight))
+        return lines
 
-    def noticed(self, seen: tuple[Seen, ...]) -> list[dict[str, Any]]:
-        """Records of what is news of these."""
+    def noticed(self, seen: Iterable[Seen]) -> list[Seen]:
+        """Return those of the seen things that are new: each is a line of the ledger."""
         kept = Collection(self.outside.all())
-        return [{"t": "noticed", **news.as_json()} for one in seen if (news := kept.add(one)) is not None]
+        return [news for each in seen if (news := kept.add(each)) is not None]
 
     def notes(self, batches_cut: int) -> tuple[str, ...]:
-        """What to say, a sentence each; without `again`, which comes first wherever it is said."""
-        loaded = added(self.loaded, from_json(self.tried)) if self.unproven else self.loaded
+        """The sentences to show, without `again`, which is shown before them."""
+        loaded = added(self.loaded, self.tried) if self.unproven else self.loaded
         return (
             *self.preflight,
             *cut_batches(batches_cut),
@@ -90,34 +85,9 @@ class Remarks:
             *sentences(self.outside.all()),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {
-            "outside": [seen.as_json() for seen in self.outside.all()],
-            "loaded": states_as_json(self.loaded),
-            "preflight": list(self.preflight),
-            "again": list(self.again),
-        }
 
-
-def of_finished(manifest: Mapping[str, Any]) -> Remarks:
-    """Those of a published revision, with the packages as they are installed now: nothing is loaded any more.
-
-    Manifests of before say less.
-    """
-    loaded = states_from_json(manifest.get("loaded", {}))
-    return Remarks(
-        again=tuple(manifest.get("again", ())),
-        preflight=tuple(manifest.get("preflight", ())),
-        outside=Collection(known(Seen, each) for each in manifest.get("outside", ())),
-        loaded=loaded,
-        tried=as_json(installed_packages({name: states[-1] for name, states in loaded.items()})),
-        unproven=True,
-    )
-
-
-def _layer(loaded: States, depth: int) -> dict[str, Any]:
-    """Of each package that has so many the state at that place."""
+def _layer(loaded: States, depth: int) -> dict[str, Package]:
+    """The state at index `depth` of each package that has this many states."""
     return {name: states[depth] for name, states in loaded.items() if len(states) > depth}
 
 
@@ -131,10 +101,10 @@ def _others(found: list[str]) -> list[str]:
 
 
 def cut_batches(batches: int) -> list[str]:
-    """What to say of a run in which so many batches were cut: nothing, where they were few."""
+    """The sentence about a run in which this many batches were cut; none if they were few."""
     if batches <= FEW_CUTS:
         return []
     return [
         f"{batches:,} batches failed and were scored in parts, which takes longer; see the errors in the quarantine, "
-        "and where it is empty, whether the predictor can take batches of this size"
+        "and if it is empty, check whether the predictor can take batches of this size"
     ]

@@ -1,1 +1,1 @@
-"""What workers print, kept with the run."""
+"""Keeps what workers print, with the run."""

@@ -1,9 +1,9 @@
-"""What a worker's process prints, on its way to the run's logs.
+"""Copies what a worker's process prints into the run's logs.
 
-Nothing is redirected: a worker's standard output and error are files already (Ray's), and what is in a file survives
-its process, whatever ends it. A thread looks how far they have grown and keeps what is new in parts, seldom and never
-by the line. A note on the same machine says how far that is and which shard was scored from where on; by it,
-`keep_rest` keeps what a process that is gone had no time for. Nothing is written of a process that prints nothing.
+Nothing is redirected: a worker's standard output and error are Ray's files already, and a file survives its process,
+however that ends. A thread checks how far the files have grown, and keeps what is new in parts, seldom and never line
+by line. A note on the same machine says how far the output is kept, and from where on which shard was scored. With it
+`keep_rest` keeps what a dead process had no time to keep. If a process prints nothing, nothing is written.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from nightjar.inference.storage.protocol import Storage
 
 POLL_S = 0.25
 EVERY_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
-"""How long after a part the next one may follow: the first ones soon, then one a minute, whatever is printed."""
+"""Seconds until the next part may follow a part: the first ones follow soon, later ones once a minute."""
 
 _PATIENCE_S = 5.0
-"""How long a run that ends waits for storage that is away."""
+"""Seconds that a run waits at its end for storage that is away."""
 
 URGENT_S = 1.0
-"""A shard that failed does not wait for its turn, but so long after the last part."""
+"""Seconds after the last part until the output of a failed shard may follow; it does not wait longer."""
 
 
 class Capture:
-    """Keeps what this process prints, from now on until it ends."""
+    """Keeps what this process prints from now on, until it ends."""
 
     def __init__(
         self, storage: Storage, revision: str, epoch: int, ignored: Sequence[str] = (), fds: tuple[int, int] = (1, 2)
     ) -> None:
-        """ignored: how lines begin that are none of the predictor's. fds: of standard output and error."""
+        """ignored: beginnings of lines that are not the predictor's. fds: descriptors of standard output and error."""
         self._storage, self._revision = storage, revision
         self._masks = Masks(storage)
         self._lock = threading.Lock()
@@ -61,7 +61,8 @@ class Capture:
             self._book.marks = [Mark(time.time(), self._book.kept)]
             self._note = _Note(_place(revision))
             self._note.save(self._book)
-            threading.Thread(target=self._watch, daemon=True, name="nightjar-logs").start()
+            self._thread = threading.Thread(target=self._watch, daemon=True, name="nightjar-logs")
+            self._thread.start()
         elif revision:
             self._say_that_nothing_is_kept(epoch, worker)
 
@@ -71,29 +72,35 @@ class Capture:
             write(self._storage, self._revision, epoch, worker, [Line(time.time(), NOTE, said)])
 
     def turn_to(self, started: Started) -> None:
-        """What is printed from here on belongs to this attempt."""
+        """Note that what is printed from here on belongs to this attempt."""
         if self._book is not None:
             with self._lock:
                 if self._book.mark(Mark(time.time(), self._book.sizes(), started.shard, started.attempt)):
                     self._note.save(self._book)
 
     def urge(self) -> None:
-        """A shard failed: what it printed is wanted soon."""
+        """Ask for the next part soon, because a shard failed."""
         self._due.set()
 
-    def close(self) -> None:
-        """Keep what there is, and look no more."""
+    def close(self) -> bool:
+        """Keep the rest and stop. Returns whether everything is kept; if not, the note stays for `keep_rest`."""
         self._closed = True
-        if self._book is not None:
-            if self._book.sizes() != self._book.kept:
-                self._keep(final=True)
-            if self._book.sizes() == self._book.kept:
-                self._note.remove()
+        if self._book is None:
+            return True
+        self._due.set()  # the thread need not wait for its next look
+        self._thread.join()
+        if self._book.sizes() != self._book.kept:
+            self._keep(final=True)
+        done = self._book.sizes() == self._book.kept
+        self._note.close(left=not done)
+        return done
 
     def _watch(self) -> None:
         assert self._book is not None
-        while not self._closed:
+        while True:
             urgent = self._due.wait(POLL_S)
+            if self._closed:
+                return
             with self._lock:
                 sizes = self._book.sizes()
                 if sizes == self._book.kept:
@@ -101,7 +108,7 @@ class Capture:
                     continue
                 last = self._book.marks[-1]
                 if sizes != last.sizes:
-                    # So that each line has the time it was printed at.
+                    # So that each line gets the time at which it was printed.
                     self._book.mark(replace(last, at=time.time(), sizes=sizes))
             since = time.monotonic() - self._last
             if since >= (URGENT_S if urgent else EVERY_S[min(self._parts, len(EVERY_S) - 1)]):
@@ -118,7 +125,7 @@ class Capture:
         try:
             sizes, chars = keep(self._storage, self._revision, book, sizes, self._masks, self._failed, final=final)
         except (NightjarError, OSError) as error:
-            # What is printed stays where it is: the next part has it.
+            # The output stays in its file, and the next part will have it.
             self._failed = f"{type(error).__name__}: {error}"
             sizes, chars = self._book.kept, 0
         else:
@@ -133,20 +140,23 @@ class Capture:
 
 
 class _Note:
-    """A book's file: written over in place, and left behind if the process is killed."""
+    """The file of a book. It is overwritten in place, and stays if the process is killed."""
 
     def __init__(self, place: Path) -> None:
         self._fd = -1
         self._path = place / f"{os.getpid()}-{uuid.uuid4().hex[:8]}.json"
-        # Without one, only what a killed process printed last is missing.
+        # Without a note, only the last output of a killed process is missing.
         with contextlib.suppress(OSError):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
 
-    def remove(self) -> None:
-        """Nothing is left to do."""
+    def close(self, *, left: bool) -> None:
+        """The process has ended its output. left: keep the note, because `keep_rest` must keep the rest."""
         with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            if self._fd >= 0:
+                os.close(self._fd)
+            if not left:
+                self._path.unlink(missing_ok=True)
 
     def save(self, book: Book) -> None:
         if self._fd >= 0:
@@ -155,9 +165,9 @@ class _Note:
 
 
 def keep_rest(storage: Storage, revision: str) -> int:
-    """Keep what processes of this revision on this machine have printed and not kept; returns how many it was of.
+    """Keep what this revision's processes on this machine printed and did not keep. Returns the number of processes.
 
-    For when they are gone or about to go. What cannot be kept now is left for the next time.
+    Call it when they have ended or are about to. What cannot be kept now is left for the next call.
     """
     masks, found, place = Masks(storage), 0, _place(revision)
     if isinstance(storage, LakeStorage):
@@ -165,22 +175,51 @@ def keep_rest(storage: Storage, revision: str) -> int:
     for path in sorted(place.glob("*.json")):
         try:
             if path.lstat().st_uid != os.getuid():
-                continue  # the folder is open to all: a stranger's note could name any file
+                continue  # the folder is open to everybody, and another user's note could name any file
             book = Book.from_bytes(path.read_bytes())
             if (sizes := book.sizes()) != book.kept:
                 found += keep(storage, revision, book, sizes, masks, "", final=True)[1] > 0
             path.unlink()
+            for file in map(Path, book.files):
+                if file.parent == place:
+                    file.unlink(missing_ok=True)
         except NightjarError:
             break  # the storage is away, for the others, too
         except (OSError, ValueError, LookupError, TypeError):
-            continue  # another has taken it meanwhile, or it was damaged
+            continue  # another process has taken it, or it is damaged
     with contextlib.suppress(OSError):
         place.rmdir()
     return found
 
 
+def copies(revision: str) -> tuple[int, int]:
+    """Make two new files for the output and error of a process that has other files, or none.
+
+    They are beside the notes, and are removed with the note that names them. A descriptor is -1 if no file could be
+    made.
+    """
+    place, name = _place(revision), f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(place / f"{name}.out", flags, 0o600), os.open(place / f"{name}.err", flags, 0o600)
+    except OSError:
+        return -1, -1
+
+
+def close_copies(fds: tuple[int, int], *, left: bool) -> None:
+    """Close the copies. left: keep the files, because not all of them is kept yet, and a note names them."""
+    for fd in fds:
+        path = Path(_path(fd))
+        with contextlib.suppress(OSError):
+            os.close(fd)
+            if not left:
+                path.unlink()
+                path.parent.rmdir()  # the folder stays if it has other notes
+
+
 def _path(fd: int) -> str:
-    """The file behind a descriptor; empty where it is none, as a terminal or a pipe."""
+    """The path of a descriptor's file; empty if it is not a file, but for example a terminal or a pipe."""
     with contextlib.suppress(OSError):
         if stat.S_ISREG(os.fstat(fd).st_mode):
             return str(Path(f"/proc/self/fd/{fd}").readlink())
@@ -188,6 +227,6 @@ def _path(fd: int) -> str:
 
 
 def _place(revision: str) -> Path:
-    """Where the notes of a revision's processes lie on this machine."""
+    """The folder on this machine with the notes of a revision's processes."""
     key = hashlib.sha256(revision.encode()).hexdigest()[:20]
     return Path(tempfile.gettempdir()) / f"nightjar-logs-{os.getuid()}" / key

@@ -1,4 +1,4 @@
-"""How far a process's output is kept, which shard each piece of it belongs to, and how much of it is kept at all."""
+"""Tracks how far a process's output is kept and which shard each piece belongs to, and bounds how much is kept."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import json
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.logs.masking import Masks
 from nightjar.inference.logs.printed import (
     NOTE,
@@ -19,17 +20,16 @@ from nightjar.inference.logs.printed import (
     Line,
     write,
 )
-from nightjar.inference.records import known
 from nightjar.inference.storage.protocol import Storage
 
 PART_CHARS = 32_768
 SPAN_BYTES = 8_192
-"""Kept of what one shard printed to one stream between two parts: half of it the first, half the last."""
+"""The most bytes that are kept of what one shard printed to one stream between two parts: the first and last half."""
 
 LINE_CHARS = 2_000
 WORKER_CHARS = 1 << 20
 SPARING_CHARS = 4_096
-"""A worker that has printed more than the first has parts of only the second."""
+"""After a worker has printed `WORKER_CHARS` characters, its parts have at most `SPARING_CHARS`."""
 
 _MARKS = 4_096
 _CHUNK = 1 << 20
@@ -37,7 +37,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """From these sizes of the two files on, what is printed belongs to this attempt. at: when that was."""
+    """From these sizes of the two files on, what is printed belongs to this attempt. at: the time of the mark."""
 
     at: float
     sizes: tuple[int, int]
@@ -47,7 +47,7 @@ class Mark:
 
 @dataclass
 class Book:
-    """How far a process's files are kept, and what its process must not take with it. Lies beside it, as JSON."""
+    """How far a process's files are kept, and what is needed to keep the rest after its death. Stored as JSON."""
 
     worker: str
     epoch: int
@@ -59,26 +59,23 @@ class Book:
     lost: str = ""
 
     def to_bytes(self) -> bytes:
-        """As it lies on disk."""
-        return json.dumps(asdict(self)).encode()
+        """The JSON form on disk."""
+        return json.dumps(to_json(self)).encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Book:
-        """The inverse; what stands behind it is of an earlier, longer one."""
-        # A process may have been killed between writing and cutting.
+        """The inverse of `to_bytes`. Bytes behind the JSON are left from an earlier, longer book."""
+        # A process may have been killed between writing and truncating.
         found, _ = json.JSONDecoder().raw_decode(raw.decode())
-        marks = [known(Mark, {**mark, "sizes": tuple(mark["sizes"])}) for mark in found["marks"]]
-        pairs = {name: tuple(found[name]) for name in ("files", "kept", "ignored")}
-        book: Book = replace(known(cls, {**found, **pairs}), marks=marks)
-        return book
+        return of_json(cls, found)
 
     def sizes(self) -> tuple[int, int]:
-        """How long the files are now; as far as they are kept where one is gone."""
+        """The present sizes of the files; for a file that is gone, the size up to which it is kept."""
         found = [_size(file, kept) for file, kept in zip(self.files, self.kept, strict=True)]
         return found[0], found[1]
 
     def mark(self, mark: Mark) -> bool:
-        """Note what is scored from here on; whether that says anything new."""
+        """Note which attempt is scored from here on. Returns whether this is new."""
         last = self.marks[-1]
         if mark.sizes == last.sizes:
             self.marks[-1] = mark
@@ -90,7 +87,7 @@ class Book:
         return True
 
     def advance(self, sizes: tuple[int, int]) -> None:
-        """All before these sizes is kept."""
+        """Note that everything before these sizes is kept."""
         self.kept = sizes
         passed = [mark for mark in self.marks if mark.sizes[0] <= sizes[0] and mark.sizes[1] <= sizes[1]]
         self.marks = [*passed[-1:], *self.marks[len(passed) :]]
@@ -99,9 +96,10 @@ class Book:
 def keep(
     storage: Storage, revision: str, book: Book, sizes: tuple[int, int], masks: Masks, failed: str, *, final: bool
 ) -> tuple[tuple[int, int], int]:
-    """Write a part of what lies between `book.kept` and these sizes, if there is anything; how far, and its length.
+    """Write a part with the output between `book.kept` and these sizes, if there is any. Returns how far, and its
+    length.
 
-    failed: why the last try was none. final: take a line that has no end yet, too.
+    failed: why the last try failed. final: include a last line without an end, too.
 
     Raises:
         StorageError: it could not be written.
@@ -122,7 +120,7 @@ def keep(
 
 
 def _lines(book: Book, stream: int, sizes: tuple[int, int], masks: Masks) -> Iterator[Line]:
-    """One stream's lines, each with the shard and the time of its place."""
+    """One stream's lines, each with its shard and time."""
     starts = [mark.sizes[stream] for mark in book.marks]
     with contextlib.ExitStack() as opened:
         if book.kept[stream] == sizes[stream]:
@@ -152,13 +150,15 @@ def _spans(marks: Sequence[Mark], stream: int, first: int, last: int) -> Iterato
 
 
 def _pieces(file: BinaryIO, first: int, last: int) -> Iterator[tuple[int, bytes | int]]:
-    """Lines of a file with their offsets; of many bytes only the first and the last, between them how many not."""
+    """Lines of a file with their offsets. Of many bytes only the first and last lines, with the number left out
+    between.
+    """
     half = SPAN_BYTES // 2
     if last - first <= SPAN_BYTES:
         yield from _split(_read(file, first, last), first)
         return
     head, tail = _read(file, first, first + half), _read(file, last - half, last)
-    # Whole lines only: of one that is cut, half a secret could stand there.
+    # Only whole lines, because a cut line could show half a secret.
     low, begin = first + head.rfind(b"\n") + 1, tail.find(b"\n") + 1
     high = last - half + begin if begin else last
     yield from _split(head[: low - first], first)
@@ -173,7 +173,7 @@ def _split(raw: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _text(raw: bytes) -> str:
-    """A line as a terminal would leave it: of what is written over in place, the last."""
+    """A line as a terminal would show it: of text that is overwritten in place, the last."""
     return raw.decode(errors="replace").rstrip("\r").rpartition("\r")[2].rstrip()
 
 
@@ -212,7 +212,7 @@ def _note(beside: Line, text: str) -> Line:
 
 
 def _whole(book: Book, sizes: tuple[int, int]) -> tuple[int, int]:
-    """How far there are whole lines; a long one is taken before it ends."""
+    """How far there are whole lines; a long line is taken before it ends."""
     found = []
     for file, kept, size in zip(book.files, book.kept, sizes, strict=True):
         if size == kept:

@@ -1,7 +1,7 @@
-"""Secrets in text from outside, made unreadable: the values themselves, as this process knows them.
+"""Masks secrets in text: values that this process knows to be secret.
 
-A value is a secret by the name of the variable or setting that holds it. It is found as it is, in a URL and in
-base64; a password in a URL is found by its place.
+The name of a variable or setting tells whether its value is secret. The value is found as it is, encoded for a URL, and
+in base64. A password in a URL is found by its position.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ MASK = "***"
 
 _SECRET = re.compile(r"SECRET|TOKEN|PASSW|PWD|CREDENTIAL|PRIVATE|AUTH|API_?KEY|ACCESS_KEY|SIGNATURE|_KEY$", re.I)
 _NO_SECRET = re.compile(r"(_FILE|_PATH|_DIR|_SOCK|_MODE|_ID|_URL|_URI|^PWD|^OLDPWD)$", re.I)
-"""What names like these hold says where a secret is, or of what kind."""
+"""Names of variables whose values tell where a secret is, or of which kind, but are not secret."""
 
 _SHORTEST = 6
-"""Characters: a shorter value stands in too many words that are none."""
+"""The shortest value that is masked, in characters; shorter values occur in too many ordinary words."""
 
 _IN_URL = re.compile(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)")
 
 
 class Masks:
-    """What to make unreadable in a process's text."""
+    """The secrets of a process, to mask in its text."""
 
     def __init__(self, storage: Storage, environment: Mapping[str, str] = os.environ) -> None:
         found = {form for value in _secrets(storage, environment) for form in _forms(value)}
-        # The longest first: one secret may stand in another.
+        # The longest first, because one secret may contain another.
         ordered = sorted(found, key=len, reverse=True)
         self._values = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def __call__(self, text: str) -> str:
-        """The text without the secrets in it."""
+        """The text with its secrets masked."""
         if self._values is not None:
             text = self._values.sub(MASK, text)
         return _IN_URL.sub(MASK, text) if "://" in text else text
@@ -47,7 +47,7 @@ def _secrets(storage: Storage, environment: Mapping[str, str]) -> Iterator[str]:
     values = [getattr(settings, name, None) for name in ("secret_key", "session_token")]
     values += [value for name, value in environment.items() if _SECRET.search(name) and not _NO_SECRET.search(name)]
     for value in filter(None, values):
-        # A key in PEM form has many lines, and is printed line by line; a name may stand before a password.
+        # A key in PEM form is printed line by line; a password may have a name before it.
         lines = [*value.splitlines(), value.partition(":")[2]]
         yield from (line.strip() for line in lines if len(line.strip()) >= _SHORTEST)
 
@@ -56,7 +56,7 @@ def _forms(value: str) -> Iterator[str]:
     yield value
     yield quote(value, safe="")
     plain = value.encode(errors="surrogateescape")
-    for shift in range(3):  # it begins anywhere in what is encoded
+    for shift in range(3):  # the secret may begin anywhere in the encoded text
         encoded = base64.b64encode(b"\0" * shift + plain).decode()
         inner = encoded[4 * (shift > 0) : -4]
         if len(inner) >= _SHORTEST:

@@ -1,9 +1,9 @@
-"""What workers print, as it lies in a revision's `logs/`: parts of JSON lines, each written once by one process.
+"""What workers print, in a revision's `logs/`: parts of JSON lines, each written once by one process.
 
-A part's name begins with the time it was written at, so that a listing is in order; its first line names format,
-epoch and worker. Each further line is one that was printed. Two processes may have kept the same lines (a worker, and
-whoever looked after it was gone): where a line lay in its stream tells them from each other, and it is read once. The
-next command's worker may have the same name: host and process id come again, an epoch does not.
+A part's name begins with its time of writing, so that a listing is in order. Its first line names format, epoch and
+worker. Each further line is one printed line. Two processes may have kept the same lines (a worker, and another one
+after the worker's death). The offset of a line in its stream identifies it, so that it is read once. The next command's
+worker may have the same name, because host and process id may occur again; but an epoch does not.
 """
 
 from __future__ import annotations
@@ -17,40 +17,38 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
 from nightjar.inference.errors import StorageError
+from nightjar.inference.jsonform import of_json
+from nightjar.inference.ledger.epochs import LEASE_S
 from nightjar.inference.ledger.holders import is_dead
-from nightjar.inference.ledger.ledger import (
-    LEASE_S,
-    Ledger,
-    State,
-    replay,
-)
-from nightjar.inference.records import Failed, known
+from nightjar.inference.ledger.ledger import Ledger, replay
+from nightjar.inference.ledger.state import State
+from nightjar.inference.records import Failed
 from nightjar.inference.storage.protocol import Storage, join
 
 LAST = 5
-"""So many of a failed shard's last lines stand beside it."""
+"""The number of last lines that are shown with a failed shard."""
 
 STREAMS = ("out", "err")
 NOTE = "note"
-"""The stream of what Nightjar itself says: what was left out, or could not be kept."""
+"""The stream for Nightjar's own remarks: what was left out, or could not be kept."""
 
 LOOK_S = 1.0
 _FORMAT = 1
 _READERS = 16
 _PARTS = 8
 _SHARDS = 16
-"""Of one worker the newest parts are read, for so many shards at most: a page must not take long."""
+"""The most parts per worker (the newest) and the most shards that are read, because a page must not take long."""
 
 _APART_S = 120.0
-"""How far the clocks of workers, and the time between naming a part and its being there, may lie apart."""
+"""The largest difference in seconds between workers' clocks, and between the naming and the appearance of a part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line. at: seconds since 1970, of when it was seen. offset: where it began in its stream, in bytes.
+    """One printed line. at: when it was seen, in seconds since 1970. offset: its position in its stream, in bytes.
 
-    shard: what was being scored, empty before the first and in preflight. stream: `out`, `err`, or `note`.
-    worker, epoch: whose it is; its part says it.
+    shard: the shard that was being scored; empty before the first shard and in preflight. stream: `out`, `err`, or
+    `note`. worker, epoch: of its part.
     """
 
     at: float
@@ -64,15 +62,15 @@ class Line:
 
 
 def folder(revision: str) -> str:
-    """Where a revision's parts lie."""
+    """The folder with the parts of a revision's logs."""
     return join(revision, "logs")
 
 
 def write(storage: Storage, revision: str, epoch: int, worker: str, lines: Iterable[Line]) -> None:
-    """One part.
+    """Write one part.
 
     Raises:
-        StorageError: it could not be written.
+        StorageError: It could not be written.
     """
     header = {"format": _FORMAT, "epoch": epoch, "worker": worker}
     said = [header, *({**asdict(line), "worker": None, "epoch": None} for line in lines)]
@@ -92,7 +90,7 @@ def _key(worker: str) -> str:
 
 @dataclass
 class Reading:
-    """A revision's lines as they come: each call of `new` gives those that were not there before."""
+    """Reads a revision's lines as they come: each call of `new` yields only new lines."""
 
     storage: Storage
     revision: str
@@ -101,7 +99,7 @@ class Reading:
     _after: str = ""
 
     def new(self) -> Iterator[Line]:
-        """Lines of parts that were not read yet, part by part."""
+        """The lines of parts that were not read yet, part by part."""
         entries = self.storage.list(folder(self.revision), after=self._after)
         names = [entry.uri for entry in entries if entry.uri not in self._seen and entry.uri.endswith(".jsonl")]
         with ThreadPoolExecutor(_READERS) as pool:
@@ -123,7 +121,9 @@ class Reading:
         return False
 
     def _forget(self, newest: str) -> None:
-        """List from a little before the newest on: a night with many parts is not listed anew at each look."""
+        """Let the next listing begin a little before the newest part, so that not all parts of a night are listed
+        again.
+        """
         stamp = newest.rsplit("/", 1)[-1].partition("_")[0]
         moment = dt.datetime.strptime(stamp, "%Y%m%dT%H%M%S.%f").replace(tzinfo=dt.UTC)
         self._after = join(folder(self.revision), _stamp(moment - dt.timedelta(seconds=_APART_S)))
@@ -131,7 +131,7 @@ class Reading:
 
 
 def follow(storage: Storage, revision: str, lease_s: float = LEASE_S) -> Iterator[Line]:
-    """Lines as they come, until nobody writes the revision any more, or for three leases nobody seems to."""
+    """Yield lines as they come, until the revision has no writer, or for three leases no sign of one."""
     ledger, state, reading = Ledger(storage, revision), State(), Reading(storage, revision)
     number, moved = 0, time.monotonic()
     while True:
@@ -150,24 +150,24 @@ def _has_ended(state: State) -> bool:
 
 
 def read_part(storage: Storage, uri: str) -> list[Line]:
-    """One part's lines.
+    """Read the lines of one part.
 
     Raises:
-        StorageError: it is away, or damaged, or of a newer version.
+        StorageError: The storage is away, or the part is damaged or of a newer version.
     """
     try:
         header, *lines = map(json.loads, storage.read(uri).decode().split("\n"))
         if header["format"] > _FORMAT:
             raise ValueError(f"format {header['format']}")
-        return [known(Line, {**line, "worker": header["worker"], "epoch": header["epoch"]}) for line in lines]
+        return [of_json(Line, {**line, "worker": header["worker"], "epoch": header["epoch"]}) for line in lines]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise StorageError(
-            f"{uri}: no log that this version can read; it was damaged, or a newer version wrote it"
+            f"{uri}: not a log that this version can read; it was damaged, or a newer version wrote it"
         ) from error
 
 
 def tail(storage: Storage, revision: str, count: int = LAST) -> list[str]:
-    """The last lines of the newest part, of whatever worker."""
+    """The last lines of the newest part, of any worker."""
     names = [entry.uri for entry in storage.list(folder(revision)) if entry.uri.endswith(".jsonl")]
     return [line.text for line in read_part(storage, names[-1])[-count:]] if names else []
 
@@ -175,9 +175,9 @@ def tail(storage: Storage, revision: str, count: int = LAST) -> list[str]:
 def last_lines(
     storage: Storage, revision: str, failures: Mapping[str, Sequence[Failed]], count: int = LAST
 ) -> dict[str, list[str]]:
-    """The last lines that were printed in these shards' last attempts, of those that printed any.
+    """The last printed lines of these shards' last attempts; shards that printed nothing are left out.
 
-    Bounded: of the first shards, from the newest parts of the workers that they failed on.
+    Bounded: only the first shards, and the newest parts of the workers on which they failed.
     """
     looked = {shard: said[-1] for shard, said in list(failures.items())[:_SHARDS] if said}
     if not looked:

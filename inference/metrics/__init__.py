@@ -1,1 +1,1 @@
-"""States that merge exactly: what is measured where the rows are."""
+"""Metrics as states that are measured where the rows are, and merge exactly."""

@@ -1,8 +1,8 @@
-"""What is counted of one column, as states that merge exactly."""
+"""Figures of one column, as states that merge exactly."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,18 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_list, is_number
+from nightjar.inference.metrics.figures import ColumnFigures, OutputFigures
 
 _UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 @dataclass(slots=True)
 class ColumnState:
-    """One checked column: rows, nulls, NaN and ±inf (in a list column: of its items), the least and the greatest.
+    """One checked column: the numbers of rows, nulls, NaN and ±inf (in a list column, of items), and the extreme
+    values.
 
-    kind: number, date, timestamp, timestamp_utc, time, duration, list (of floats) or other; "" when nothing
-    but nulls was seen, mixed when files disagree. low, high: finite values only; None unless the kind is a
-    number or a time; times as nanoseconds, exact in any unit. plus_inf, minus_inf: those of the `nonfinite` values
-    that have a side. In the states of earlier versions they are 0, so that all count as NaN.
+    kind: number, date, timestamp, timestamp_utc, time, duration, list (of floats) or other; "" if only nulls were seen,
+    mixed if files disagree. low, high: the smallest and greatest finite values; None unless the kind is a number or a
+    time; times are in nanoseconds, exact in any unit. plus_inf, minus_inf: the numbers of +inf and -inf among
+    `nonfinite`; states of earlier versions have 0, so that all of these count as NaN.
     """
 
     kind: str = ""
@@ -35,7 +37,7 @@ class ColumnState:
 
     @property
     def nan(self) -> int:
-        """Values (or items) that are no number at all."""
+        """The number of NaN values (or items)."""
         return self.nonfinite - self.plus_inf - self.minus_inf
 
     def update(self, column: pa.ChunkedArray) -> None:
@@ -58,8 +60,8 @@ class ColumnState:
             column = column.cast(pa.float32())
         low, high = pc.min_max(self._leave_out_nonfinite(column)).as_py().values()
         if low is not None and pa.types.is_floating(column.type):
-            # A float32 0.1 is 0.1 to whoever wrote `max: 0.1`, not 0.10000000149: the shortest text that reads back
-            # as the same float32. Adding 0.0 makes -0.0 plain 0.0.
+            # A float32 0.1 counts as 0.1, as in `max: 0.1`, not as 0.10000000149: the shortest text that reads back
+            # as the same float32. Adding 0.0 turns -0.0 into 0.0.
             native = np.float16 if pa.types.is_float16(type_) else column.type.to_pandas_dtype()
             low, high = (float(str(native(value))) + 0.0 for value in (low, high))
         elif low is not None:
@@ -67,7 +69,7 @@ class ColumnState:
         self.low, self.high = low, high
 
     def _leave_out_nonfinite(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """The column without NaN and ±inf, which are counted."""
+        """Count NaN and ±inf, and return the column without them."""
         self.nonfinite = count_nonfinite(column)
         if not self.nonfinite:
             return column
@@ -90,18 +92,24 @@ class ColumnState:
         self.low = min((v for v in (self.low, other.low) if v is not None), default=None)
         self.high = max((v for v in (self.high, other.high) if v is not None), default=None)
 
-    def results(self) -> dict[str, Any]:
-        """JSON-able; `min` and `max` of times as ISO 8601 text."""
-        counts = {"rows": self.rows, "nulls": self.nulls, "nonfinite": self.nonfinite}
-        if self.nonfinite:
-            counts |= {"nan": self.nan, "plus_inf": self.plus_inf, "minus_inf": self.minus_inf}
-        low, high = _shown(self.low, self.kind), _shown(self.high, self.kind)
-        return {**counts, "min": low, "max": high, "kind": self.kind}
+    def results(self) -> ColumnFigures:
+        """What is told of it."""
+        found = ColumnFigures(
+            rows=self.rows,
+            nulls=self.nulls,
+            nonfinite=self.nonfinite,
+            min=_shown(self.low, self.kind),
+            max=_shown(self.high, self.kind),
+            kind=self.kind,
+        )
+        if not self.nonfinite:
+            return found
+        return replace(found, nan=self.nan, plus_inf=self.plus_inf, minus_inf=self.minus_inf)
 
 
 @dataclass(slots=True)
 class FiniteState:
-    """One float output, checked or not: rows looked at, and values (in a list: its items) that are NaN or ±inf."""
+    """One float output, checked or not: the numbers of rows, and of values (in lists: items) that are NaN or ±inf."""
 
     rows: int = 0
     nonfinite: int = 0
@@ -113,9 +121,13 @@ class FiniteState:
         self.rows += other.rows
         self.nonfinite += other.nonfinite
 
+    def results(self) -> OutputFigures:
+        """What is told of it."""
+        return OutputFigures(self.rows, self.nonfinite)
+
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Without dictionary or extension: the values themselves."""
+    """The column's values without dictionary or extension type."""
     if isinstance(column.type, pa.BaseExtensionType):
         storage = column.type.storage_type
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], type=storage)
@@ -143,22 +155,22 @@ def _kind(type_: pa.DataType) -> str:
 
 
 def holds_floats(type_: pa.DataType) -> bool:
-    """Floats, or lists of them at any depth."""
+    """Whether a type is a float, or a list of floats at any depth."""
     return pa.types.is_floating(type_) or _kind(type_) == "list"
 
 
 def items(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The floats in it; of lists at any depth their items."""
+    """The floats in a column; for lists at any depth, their items."""
     while not pa.types.is_floating(column.type):
         column = pc.list_flatten(column)
     return column
 
 
 def count_nonfinite(column: pa.ChunkedArray) -> int:
-    """How many numbers are NaN or ±inf.
+    """Count the numbers that are NaN or ±inf.
 
-    A sum is finite only if all it adds up is: it takes a fifth of the time of looking at each value. Where it is
-    not, or where there are nulls, each is looked at.
+    A sum is finite only if all its terms are, and takes a fifth of the time of a check of each value. If the sum is not
+    finite, or if there are nulls, each value is checked.
     """
     if not pa.types.is_floating(column.type):
         return 0

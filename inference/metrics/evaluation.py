@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.figures import Evaluation
 
 _INSIDE = 4096  # uniform bins of [0, 1]
 _FRACTION_BITS = 8  # outside, 256 bins for each power of two …
@@ -29,9 +30,10 @@ _BLOCK = 1 << 17  # rows at a time: temporaries stay in cache, and an int64 hold
 class BinaryState:
     """Labels 0 and 1 against scores: binned AUC-ROC and log loss.
 
-    The bins are fixed for all time, so that merging never depends on the data. A row whose label is null
-    counts as `unlabelled` only; of the others, one whose score is null or NaN as `unscored`. counts: int64,
-    negatives and positives alternating, per bin. loss: in units of 2^-36, over the scores in [0, 1].
+    The bins never change, so that merging does not depend on the data. A row with a null label counts only as
+    `unlabelled`; another row with a null or NaN score counts as `unscored`. counts: int64 of shape (2 × bins,),
+    negatives and positives alternating. loss: the sum over the scores in [0, 1], in units of 2^-36. The log loss is the
+    mean of −[y ln p + (1 − y) ln(1 − p)], with p clipped to [1e-7, 1 − 1e-7].
     """
 
     label: str
@@ -58,45 +60,48 @@ class BinaryState:
         self.loss += other.loss
         self.counts += other.counts
 
-    def as_record(self) -> list[Any]:
-        """JSON-able, whole: only the bins that hold anything, by the gaps between them."""
+    def values(self) -> tuple[Any, ...]:
+        """The fields' values for JSON. Only non-empty bins are kept, by the gaps between them."""
         filled = np.flatnonzero(self.counts)
         counts = [_pack(np.diff(filled, prepend=0)), _pack(self.counts[filled])]
-        return [self.label, self.score, self.unlabelled, self.unscored, self.outside, self.loss, counts]
+        return (self.label, self.score, self.unlabelled, self.unscored, self.outside, self.loss, counts)
 
     @classmethod
-    def of_record(cls, record: list[Any]) -> BinaryState:
-        """The inverse of `as_record`."""
-        *sums, (gaps, counts) = record
+    def of_values(cls, values: tuple[Any, ...]) -> BinaryState:
+        """The inverse of `values`."""
+        *sums, (gaps, counts) = values
         state = cls(*sums)
         state.counts[np.cumsum(_unpack(gaps))] = _unpack(counts)
         return state
 
-    def results(self) -> dict[str, Any]:
-        """JSON-able. `rows` are those evaluated, of which `positives` have label 1; null has a reason."""
+    def results(self) -> Evaluation:
+        """The figures; each missing figure has a reason."""
         rows, positives = int(self.counts.sum()), int(self.counts[1::2].sum())
-        return {
-            "label": self.label,
-            "score": self.score,
-            "rows": rows,
-            "excluded_null_labels": self.unlabelled,
-            "excluded_scores": self.unscored,
-            "positives": positives,
-            **self._auc(positives, rows - positives),
-            **self._log_loss(rows),
-        }
+        negatives = rows - positives
+        auc, bound = self._auc(positives, negatives) if positives and negatives else (None, None)
+        log_loss = self.loss / _LOSS_UNIT / rows if rows and not self.outside else None
+        return Evaluation(
+            label=self.label,
+            score=self.score,
+            rows=rows,
+            excluded_null_labels=self.unlabelled,
+            excluded_scores=self.unscored,
+            positives=positives,
+            auc_roc=auc,
+            auc_bound=bound,
+            auc_reason=f"no row has label {0 if positives else 1}" if auc is None else None,
+            log_loss=log_loss,
+            log_loss_reason=self._no_log_loss(rows) if log_loss is None else None,
+        )
 
-    def _auc(self, positives: int, negatives: int) -> dict[str, Any]:
+    def _auc(self, positives: int, negatives: int) -> tuple[float, float]:
         """Area under the ROC curve by the trapezoid rule: U / (P·N), a tie counting half.
 
-        U is Mann and Whitney's statistic (Ann. Math. Stat. 18, 1947, doi:10.1214/aoms/1177730491); its
-        equality with the trapezoid area is Hanley and McNeil's (Radiology 143, 1982,
-        doi:10.1148/radiology.143.1.7063747). Scores of one bin count as tied; each such pair is wrong by
-        half at most, hence the bound Σ pos·neg / (2·P·N). Integers throughout, rounded once.
+        U is Mann and Whitney's statistic (Ann. Math. Stat. 18, 1947, doi:10.1214/aoms/1177730491); its equality with
+        the trapezoid area is Hanley and McNeil's (Radiology 143, 1982, doi:10.1148/radiology.143.1.7063747). Scores in
+        one bin count as tied. Each such pair is wrong by at most a half, hence the bound Σ pos·neg / (2·P·N), which is
+        returned, too. All sums are integers, and the result is rounded once.
         """
-        if not positives or not negatives:
-            reason = f"no row has label {0 if positives else 1}"
-            return {"auc_roc": None, "auc_bound": None, "auc_reason": reason}
         wins = tied = below = 0  # `wins` counts halves
         pairs = self.counts.reshape(-1, 2)
         for negative, positive in pairs[pairs.any(axis=1)].tolist():
@@ -104,18 +109,13 @@ class BinaryState:
             tied += positive * negative
             below += negative
         total = 2 * positives * negatives
-        return {"auc_roc": wins / total, "auc_bound": tied / total}
+        return wins / total, tied / total
 
-    def _log_loss(self, rows: int) -> dict[str, Any]:
-        """Mean of −[y ln p + (1 − y) ln(1 − p)], p clipped to [1e-7, 1 − 1e-7]."""
-        if not rows:
-            return {"log_loss": None, "log_loss_reason": "no row has both a label and a score"}
-        if self.outside:
-            return {"log_loss": None, "log_loss_reason": f"{self.outside} scores lie outside [0, 1]"}
-        return {"log_loss": self.loss / _LOSS_UNIT / rows}
+    def _no_log_loss(self, rows: int) -> str:
+        return f"{self.outside} scores lie outside [0, 1]" if rows else "no row has both a label and a score"
 
     def _flags(self, labels: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
-        """Which labels are 1, and which are known (None: all)."""
+        """Two bool arrays of shape (rows,): which labels are 1, and which are known (None if all are)."""
         column = plain(labels if isinstance(labels, pa.ChunkedArray) else pa.chunked_array([labels]))
         known = column.is_valid().to_numpy() if column.null_count else None
         if pa.types.is_null(column.type):
@@ -155,7 +155,7 @@ class BinaryState:
 
 
 def _floats(scores: pa.ChunkedArray) -> np.ndarray:
-    """As numpy, null as NaN."""
+    """The scores as a numpy array, with nulls as NaN."""
     if pa.types.is_float16(scores.type):
         scores = scores.cast(pa.float32())
     values: np.ndarray = scores.to_numpy()
@@ -168,7 +168,7 @@ def _bins(values: np.ndarray) -> np.ndarray:
     bins = (np.clip(values, 0, 1) if low < 0 or high > 1 else values) * values.dtype.type(_INSIDE)
     index: np.ndarray = np.minimum(bins.astype(np.int32), _INSIDE - 1) + _BELOW
     if low < 0 or high > 1:
-        # The leading bits of a float's magnitude, read as an integer, are in the order of the floats.
+        # Read as integers, the leading bits of the magnitudes are ordered like the floats.
         key = np.abs(values.astype(np.float64)).view(np.int64) >> (52 - _FRACTION_BITS)
         above = np.clip(key - (1023 << _FRACTION_BITS), 0, _ABOVE - 1) + _BELOW + _INSIDE
         below = _BELOW - 1 - np.clip(key - ((1023 - 16) << _FRACTION_BITS), 0, _BELOW - 1)
@@ -177,7 +177,7 @@ def _bins(values: np.ndarray) -> np.ndarray:
 
 
 def _pack(values: np.ndarray) -> str:
-    """Non-negative integers, in as few bytes each as the largest needs, deflated."""
+    """Encode non-negative integers: each in as few bytes as the largest needs, deflated."""
     width = np.min_scalar_type(int(values.max(initial=0))).newbyteorder("<")
     packed = base64.b64encode(zlib.compress(values.astype(width).tobytes()))
     return f"{width.itemsize}:{packed.decode('ascii')}"

@@ -1,34 +1,50 @@
-"""What is measured on the rows of one part, as states that merge exactly.
+"""The metrics of one part's rows, as states that merge exactly.
 
-Each part carries its state in its Parquet footer; the audit merges them in shard order. Every accumulator
-is a count, a minimum, a maximum or an integer sum, so any grouping of the same rows gives the same state:
-a resumed run's metrics equal an uninterrupted run's to the last bit.
+Each part has its states in its Parquet footer, and the audit merges them in shard order. Every accumulator is a count,
+a minimum, a maximum or an integer sum, so any grouping of the same rows gives the same state. So a resumed run's
+metrics equal an uninterrupted run's to the last bit.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import asdict, astuple
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.metrics.columns import ColumnState, FiniteState, holds_floats
 from nightjar.inference.metrics.evaluation import BinaryState
+from nightjar.inference.metrics.figures import Figures, OutputFigures
 
 _VERSION = 1
 
 
-def nonfinite_notes(outputs: dict[str, dict[str, int]], of: str = "the output") -> list[str]:
-    """A sentence for each float output that is not finite everywhere. outputs: as in `Metrics.results()`."""
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The states in a part's footer. To be short, each state is the tuple of its fields' values.
+
+    v: the version of this form. outputs: empty in parts of earlier versions. evaluation: as `BinaryState.values`.
+    """
+
+    v: int
+    columns: Mapping[str, tuple[Any, ...]]
+    outputs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    evaluation: tuple[Any, ...] | None = field(default=None, metadata=SELDOM)
+
+
+def nonfinite_notes(outputs: Mapping[str, OutputFigures], of: str = "the output") -> list[str]:
+    """A sentence for each float output with values that are not finite."""
     return [
-        f"{name!r} is NaN or infinite in {found['nonfinite']:,} values of {found['rows']:,} rows of {of}; a check "
+        f"{name!r} is NaN or infinite in {found.nonfinite:,} values of {found.rows:,} rows of {of}; a check "
         f"{{column: {name}, finite: true}} refuses that"
         for name, found in outputs.items()
-        if found["nonfinite"]
+        if found.nonfinite
     ]
 
 
@@ -97,10 +113,8 @@ class Metrics:
         """ASCII, because some Parquet readers refuse a footer whose values are not UTF-8."""
         columns = {name: astuple(state) for name, state in self.columns.items()}
         outputs = {name: astuple(state) for name, state in self.outputs.items()}
-        record: dict[str, Any] = {"v": _VERSION, "columns": columns, "outputs": outputs}
-        if self.evaluation is not None:
-            record["evaluation"] = self.evaluation.as_record()
-        return json.dumps(record, separators=(",", ":")).encode("ascii")
+        evaluation = self.evaluation.values() if self.evaluation is not None else None
+        return json.dumps(to_json(_Kept(_VERSION, columns, outputs, evaluation)), separators=(",", ":")).encode("ascii")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Metrics:
@@ -110,20 +124,20 @@ class Metrics:
             ValueError: not a state that this version wrote.
         """
         try:
-            record = json.loads(data)
-            if record["v"] != _VERSION:
-                raise ValueError(f"metrics of version {record['v']}, not {_VERSION}")
-            columns = {name: ColumnState(*values) for name, values in record["columns"].items()}
-            outputs = {name: FiniteState(*counts) for name, counts in record.get("outputs", {}).items()}
-            evaluation = BinaryState.of_record(record["evaluation"]) if "evaluation" in record else None
+            kept = of_json(_Kept, json.loads(data))
+            if kept.v != _VERSION:
+                raise ValueError(f"metrics of version {kept.v}, not {_VERSION}")
+            columns = {name: ColumnState(*values) for name, values in kept.columns.items()}
+            outputs = {name: FiniteState(*counts) for name, counts in kept.outputs.items()}
+            evaluation = BinaryState.of_values(kept.evaluation) if kept.evaluation is not None else None
             return cls(columns, outputs, evaluation)
         except (KeyError, TypeError, IndexError, AttributeError, zlib.error) as error:
             raise ValueError(f"not a metrics state: {error}") from error
 
-    def results(self) -> dict[str, Any]:
-        """JSON-able: `columns` and `outputs` by name, and `evaluation` (None without a label)."""
-        return {
-            "columns": {name: state.results() for name, state in self.columns.items()},
-            "outputs": {name: asdict(state) for name, state in self.outputs.items()},
-            "evaluation": None if self.evaluation is None else self.evaluation.results(),
-        }
+    def results(self) -> Figures:
+        """What is told of them."""
+        return Figures(
+            columns={name: state.results() for name, state in self.columns.items()},
+            outputs={name: state.results() for name, state in self.outputs.items()},
+            evaluation=None if self.evaluation is None else self.evaluation.results(),
+        )

@@ -1,1 +1,1 @@
-"""What lies in the output: parts, outcomes, revisions, publications, and the places readers find."""
+"""The output: parts, outcomes, revisions, publications, and the folders for readers."""

@@ -1,6 +1,6 @@
-"""Plan ⨝ receipts: what became of every shard, as one Arrow table.
+"""The outcome of every shard, as one Arrow table: the plan joined with the receipts.
 
-The audit reads it, `shards-<epoch>.parquet` is it, and a manifest points to it.
+The audit reads this table, `shards-<epoch>.parquet` stores it, and the manifest names that file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.input.plan import SHARDS, Plan
-from nightjar.inference.ledger.ledger import Ledger, State
+from nightjar.inference.ledger.ledger import Ledger
+from nightjar.inference.ledger.state import State
 from nightjar.inference.records import Part, Receipt, encode
 
 NO_PARTS = record_schema(Part).empty_table()
@@ -79,7 +80,7 @@ def to_parquet(table: pa.Table, state: State) -> bytes:
 
 def read(data: bytes, columns: list[str] | None = None) -> pa.Table:
     """The inverse of `to_parquet`. columns: only these."""
-    # In this thread alone: one of Arrow's that lets go of a Python object while the process ends aborts it.
+    # Not in Arrow's threads: one that releases a Python object while the process is ending aborts the process.
     return pq.ParquetFile(pa.BufferReader(data)).read(columns, use_threads=False)
 
 
@@ -90,6 +91,6 @@ def parts(data: bytes, kind: str) -> pa.Table:
 
 
 def lines(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Lines in order, a bounded number in memory."""
+    """Lines in order, with a bounded number of them in memory."""
     for batch in table.to_batches(max_chunksize=4096):
         yield from batch.to_pylist()

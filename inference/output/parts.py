@@ -1,4 +1,4 @@
-"""Scored tables → parts. A part is encoded in memory and appears whole under its final name, or not at all."""
+"""Writes scored tables as parts. A part is encoded in memory, and appears whole under its final name or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import xxhash
 
 from nightjar.inference.arrow_types import is_text
-from nightjar.inference.job.model import LINEAGE, Job
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import utf8
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import Part, RowFailure
@@ -33,18 +34,18 @@ _NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.parquet")
 
 
 def part_name(kind: str, shard: str, epoch: int) -> str:
-    """`data/<shard>-<epoch>-<nonce>.parquet`: unique, so that no two attempts ever share a name."""
+    """A new name `data/<shard>-<epoch>-<nonce>.parquet`; two attempts never share a name."""
     return f"{kind}/{shard}-{epoch:06d}-{uuid.uuid4().hex[:8]}.parquet"
 
 
 def epoch_of(uri: str) -> int | None:
-    """The epoch in which a part was written, from its name; None of a file that no worker wrote."""
+    """The epoch in which a part was written, from its name; None for a file that no worker wrote."""
     found = _NAME.fullmatch(uri)
     return int(found[1]) if found else None
 
 
 def read_part(storage: Storage, uri: str, size: int) -> bytes:
-    """A part's bytes: of a large one in several requests, since each has a time to be answered in."""
+    """Read a part's bytes. A large part takes several requests, because each request has a time limit."""
     if size <= PART:
         return storage.read(uri)
     with storage.open(uri) as file:
@@ -71,7 +72,7 @@ def lineage(uri: str, rows: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def write_data(storage: Storage, revision: str, name: str, table: pa.Table, shard: str, metrics: Metrics) -> Part:
-    """Write a shard's predictions, its metric states in the footer."""
+    """Write a shard's predictions, with its metric states in the footer."""
     footer = {SHARD_KEY: shard.encode(), METRICS_KEY: metrics.to_bytes()}
     return _write(storage, revision, name, table, footer)
 
@@ -84,7 +85,9 @@ def write_quarantine(
     rows: Sequence[tuple[str, int, RowFailure, str]],
     inputs: pa.Table,
 ) -> Part:
-    """Write the rows no attempt could score: (file, row in file, failure, replay command) and the input row."""
+    """Write the rows that no attempt could score. rows: (file, row in file, failure, replay command). inputs: the
+    rows.
+    """
     files, numbers, failures, replays = zip(*rows, strict=True)
     columns = {
         LINEAGE[0]: pa.array(files, pa.string()),
@@ -92,7 +95,7 @@ def write_quarantine(
         "error": pa.array([failure.error for failure in failures], pa.string()),
         "message": pa.array([failure.message for failure in failures], pa.string()),
         "traceback": pa.array([failure.traceback for failure in failures], pa.string()),
-        # It names the job file, whose path need not be UTF-8.
+        # The command names the job file, whose path may not be UTF-8.
         "replay": pa.array(map(utf8, replays), pa.string()),
         "input": pa.StructArray.from_arrays(
             [column.combine_chunks() for column in inputs.columns], fields=list(inputs.schema)
@@ -102,7 +105,7 @@ def write_quarantine(
 
 
 def checksum(data: pa.Buffer | bytes) -> str:
-    """xxh3-128 of a part's bytes, in hex: integrity, not secrecy, at memory speed."""
+    """xxh3-128 of a part's bytes, in hex. It protects against damage, not against attackers, and is very fast."""
     return xxhash.xxh3_128_hexdigest(data)
 
 
@@ -125,10 +128,10 @@ def _write(storage: Storage, revision: str, name: str, table: pa.Table, footer: 
 
 
 def readers_schema(schema: pa.Schema) -> pa.Schema:
-    """A part's columns as its readers find them: with lineage as plain strings.
+    """The columns of a part as readers see them, with lineage as plain strings.
 
-    The file column is handed to the writer as a dictionary because that spares it hashing one long path per
-    row; readers should not find a dictionary type for it.
+    The writer gets the file column as a dictionary, so that it need not hash a long path for each row. Readers should
+    not see a dictionary type for it.
     """
     index = schema.get_field_index(LINEAGE[0])
     if index >= 0 and pa.types.is_dictionary(schema.field(index).type):
@@ -141,14 +144,16 @@ def _footer_schema(schema: pa.Schema) -> bytes:
 
 
 def _dictionaries(table: pa.Table) -> list[str]:
-    """Columns worth a dictionary: few distinct values. Elsewhere plain pages are smaller and faster to write."""
+    """The columns to write with a dictionary: those with few distinct values. Other columns are smaller and faster
+    plain.
+    """
     chosen = []
     for field in table.schema:
         if pa.types.is_dictionary(field.type):
             chosen.append(field.name)
-        elif is_text(field.type) and not pa.types.is_string_view(field.type):  # of views Arrow counts no values
+        elif is_text(field.type) and not pa.types.is_string_view(field.type):  # Arrow cannot count the values of views
             sample = table[field.name].slice(0, _SAMPLE)
-            # Longer texts than that repay no dictionary, and more than 2 GiB of them cannot be counted.
+            # A dictionary does not pay for longer texts, and more than 2 GiB of text cannot be counted.
             if sample.nbytes > _SAMPLE_BYTES:
                 continue
             if len(sample) and pc.count_distinct(sample).as_py() <= max(1, len(sample) * _LOW_CARDINALITY):

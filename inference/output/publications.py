@@ -10,11 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
-
-import pyarrow as pa
+from dataclasses import dataclass, field, replace
 
 from nightjar.inference.errors import (
     AlreadyExists,
@@ -22,48 +18,19 @@ from nightjar.inference.errors import (
     JobError,
     Missing,
 )
-from nightjar.inference.ledger.ledger import LedgerWriter
-from nightjar.inference.ledger.lines import encode
-from nightjar.inference.output import outcomes
-from nightjar.inference.output.parts import checksum
-from nightjar.inference.records import known
+from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.ledger.epochs import LedgerWriter
+from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
 from nightjar.inference.storage.protocol import Storage, join
 
 _MAX_TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """Where one run's published revision is. `manifest` is relative to the output; `date` its logical date."""
-
-    revision: int
-    manifest: str
-    checksum: str
-    date: str
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """A line of the ledger: which number the writer tries next, and what it publishes there."""
-
-    t: ClassVar[str] = "intent"
-    number: int
-    published: Published
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedAs:
-    """A line of the ledger: the snapshot of this number shows the revision."""
-
-    t: ClassVar[str] = "published"
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
 class Origin:
-    """What made a snapshot. act: `publish`, `rollback`, `unpublish` or `republish`; `other` if nobody can say.
+    """What made a snapshot. act: `publish`, `rollback`, `unpublish` or `republish`; `other` if it is not known.
 
-    run, revision: what was published, taken back or shown again. to: the publication a rollback went back to.
+    run, revision: what was published, taken back or shown again. to: the publication to which a rollback went back.
     """
 
     act: str
@@ -79,7 +46,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What readers see: run id → published revision. `note` says for people why it was made."""
+    """What readers see. runs: run id → published revision. note: says for people why the snapshot was made."""
 
     number: int
     runs: dict[str, Published] = field(default_factory=dict)
@@ -97,36 +64,6 @@ class Snapshot:
         return {self.runs[run].date: run for run in runs}
 
 
-def claim_output(storage: Storage, output: str, name: str) -> None:
-    """Make the output this job's, or find that it is.
-
-    Raises:
-        JobError: it belongs to another job; names `output.uri`.
-    """
-    uri = join(output, "job.json")
-    try:
-        storage.create(uri, json.dumps({"job": name, "since": now_utc()}).encode())
-    except AlreadyExists:
-        check_owner(storage, output, name)
-
-
-def check_owner(storage: Storage, output: str, name: str) -> None:
-    """Whether the output is free or this job's; changes nothing.
-
-    Raises:
-        JobError: it belongs to another job.
-    """
-    uri = join(output, "job.json")
-    try:
-        owner = json.loads(storage.read(uri))["job"]
-    except Missing:
-        return
-    except (ValueError, TypeError, LookupError):
-        raise JobError(f"output.uri: {uri} was not written by Nightjar; give {name!r} a place of its own") from None
-    if owner != name:
-        raise JobError(f"output.uri: {output} belongs to the job {owner!r}; give {name!r} a place of its own")
-
-
 def newest(storage: Storage, output: str) -> Snapshot:
     """What readers see now; number 0 before anything was published."""
     there = numbers(storage, output)
@@ -137,19 +74,18 @@ def snapshot(storage: Storage, output: str, number: int) -> Snapshot:
     """One snapshot by number.
 
     Raises:
-        JobError: there is none of that number.
+        JobError: There is no snapshot with that number.
     """
     try:
         content = json.loads(storage.read(_uri(output, number)))
     except Missing:
         raise JobError(f"there is no publication {number} in {output}; `nightjar publications` lists them") from None
-    runs = {run: known(Published, published) for run, published in content["runs"].items()}
-    origin = known(Origin, content["origin"]) if "origin" in content else _told(content["note"])
-    return Snapshot(content["number"], runs, content["at"], content["note"], origin)
+    found = of_json(Snapshot, content)
+    return found if "origin" in content else replace(found, origin=_told(found.note))
 
 
 def _told(note: str) -> Origin:
-    """What made a snapshot of an older release, which kept only the sentence."""
+    """The origin of a snapshot that an older release made, from its note; older releases kept only the note."""
     if found := re.fullmatch(r"rollback to publication (\d+)", note):
         return Origin("rollback", to=int(found[1]))
     if found := re.fullmatch(r"run (\S+) revision (\d+)", note):
@@ -158,9 +94,9 @@ def _told(note: str) -> Origin:
 
 
 def add(storage: Storage, output: str, number: int, runs: dict[str, Published], origin: Origin) -> Snapshot:
-    """Create snapshot `number`, unless it is there; returns what is there. Every snapshot is made here.
+    """Create snapshot `number` if it does not exist, and return the one that exists. Every snapshot is made here.
 
-    By its origin and runs the caller sees whether it is what was wanted.
+    The caller sees from its origin and runs whether it is the wanted one.
     """
     new = Snapshot(number, runs, now_utc(), str(origin), origin)
     try:
@@ -171,32 +107,32 @@ def add(storage: Storage, output: str, number: int, runs: dict[str, Published], 
 
 
 def publish(writer: LedgerWriter, output: str, run_id: str, published: Published) -> int:
-    """Publish one revision; returns the number of its snapshot. Settles an intent left by a crash first.
+    """Publish one revision, after settling an intent that a crash left. Returns the number of the snapshot.
 
     Raises:
-        Held: a later revision of the run was published meanwhile.
-        Fenced: another writer continues this publication.
+        Held: A later revision of the run was published meanwhile.
+        Fenced: Another writer continues this publication.
     """
     storage, below = writer.ledger.storage, None
     for _ in range(_MAX_TRIES):
         intent = writer.state.intent
         if intent is not None:
-            published = known(Published, intent["published"])
-            # Of an intent that was found nobody looked below its number yet.
-            before = below or newest_below(storage, output, intent["number"])
-            if _try(storage, output, before, intent["number"], run_id, published):
-                writer.append([encode(PublishedAs(intent["number"]))])
-                return int(intent["number"])
+            published = intent.published
+            # For an intent that was found, the snapshot below its number has not been read yet.
+            before = below or newest_below(storage, output, intent.number)
+            if _try(storage, output, before, intent.number, run_id, published):
+                writer.append([PublishedAs(intent.number)])
+                return intent.number
         below = newest(storage, output)
-        writer.append([encode(Intent(below.number + 1, published))])
+        writer.append([Intent(below.number + 1, published)])
     raise JobError(f"publications in {output} are created faster than this run can publish; try again")
 
 
 def published_run(storage: Storage, output: str, run_id: str | None) -> tuple[str, Published]:
-    """The published run of that id, or the latest night; with where it is.
+    """The published run of this id, by default that of the latest night; its id and its published revision.
 
     Raises:
-        JobError: it is not published; says what is.
+        JobError: It is not published; the message says what is.
     """
     return seen(newest(storage, output), output, run_id)
 
@@ -212,33 +148,10 @@ def seen(now: Snapshot, output: str, run_id: str | None) -> tuple[str, Published
     return run, now.runs[run]
 
 
-def data_files(storage: Storage, output: str, run_id: str | None) -> Iterator[str]:
-    """The exact data files of a published run (default: of the latest night), in input order."""
-    run, entry = published_run(storage, output, run_id)
-    uri = join(output, "runs", run, f"r{entry.revision}")
-    return (join(uri, name) for name in data_parts(storage, output, run, entry)["name"].to_pylist())
-
-
-def data_parts(storage: Storage, output: str, run: str, entry: Published) -> pa.Table:
-    """The data files of a published run, in input order: name (relative to its revision), rows, size, checksum.
-
-    Raises:
-        JobError: the manifest or the list of shards is not what was published.
-    """
-    listed = read_manifest(storage, output, entry).get("shards")
-    if listed is None:
-        raise JobError(f"{join(output, entry.manifest)}: names no list of shards; restore it")
-    file = join(output, "runs", run, f"r{entry.revision}", listed["file"])
-    raw = storage.read(file)
-    if checksum(raw) != listed["checksum"]:
-        raise JobError(f"{file}: not the file that was published; restore it")
-    return outcomes.parts(raw, "data")
-
-
 def _try(storage: Storage, output: str, before: Snapshot, number: int, run_id: str, published: Published) -> bool:
-    """Create snapshot `number`, or find that we did; False when another run took it.
+    """Create snapshot `number`, or find that an earlier try did; False if another run has this number.
 
-    before: the snapshot that it builds on. Below a number that was free nothing appears any more.
+    before: the snapshot that it builds on. Nothing can appear below a number that was free.
     """
     shown = before.runs.get(run_id)
     if shown is not None and shown.revision > published.revision:
@@ -249,7 +162,7 @@ def _try(storage: Storage, output: str, before: Snapshot, number: int, run_id: s
 
 
 def shown(storage: Storage, output: str, run_id: str) -> Published | None:
-    """What readers see of this run now; None if they see nothing of it."""
+    """The revision of this run that readers see now; None if they see none."""
     return newest(storage, output).runs.get(run_id)
 
 
@@ -261,7 +174,7 @@ def newest_below(storage: Storage, output: str, number: int) -> Snapshot:
 
 def numbers(storage: Storage, output: str) -> list[int]:
     """The numbers of all snapshots, ascending."""
-    names = (entry.uri.rsplit("/", 1)[-1] for entry in storage.list(join(output, "publications")))
+    names = (entry.uri.rpartition("/")[2] for entry in storage.list(join(output, "publications")))
     return sorted(int(name.removesuffix(".json")) for name in names if name.endswith(".json"))
 
 
@@ -270,22 +183,9 @@ def _uri(output: str, number: int) -> str:
 
 
 def _encode(content: Snapshot) -> bytes:
-    return json.dumps(asdict(content), indent=1).encode()
+    return json.dumps(to_json(content), indent=1).encode()
 
 
 def now_utc() -> str:
-    """This moment, as records keep it."""
+    """The present time in UTC, in the form of the records."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
-
-
-def read_manifest(storage: Storage, output: str, published: Published) -> dict[str, Any]:
-    """The manifest of a published revision, checked against the snapshot.
-
-    Raises:
-        JobError: it is not the file that was published.
-    """
-    raw = storage.read(join(output, published.manifest))
-    if checksum(raw) != published.checksum:
-        raise JobError(f"{join(output, published.manifest)}: not the manifest that was published; restore it")
-    manifest: dict[str, Any] = json.loads(raw)
-    return manifest

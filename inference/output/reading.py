@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from nightjar.inference.errors import Missing
-from nightjar.inference.output import outcomes, places
+from nightjar.inference.output import nights, outcomes
 from nightjar.inference.storage.protocol import Storage
 
 
@@ -18,8 +18,8 @@ from nightjar.inference.storage.protocol import Storage
 class Files:
     """The data files of one published run, in input order.
 
-    publication: the newest one of the output when this was looked up. manifest: its URI. uris: of the Parquet files,
-    which are never rewritten: who reads them reads one run, whatever is published meanwhile. bytes: their size.
+    publication: the output's newest one at that moment. manifest: its URI. uris: of the Parquet files, which are never
+    rewritten, so that a reader reads one run, whatever is published meanwhile. bytes: their total size.
     """
 
     publication: int
@@ -33,16 +33,16 @@ class Files:
     storage: Storage = field(repr=False, compare=False)
 
     def dataset(self) -> ds.Dataset:
-        """The rows as a `pyarrow.dataset.Dataset`: read when they are asked for, with the job's own credentials.
+        """The rows as a `pyarrow.dataset.Dataset`, which reads them on demand with the job's own credentials.
 
-        A run all of whose rows are in the quarantine has no files; its dataset has no rows and no columns.
+        If all rows of a run are in the quarantine, it has no files, and its dataset has no rows and no columns.
         """
         if not self.uris:
             return ds.dataset(pa.table({}))
         return ds.dataset(list(self.uris), filesystem=self.filesystem(), format="parquet")
 
     def filesystem(self) -> fs.FileSystem:
-        """What opens `uris`: a file system of pyarrow's over the job's storage, for reading alone."""
+        """A read-only pyarrow file system over the job's storage, which opens `uris`."""
         return fs.PyFileSystem(_Reading(self.storage))
 
 
@@ -53,7 +53,7 @@ def files(storage: Storage, output: str, run_id: str | None) -> Files:
         JobError: it is not published; or its manifest or list of shards is not what was published.
         Missing: one of these was deleted.
     """
-    night = places.published(storage, output, run_id)
+    night = nights.published(storage, output, run_id)
     return Files(
         publication=night.publication,
         run_id=night.run or "",
@@ -62,13 +62,13 @@ def files(storage: Storage, output: str, run_id: str | None) -> Files:
         manifest=night.manifest or "",
         rows=outcomes.total(night.parts, "rows"),
         bytes=outcomes.total(night.parts, "size"),
-        uris=tuple(file["uri"] for file in night.files()),
+        uris=tuple(file.uri for file in night.files()),
         storage=storage,
     )
 
 
 class _Reading(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
-    """A storage, as pyarrow asks a file system; of what is not reading it does nothing."""
+    """A storage as a file system for pyarrow. It only reads."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

@@ -1,4 +1,4 @@
-"""Which revision of a run to continue, and what a new one takes over from the last."""
+"""Revisions of a run: reading one, taking over results from the last one, and sweeping leftovers."""
 
 from __future__ import annotations
 
@@ -6,67 +6,73 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import Fenced, Missing, StorageError
+from nightjar.inference.errors import AlreadyExists, Fenced, Missing, StorageError
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger.ledger import (
-    Ledger,
-    LedgerWriter,
-    State,
-    replay,
-)
+from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.ledger.epochs import LedgerWriter
+from nightjar.inference.ledger.ledger import Ledger, replay
+from nightjar.inference.ledger.state import State
 from nightjar.inference.output.outcomes import outcomes, part_names
 from nightjar.inference.output.parts import epoch_of, part_name
-from nightjar.inference.records import Part, Receipt, encode
+from nightjar.inference.records import Part, Receipt
 from nightjar.inference.storage.protocol import Storage, join
 
 _COPIES = 16
 _WINDOW = 512
 
 
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The content of `_SUCCESS`: the publication's number, and the manifest's name relative to the output."""
+
+    publication: int
+    manifest: str
+
+
 @dataclass(frozen=True)
 class Revision:
-    """One revision as it lies in storage. `success` is the content of `_SUCCESS`, None until it is finished.
+    """One revision in the storage. success: the content of `_SUCCESS`; None until the revision is finished.
 
-    ledger, state: what was read of it, for whoever goes on reading.
+    ledger, state: what was read of its ledger, so that reading can continue from there.
     """
 
     number: int
     uri: str
     ledger: Ledger
     state: State
-    success: dict[str, Any] | None
+    success: Success | None
     _plans: dict[str, Plan] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def sealed(self) -> bool:
-        """Whether its publication has begun: from then on nothing in it may change."""
+        """Whether its publication has begun. From then on nothing in the revision may change."""
         return self.state.intent is not None
 
     def plan(self, fingerprint: str = "") -> Plan | None:
-        """Its newest plan, with its packed shards split as the ledger says; read once.
+        """Its newest plan, with packed shards split as the ledger says; it is read once.
 
-        fingerprint: under which they are split. Default: that of the plan.
+        fingerprint: for the ids of the split shards. Default: that of the plan.
         """
         if self.state.planned is None:
             return None
-        file = join(self.uri, self.state.planned["file"])
+        file = join(self.uri, self.state.planned.file)
         if file not in self._plans:
             self._plans[file] = _read_plan(self.ledger.storage, file)
-        return self._plans[file].with_splits(self.state.splits, fingerprint or self.state.planned["fingerprint"])[0]
+        return self._plans[file].with_splits(self.state.splits, fingerprint or self.state.planned.fingerprint)[0]
 
     def begun_by(self, flow_run: str) -> bool:
-        """Whether a step of that flow run has opened it."""
+        """Whether a step of that flow run has written its ledger."""
         return any(writer.flow_run == flow_run for _, writer in self.state.openers)
 
 
 def revision_uri(run_uri: str, number: int) -> str:
-    """Where a revision lies."""
+    """The URI of a revision."""
     return join(run_uri, f"r{number}")
 
 
@@ -77,13 +83,13 @@ def newest_revision(storage: Storage, run_uri: str) -> Revision | None:
 
 
 def newest_number(storage: Storage, run_uri: str) -> int:
-    """That of the run's highest revision; 0 if it has none."""
+    """The number of the run's highest revision; 0 if it has none."""
     names = [name for name in storage.subfolders(run_uri) if re.fullmatch(r"r\d+", name)]
     return max((int(name[1:]) for name in names), default=0)
 
 
 def is_finished(storage: Storage, run_uri: str, number: int) -> bool:
-    """Whether a revision was published and nothing of that is left to do; its ledger is not read for it."""
+    """Whether a revision was published and nothing is left to do. The ledger is not read for this."""
     try:
         storage.stat(join(revision_uri(run_uri, number), "_SUCCESS"))
     except Missing:
@@ -95,18 +101,26 @@ def read_revision(storage: Storage, run_uri: str, number: int) -> Revision:
     """One revision by number."""
     uri = revision_uri(run_uri, number)
     try:
-        success = json.loads(storage.read(join(uri, "_SUCCESS")))
+        success = of_json(Success, json.loads(storage.read(join(uri, "_SUCCESS"))))
     except Missing:
         success = None
     ledger = Ledger(storage, uri)
     return Revision(number, uri, ledger, replay(ledger), success)
 
 
+def mark_success(writer: LedgerWriter, uri: str, number: int, manifest: str) -> None:
+    """Write `_SUCCESS`, the last file of a revision."""
+    content = json.dumps(to_json(Success(number, manifest))).encode()
+    # A command that continued after a crash wrote the same content.
+    with suppress(AlreadyExists):
+        writer.ledger.storage.create(join(uri, "_SUCCESS"), content)
+
+
 def read_plan(storage: Storage, uri: str, state: State, fingerprint: str) -> Plan | None:
     """The revision's newest plan, with its packed shards split as the ledger says."""
     if state.planned is None:
         return None
-    return _read_plan(storage, join(uri, state.planned["file"])).with_splits(state.splits, fingerprint)[0]
+    return _read_plan(storage, join(uri, state.planned.file)).with_splits(state.splits, fingerprint)[0]
 
 
 def _read_plan(storage: Storage, file: str) -> Plan:
@@ -119,18 +133,19 @@ def _read_plan(storage: Storage, file: str) -> Plan:
 
 
 def planned_by(revision: Revision | None) -> str:
-    """The fingerprint under which a revision's newest plan was made; '' without one."""
-    return str((revision.state.planned or {}).get("fingerprint", "")) if revision else ""
+    """The fingerprint of a revision's newest plan; '' if it has none."""
+    planned = revision.state.planned if revision else None
+    return planned.fingerprint if planned else ""
 
 
 def adopt(writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_plan: Plan) -> None:
     """Take over the results of shards that are the same in an earlier, published revision.
 
-    Parts are copied inside the storage (hard links on a local disk), so that each revision is complete in
-    itself and earlier ones may be deleted.
+    Parts are copied within the storage (on a local disk by hard links), so that each revision is complete and earlier
+    ones may be deleted.
     """
     storage = writer.ledger.storage
-    # What was found damaged here may be so at its source: that is scored anew.
+    # A part that was found damaged here may be damaged at its source, too, so its shard is scored again.
     wanted = set(plan.ids()) - writer.state.committed - set(writer.state.revoked)
     lines = _committed(source, source_plan, wanted)
 
@@ -139,18 +154,18 @@ def adopt(writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_p
             data = _copy(storage, source.uri, uri, receipt.shard, receipt.data, "data", writer.epoch)
             lost = _copy(storage, source.uri, uri, receipt.shard, receipt.quarantine, "quarantine", writer.epoch)
         except Missing:
-            return None  # Somebody removed it there: it is scored again.
+            return None  # Somebody removed the part there, so the shard is scored again.
         return replace(receipt, epoch=writer.epoch, data=data, quarantine=lost, adopted_from=f"r{source.number}")
 
     with ThreadPoolExecutor(_COPIES) as pool:
         while window := list(islice(lines, _WINDOW)):
             receipts = [receipt for receipt in pool.map(copy, window) if receipt is not None]
-            # With them, what is known of how they were scored.
+            # The results bring along what is known about how they were scored.
             remarks = writer.state.about.lacking(source.state.about, f"r{source.number}") if receipts else []
             try:
-                writer.append([*remarks, *map(encode, receipts)])
+                writer.append([*remarks, *receipts])
             except Fenced:
-                # Whoever took over may have swept already.
+                # A writer that took over may have swept already.
                 storage.delete(join(uri, name) for receipt in receipts for name in _names(receipt))
                 raise
 
@@ -175,18 +190,18 @@ def _copy(
 
 
 def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
-    """Delete the parts no committed receipt of the plan names, of this epoch and older; returns how many.
+    """Delete the parts of this epoch and older that no committed receipt of the plan names. Returns their number.
 
-    Of a published revision only: before, another plan may want a part that this one does not. A newer
-    epoch's parts are left alone: their receipts may be on their way. The same goes for what was left of parts
-    by writers killed in the middle; one of theirs that lives was replaced, and may fail for it.
+    Only a published revision is swept, because before that another plan may need a part that this one does not. Parts
+    of a newer epoch are left alone, because their receipts may be on the way. Unfinished parts of killed writers are
+    deleted, too; if such a writer is still alive, it was replaced, and may fail because of this.
     """
     storage = writer.ledger.storage
     table = outcomes(plan, writer.ledger, writer.state)
     writer.check()
     named = {name for kind in ("data", "quarantine") for name in part_names(table, kind)}
     begun = [each for kind in ("data", "quarantine") for each in storage.leftovers(join(uri, kind)).items()]
-    # Listed after that, so that what becomes a part in between is met as one.
+    # Listed afterwards, so that a file that becomes a part in between is found as a part.
     dead = [
         entry.uri
         for kind in ("data", "quarantine")
@@ -200,6 +215,6 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
 
 
 def _is_older(part: str, epoch: int) -> bool:
-    """Whether a part is of this epoch or an older one. A file nobody here wrote is nobody's to delete."""
+    """Whether a part is of this epoch or an older one. False for files that no worker wrote: they are not deleted."""
     written = epoch_of(part)
     return written is not None and written <= epoch

@@ -1,6 +1,7 @@
-"""Room on the disk of a local output: looked at before a run, and watched while it goes on.
+"""Free space on the disk of a local output: checked before a run, and while it goes on.
 
-Object stores have no such end. A full disk would take the ledger with it, so a run stops while some room is left.
+Object stores do not become full. On a full disk the ledger could not be written, so a run stops while some space is
+left.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _SHARE = 0.02
 
 
 def check_space(job: Job, output: str, discovery: Discovery, left: int) -> None:
-    """Whether there is certainly too little room for the parts of `left` rows.
+    """Refuse a run if there is certainly too little space for the parts of `left` rows.
 
     Raises:
-        JobError: the disk has less than half of what the outputs and carried columns take at least.
+        JobError: The disk has less than half of the least space that the outputs and carried columns need.
     """
     if not is_local(output):
         return
@@ -37,15 +38,15 @@ def check_space(job: Job, output: str, discovery: Discovery, left: int) -> None:
     if disk.free < needed / 2 + _reserve(disk.total):
         raise JobError(
             f"output.uri: the disk of {output} has {_gib(disk.free)} free, and this run will write about "
-            f"{_gib(needed)}. Free some, or write elsewhere"
+            f"{_gib(needed)}. Free some space, or choose another output.uri"
         )
 
 
 def check_room(output: str) -> None:
-    """Whether a run may go on.
+    """Check that a run may go on.
 
     Raises:
-        RunFailed: the disk is all but full.
+        RunFailed: The disk is almost full.
     """
     if not is_local(output):
         return
@@ -62,15 +63,16 @@ def _reserve(total: int) -> int:
 
 
 def _bytes_per_row(job: Job, discovery: Discovery) -> float:
-    """Of a part, at least, but for compression: text and lists may be as good as empty.
+    """The least bytes per row of a part before compression; text and lists may be almost empty.
 
-    Carried columns as they are, or their share of what the input takes: much of it may be written in few bytes.
+    For carried columns, the smaller of their types' size and their share of the input's size, which may be compressed
+    well.
     """
     carried = sum(_at_least(discovery.schema.field(name).type) for name in job.carry)
     readable = discovery.files.filter(pc.is_null(discovery.files["error"]))
     stored = (pc.sum(readable["size"]).as_py() or 0) / max(1, discovery.rows)
     if discovery.uncounted:
-        stored = 0.0  # of how many rows these are the bytes is not known
+        stored = 0.0  # the number of rows behind these bytes is not known
     share = stored * len(job.carry) / max(1, len(discovery.schema))
     return min(carried, share) + sum(map(_at_least, job.model.output_types().values()))
 
@@ -80,7 +82,7 @@ def _at_least(kind: pa.DataType) -> float:
 
 
 def _existing(output: str) -> Path:
-    """The folder, or the nearest one above it that is there."""
+    """The folder, or the nearest folder above it that exists."""
     path = Path(output)
     while not path.exists():
         path = path.parent

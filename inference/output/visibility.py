@@ -1,6 +1,6 @@
-"""What readers see, changed by a person: rolled back, one night taken away, one night shown again.
+"""Changes by a person to what readers see: a rollback, one night taken away, one night shown again.
 
-Each is a new snapshot, made by `publish.add`: nothing is deleted, and each can itself be undone.
+Each change is a new snapshot, made by `publish.add`. Nothing is deleted, and each change can be undone.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.publications import Origin, Published, Snapshot
-from nightjar.inference.records import known
+from nightjar.inference.output.manifests import read_verified
+from nightjar.inference.output.publications import Origin, Snapshot
 from nightjar.inference.storage.protocol import Storage, join
 
 _MAX_TRIES = 100
@@ -23,7 +24,9 @@ _READERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a new snapshot makes of one run: the revision readers saw, and the one they see. 0: none of it."""
+    """What a new snapshot changes for one run. before, after: the revision that readers saw, and see now; 0 for
+    none.
+    """
 
     run_id: str
     before: int
@@ -39,7 +42,7 @@ class Listed:
 
 
 def changes(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
-    """What readers lose, gain and see in another revision, by run."""
+    """The runs that readers lose, gain, or see in another revision."""
     old, new = ({run: each.revision for run, each in snapshot.runs.items()} for snapshot in (before, after))
     return tuple(
         Change(run, old.get(run, 0), new.get(run, 0))
@@ -53,15 +56,15 @@ def publications(storage: Storage, output: str, limit: int) -> list[Listed]:
     numbers = publish.numbers(storage, output)[-limit - 1 :]
     with ThreadPoolExecutor(_READERS) as pool:
         found = list(pool.map(lambda number: publish.snapshot(storage, output, number), numbers))
-    # The oldest of all is compared with nothing, the oldest that is listed with the one below it.
+    # The oldest listed snapshot is compared with the one below it, the very first one with an empty one.
     below = found if len(found) > limit else [Snapshot(0), *found]
     return [Listed(after, changes(before, after)) for before, after in reversed(list(pairwise(below)))]
 
 
 def back(storage: Storage, output: str, to: int | None) -> tuple[Snapshot, Snapshot]:
-    """What readers see, and the earlier snapshot that a rollback would show them again. Changes nothing.
+    """The present snapshot, and the earlier one that a rollback would show again. Changes nothing.
 
-    to: its number; default: the one before the newest that was no rollback itself.
+    to: the number of the earlier one; default: the one before the newest that was not itself a rollback.
 
     Raises:
         JobError: there is nothing to go back to.
@@ -74,7 +77,7 @@ def back(storage: Storage, output: str, to: int | None) -> tuple[Snapshot, Snaps
 
 
 def rollback(storage: Storage, output: str, to: int | None) -> Snapshot:
-    """Let readers see an earlier publication again, as a new snapshot. to: as in `back`.
+    """Show readers an earlier publication again, as a new snapshot. to: as in `back`.
 
     Raises:
         JobError: there is nothing to go back to, or something was published meanwhile.
@@ -83,7 +86,7 @@ def rollback(storage: Storage, output: str, to: int | None) -> Snapshot:
     origin = Origin("rollback", to=earlier.number)
     there = publish.add(storage, output, now.number + 1, earlier.runs, origin)
     if (there.origin, there.runs) != (origin, earlier.runs):
-        # What the person wanted undone is no longer the newest: going on would undo something else.
+        # The publication that the person wants to undo is not the newest any more; a rollback would undo another one.
         raise JobError(
             f"publication {there.number} ({there.note}) appeared meanwhile and nothing was rolled back; "
             f"look again, then repeat with --to {earlier.number} if that is still what readers should see"
@@ -92,7 +95,7 @@ def rollback(storage: Storage, output: str, to: int | None) -> Snapshot:
 
 
 def unpublish(storage: Storage, output: str, run_id: str) -> Snapshot:
-    """Let readers see no more of one run; the others stay as they are.
+    """Take one run away from readers; the others stay as they are.
 
     Raises:
         JobError: it is not published, or was published again meanwhile.
@@ -111,7 +114,7 @@ def unpublish(storage: Storage, output: str, run_id: str) -> Snapshot:
 
 
 def republish(storage: Storage, output: str, run_id: str) -> Snapshot:
-    """Let readers see a run again that was rolled back or unpublished: its newest published revision.
+    """Show readers the newest published revision of a run again that was rolled back or unpublished.
 
     Raises:
         JobError: it was never published, readers see it already, or its manifest is gone.
@@ -121,7 +124,7 @@ def republish(storage: Storage, output: str, run_id: str) -> Snapshot:
         raise JobError(f"no revision of the run {run_id!r} was published in {output}; `nightjar run` publishes")
     if publish.shown(storage, output, run_id) == entry:
         raise JobError(f"readers see r{entry.revision} of the run {run_id!r} already")
-    publish.read_manifest(storage, output, entry)
+    read_verified(storage, output, entry)
     origin = Origin("republish", run_id, entry.revision)
     return _change(storage, output, origin, lambda now: {**now.runs, run_id: entry})
 
@@ -129,12 +132,12 @@ def republish(storage: Storage, output: str, run_id: str) -> Snapshot:
 def _change(
     storage: Storage, output: str, origin: Origin, runs_after: Callable[[Snapshot], dict[str, Published]]
 ) -> Snapshot:
-    """A snapshot that changes one run of the newest one. What other runs publish meanwhile is built on."""
+    """Make a snapshot that changes one run of the newest one, also if other runs publish meanwhile."""
     for _ in range(_MAX_TRIES):
         now = publish.newest(storage, output)
         runs = runs_after(now)
         if runs == now.runs:
-            return now  # somebody else did the same meanwhile
+            return now  # another command made the same change meanwhile
         there = publish.add(storage, output, now.number + 1, runs, origin)
         if (there.origin, there.runs) == (origin, runs):
             return there
@@ -142,7 +145,7 @@ def _change(
 
 
 def _before(storage: Storage, output: str, now: Snapshot) -> int | None:
-    """The publication before the one readers effectively see; repeated rollbacks go further back."""
+    """The publication before the one that readers really see, so that repeated rollbacks go further back."""
     effective = now
     while effective.origin.act == "rollback":
         if not effective.origin.to:
@@ -157,5 +160,5 @@ def _published_before(storage: Storage, run_uri: str) -> Published | None:
     for number in range(newest.number if newest else 0, 0, -1):
         found = revs.read_revision(storage, run_uri, number)
         if found.success is not None and found.state.intent is not None:
-            return known(Published, found.state.intent["published"])
+            return found.state.intent.published
     return None

@@ -1,7 +1,9 @@
-"""Notes of who writes the places of which dates: what a killed one wrote last may be old, so the next one looks again.
+"""Notes that say which command is writing the readers' folders of which dates.
 
-`latest/_writing/<nonce>.json` is there from before a command's first write until it has found that nobody published
-meanwhile. A command that stood still before a write may come after others, and be killed before it mends that.
+What a killed command wrote last may be old, so the next command writes these dates again. The note
+`latest/_writing/<nonce>.json` exists from before a command's first write until the command has found that nobody
+published meanwhile. A command that stood still before a write may overwrite newer files, and be killed before it mends
+that.
 """
 
 from __future__ import annotations
@@ -10,27 +12,35 @@ import datetime as dt
 import json
 import threading
 from collections.abc import Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from nightjar.inference.errors import Missing
+from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.holders import Holder, is_dead, this_holder
-from nightjar.inference.records import known
 from nightjar.inference.storage.protocol import Storage, join
 
 _GONE_AFTER = dt.timedelta(days=7)
-"""How old the note of a process on another machine must be: none stands still for so long, and writes then."""
+"""The age after which a note of a process on another machine is ignored; no process stands still for so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
     """A note that another command left, or has not removed yet.
 
-    dates: None if nobody can say. ended: that command certainly writes no more.
+    dates: None if they are not known. ended: whether that command certainly does not write any more.
     """
 
     uri: str
     dates: frozenset[str] | None
     ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """The content of a note."""
+
+    dates: tuple[str, ...]
+    writer: Holder
 
 
 @dataclass
@@ -44,7 +54,7 @@ class Notes:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def others(self) -> list[Left]:
-        """The notes that are there."""
+        """The notes of other commands."""
         found = []
         for entry in self.storage.list(self._folder()):
             try:
@@ -54,19 +64,23 @@ class Notes:
         return found
 
     def note(self, dates: Set[str]) -> None:
-        """Be called before each write: a command that changes nothing leaves no note. dates: of this and all others."""
+        """Leave a note before a write; a command that changes nothing leaves none. dates: all that this command
+        writes.
+        """
         with self._lock:
             if self._own and dates <= self._noted:
                 return
             writer = this_holder("places")
             uri = join(self._folder(), f"{writer.nonce}.json")
-            content = {"dates": sorted(dates - self._noted), "writer": asdict(writer)}
-            self.storage.create(uri, json.dumps(content).encode())
+            content = _Note(tuple(sorted(dates - self._noted)), writer)
+            self.storage.create(uri, json.dumps(to_json(content)).encode())
             self._own.append(uri)
             self._noted |= dates
 
     def remove(self, mended: list[Left]) -> None:
-        """The places are right: this command's notes go, and those of `mended` whose processes have ended."""
+        """Remove this command's notes, and those of `mended` whose processes have ended, because the folders are
+        right.
+        """
         gone = [*self._own, *(left.uri for left in mended if left.ended)]
         if gone:
             self.storage.delete(gone)
@@ -77,9 +91,9 @@ class Notes:
 
 def _read(uri: str, raw: bytes) -> Left:
     try:
-        content = json.loads(raw)
-        writer: Holder = known(Holder, content["writer"])
+        note = of_json(_Note, json.loads(raw))
+        writer = note.writer
         old = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(writer.at) > _GONE_AFTER
-        return Left(uri, frozenset(content["dates"]), old or is_dead(writer))
-    except (ValueError, TypeError, LookupError):
+        return Left(uri, frozenset(note.dates), old or is_dead(writer))
+    except (ValueError, TypeError, LookupError, AttributeError):
         return Left(uri, None, ended=True)

@@ -1,4 +1,4 @@
-"""Predictors: a model loaded once per actor, and the scorer that wraps it from Arrow to Arrow."""
+"""Predictors: a model is loaded once per actor, and a scorer converts from and to Arrow around it."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ __all__ = ["Scorer", "check_keys", "input_columns", "load_scorer", "warm"]
 
 
 class Scorer(Protocol):
-    """A loaded model: features in, declared outputs out.
+    """A loaded model: takes features and returns the declared outputs.
 
-    device: 'cpu', 'cuda:0' …: where the model really is. wrote: the user's code wrote into the first batch it scored.
+    device: where the model really is: 'cpu', 'cuda:0' …. wrote: whether the user's code wrote into the first batch.
     """
 
     device: str
     wrote: bool
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
-        """Score the columns named by `input_columns`. The user's code is given copies of them, never the table.
+        """Score the columns named by `input_columns`. The user's code gets copies of them, never the table itself.
 
-        Returns exactly the declared outputs, each of exactly `table.num_rows` values and its declared type.
-        What the user's own code raises passes through unchanged.
+        Returns exactly the declared outputs, each with `table.num_rows` values of its declared type. Errors of the
+        user's own code pass through unchanged.
 
         Raises:
-            OutputInvalid: an output is missing, of the wrong length, or does not fit its type.
+            OutputInvalid: An output is missing, has the wrong length, or does not fit its type.
         """
 
 
 def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
-    """The columns the model side must be given.
+    """The columns that must be read for the model and the preprocess.
 
-    Without preprocess the features, by default all columns but carried ones and the label, in the schema's
-    order. With preprocess all columns but carried ones and the label, and whatever features name.
+    Without preprocess these are the features: by default all columns except carried ones and the label, in the schema's
+    order. With preprocess these are all columns except carried ones and the label, and every column that features
+    names.
 
     Raises:
-        JobError: a feature is not in the schema, or no column is left.
+        JobError: A feature is not in the schema, or no column is left.
     """
     features = job.model.features or ()
     if features and job.preprocess is None:
@@ -58,32 +59,36 @@ def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
     aside = {*job.carry, job.label} - set(features)
     if names := tuple(name for name in schema.names if name not in aside):
         return names
-    raise JobError("model.features: every column of the input is carried or the label; list the model's own")
+    raise JobError(
+        "model.features: every column of the input is carried or is the label; list the columns of the model"
+    )
 
 
 def check_keys(job: Job) -> None:
-    """Whether the model's adapter takes what the job says of it. Looks at no file, and imports no framework.
+    """Check the job's model keys with the model's adapter, without reading a file or importing a framework.
 
     Raises:
-        JobError: it does not; names the key.
+        JobError: A key or option is wrong. Names the key.
     """
     batches.batch_format(job.model.options)
     adapter_of(job).check_keys(job)
 
 
 def warm(job: Job) -> None:
-    """Import what loading the model will import of its framework: for a process that has to wait meanwhile."""
-    with suppress(ImportError):  # loading it says what is missing, and names the key
+    """Import the framework modules that loading the model needs. A process that waits anyway calls this to save
+    time.
+    """
+    with suppress(ImportError):  # `load_scorer` says what is missing, and names the key
         adapter_of(job).warm()
 
 
 def load_scorer(job: Job, model_path: str | None) -> Scorer:
     """Load the job's model from a local file or folder. Runs in the worker, once per actor.
 
-    Imports the user's modules with the job's folder (or the working directory) first on the path.
+    The user's modules are imported with the job's folder (or the working directory) first on the path.
 
     Raises:
-        JobError: the model, the user's code or the options are wrong; the message names the key.
+        JobError: The model, the user's code or the options are wrong. Names the key.
     """
     check_keys(job)
     form = batches.batch_format(job.model.options)

@@ -1,4 +1,4 @@
-"""The seam of the predictors: one adapter for each framework, and one for the user's own code."""
+"""The seam of predictors: one adapter for each framework, and one for the user's own code."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _OWN = "nightjar.inference.predictors.user"
 
 
 class Predictor(Protocol):
-    """A loaded model. Both steps may be called from several threads, for other batches at once.
+    """A loaded model. Several threads may call both steps at once, for different batches.
 
-    device: 'cpu', 'cuda:0' …: where the model really is.
+    device: where the model really is: 'cpu', 'cuda:0' ….
     """
 
     device: str
 
     def prepare(self, batch: Any) -> Any:
-        """What the model is given for a batch, or for a Table if the adapter `reads_arrow`. On the CPU alone.
+        """Make the model's input from a batch, or from a Table if the adapter `reads_arrow`. Uses only the CPU.
 
-        What it raises is about these rows, unless it is a `JobError`.
+        Any error except a `JobError` counts as a fault of these rows.
         """
 
     def predict(self, prepared: Any) -> Any:
-        """What the model returns: outputs by name, or whatever else `outputs.normalise` takes."""
+        """Call the model. Returns outputs by name, or anything else that `outputs.normalise` takes."""
 
 
 class Adapter(Protocol):
-    """One framework. It is imported by `load` and no sooner: commands that only look must not wait for it.
+    """One framework. Only `load`, `warm` and `devices` import it, so that commands that only look need not wait.
 
-    libraries: distributions whose versions the manifest names. reads_arrow: its predictors are given Tables, and write
-    into nothing of them; others are given batches in the job's format, made of copies. scratch: how the paths of files
-    begin that it makes for itself while it computes.
+    libraries: distributions whose versions the manifest names. reads_arrow: its predictors get Tables, and never write
+    into them; other predictors get batches in the job's format, made from copies. scratch: beginnings of the paths of
+    the files that the framework makes for itself while it computes.
     """
 
     libraries: tuple[str, ...]
@@ -48,53 +48,53 @@ class Adapter(Protocol):
     scratch: tuple[str, ...]
 
     def check_keys(self, job: Job) -> None:
-        """Whether it takes what the job says of the model. Looks at no file, and imports nothing.
+        """Check the job's model keys, without reading a file or importing the framework.
 
         Raises:
-            JobError: an option is unknown, or a key means nothing to it; names the key.
+            JobError: An option is unknown, or a key has no meaning for this framework. Names the key.
         """
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
-        """The installed distributions whose code scores and is not in the model's file, with their versions here.
+        """Installed distributions whose code scores without being in the model's file, and their versions on this node.
 
-        They are part of what a result is kept under, and the same on each node that scores.
+        They are part of a result's identity, and must be the same on each node that scores.
 
         Raises:
-            JobError: one of them is not installed.
+            JobError: One of them is not installed.
         """
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        """Whether the columns that the model sees can serve it. Not called where a preprocess makes others of them.
+        """Check the types of the columns that the model sees. Not called if a preprocess converts the columns.
 
         Raises:
-            JobError: one cannot; names `model.features`.
+            JobError: The model cannot take a column. Names `model.features`.
         """
 
     def inspect(self, job: Job, path: str) -> None:
-        """Look at the model's file, without loading it and without importing the framework.
+        """Inspect the model's file, without loading it and without importing the framework.
 
         Raises:
-            JobError: it cannot be read; or it is seen that loading it would run code, and the job does not allow that.
+            JobError: The file cannot be read; or loading it would run code, and the job does not allow that.
         """
 
     def warm(self) -> None:
-        """Import what `load` would, as far as that can be known without the job's files."""
+        """Import what `load` will import, as far as this is known without the job's files."""
 
     def load(self, job: Job, path: str | None) -> Predictor:
-        """The model, ready to be called. path: of its local copy; None where the job names none.
+        """Load the model. path: the model's local copy; None if the job names no model file.
 
         Raises:
-            JobError: it cannot be loaded; names the key.
+            JobError: The model cannot be loaded. Names the key.
         """
 
     def memory_errors(self) -> tuple[type[BaseException], ...]:
-        """What it raises where memory, also a device's, does not suffice. Nothing before it was imported."""
+        """Error types for too little memory, also on a device. Empty before the framework is imported."""
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
-        """What it raises of a device that refuses everything from then on. Nothing before it was imported."""
+        """Error types after which a device refuses every further call. Empty before the framework is imported."""
 
     def devices(self) -> str:
-        """What it can compute on here, in words; empty where it has nothing to say. Imports it."""
+        """The devices that the framework can use here, in words; possibly empty. Imports the framework."""
 
 
 def adapter_of(job: Job) -> Adapter:
@@ -109,15 +109,15 @@ def frameworks() -> Iterator[Adapter]:
 
 
 def check_options(job: Job, known: Collection[str]) -> None:
-    """Whether a framework's adapter knows each of `model.options`; every one knows `batch_format`.
+    """Check that a framework's adapter knows each of `model.options`; every adapter knows `batch_format`.
 
     Raises:
-        JobError: it does not know one.
+        JobError: An option is unknown.
     """
     known = [*known, "batch_format"]
     for name in sorted(set(job.model.options) - set(known)):
         raise JobError(
-            f"model.options.{name}: the {job.model.uses} adapter knows no option but {', '.join(known)}"
+            f"model.options.{name}: the {job.model.uses} adapter knows only the options {', '.join(known)}"
             + nearest(name, known)
         )
 
@@ -128,10 +128,10 @@ def _adapter(module: str) -> Adapter:
 
 
 def is_memory(error: Exception) -> bool:
-    """Out of memory by type, never by message."""
+    """Whether an error means too little memory. The type decides, never the message."""
     return isinstance(error, (MemoryError, *(kind for each in frameworks() for kind in each.memory_errors())))
 
 
 def is_device_lost(error: Exception) -> bool:
-    """An error after which the device refuses everything from this process, such as a failed assertion on it."""
+    """Whether the device refuses every further call of this process, as after a failed assertion on the device."""
     return isinstance(error, tuple(kind for each in frameworks() for kind in each.device_errors()))

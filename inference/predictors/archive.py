@@ -1,15 +1,15 @@
-"""Looks into an exported program (.pt2) before torch does, because `torch.export.load` unpickles.
+"""Checks an exported program (.pt2) before torch loads it, because `torch.export.load` unpickles.
 
-What torch 2.13 unpickles, read in its `torch/export/pt2_archive/_package.py`: weights and constants whose
-config says `use_pickle`, `custom_obj_*` and `opaque_obj_*` constants, sample inputs and old-style weights
-(`*.pt`; tried with `weights_only` first and then *without* it). It also loads native code from
-`data/aotinductor/`. A program that `torch.export.save` writes has one pickle, its sample inputs, and that one
-only rebuilds tensors. So the members are an allowlist, and every pickle left is read opcode by opcode and may
-name nothing but torch's tensor rebuilding. The archive must also be one that every zip reader reads alike:
-torch's reader and Python's disagree on archives with two directories or with names that differ by case.
+According to `torch/export/pt2_archive/_package.py`, torch 2.13 unpickles: weights and constants whose config says
+`use_pickle`, `custom_obj_*` and `opaque_obj_*` constants, sample inputs and old-style weights (`*.pt`; it tries with
+`weights_only` first and then *without* it). It also loads native code from `data/aotinductor/`. A program that
+`torch.export.save` writes has one pickle, its sample inputs, and this pickle only rebuilds tensors. So the archive may
+contain only members of an allowlist. Each pickle among them is read opcode by opcode, and may name only torch's
+functions that rebuild tensors. All zip readers must also read the archive alike: torch's reader and Python's disagree
+about archives with two directories or with names that differ only by case.
 
-This stops pickles and native libraries. It is no sandbox: torch interprets the program's graph and symbolic
-shapes, and does not promise to withstand one written by an attacker. Models come from people you trust.
+This stops pickles and native libraries. It is no sandbox: torch interprets the program's graph and symbolic shapes, and
+does not promise to withstand a graph written by an attacker. Take models only from people you trust.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXPORT_HINT = (
     "torch.export.save(torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim('n')},)), "
     "'model.pt2')"
 )
-"""How a user makes a .pt2; the example has more than one row, or its batch size is fixed at 1."""
+"""How a user makes a .pt2. The example needs more than one row, because one row would fix the batch size at 1."""
 
 _PLAIN = re.compile(
     r"archive_format|archive_version|version|byteorder|\.format_version|\.storage_alignment|\.data/[\w.-]+"
@@ -53,12 +53,12 @@ _REBUILDERS = {
     "torch._utils _rebuild_sparse_tensor",
     "torch._utils _rebuild_meta_tensor_no_storage",
     "torch.storage UntypedStorage",
-    # A tensor with attributes, as Dim.DYNAMIC leaves on the example; torch's own weights_only allows it, too.
+    # A tensor with attributes, as Dim.DYNAMIC adds them to the example; torch's own weights_only allows it, too.
     "torch._tensor _rebuild_from_type_v2",
     "torch Tensor",
 }
 _TYPES = re.compile(r"torch (\w+Storage|bool|b?float\d+\w*|u?int\d+|complex\d+)")
-# STACK_GLOBAL, INST, OBJ, EXT and NEWOBJ_EX can name or call what no GLOBAL shows: none of them is here.
+# STACK_GLOBAL, INST, OBJ, EXT and NEWOBJ_EX are left out, because they can name or call things without a GLOBAL.
 _OPCODES = re.compile(
     "PROTO|FRAME|STOP|MARK|POP|DUP|GLOBAL|REDUCE|NEWOBJ|BUILD|TUPLE[123]?|EMPTY_(TUPLE|LIST|DICT|SET)|LIST|DICT"
     "|APPENDS?|SETITEMS?|ADDITEMS|NONE|NEWTRUE|NEWFALSE|BININT[12]?|INT|LONG1?|BINFLOAT|FLOAT|(SHORT_)?BINUNICODE"
@@ -69,29 +69,32 @@ _END, _LOCATOR, _END64 = b"PK\x05\x06", b"PK\x06\x07", b"PK\x06\x06"
 
 
 class _Refused(Exception):
-    """The archive holds something that would run code; the message names it."""
+    """The archive has a member that would run code; the message names it."""
 
 
-def inspect_program(path: str, allow_pickle: bool = False) -> None:
+def inspect_program(path: str, allow_pickle: bool = False, named: str | None = None) -> None:
     """Refuse an exported program that would unpickle code, without importing torch or reading its weights.
 
+    named: what the job calls the file, where `path` is that of a copy.
+
     Raises:
-        JobError: not a .pt2, unreadable, truncated, or holding pickles or native code that `allow_pickle` does
-            not allow.
+        JobError: The file is not a .pt2, is unreadable or truncated, or has pickles or native code without
+        `allow_pickle`.
     """
+    named = named or path
     if Path(path).suffix != ".pt2":
-        raise JobError(f"model.path: {path} is not a .pt2 exported program; make one with {EXPORT_HINT}")
+        raise JobError(f"model.path: {named} is not a .pt2 exported program; make one with {EXPORT_HINT}")
     try:
         with Path(path).open("rb") as stream:
             _inspect(stream, allow_pickle)
     except _Refused as refusal:
         raise JobError(
-            f"model.path: {path}: {refusal}, and loading that can run any code. Export the model again with "
+            f"model.path: {named}: {refusal}, and loading that can run any code. Export the model again with "
             "torch.export.save, or, if you trust whoever made the file, set model.allow_pickle: true"
         ) from None
     except (OSError, zipfile.BadZipFile, EOFError, ValueError, KeyError, struct.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise JobError(f"model.path: {path} is not a readable .pt2 exported program: {reason}") from error
+        raise JobError(f"model.path: {named} is not a readable .pt2 exported program: {reason}") from error
 
 
 def _inspect(stream: IO[bytes], allow_pickle: bool) -> None:
@@ -111,7 +114,10 @@ def _inspect(stream: IO[bytes], allow_pickle: bool) -> None:
 
 
 def _open(stream: IO[bytes]) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
-    """The archive and its members by name, the root folder taken off. Stored, unique, one directory."""
+    """Open the archive, and check that its members are uncompressed, unique and in one root folder.
+
+    Returns the archive, and its members by name without the root folder.
+    """
     _check_directory(stream)
     archive = zipfile.ZipFile(stream)
     infos = archive.infolist()
@@ -128,13 +134,13 @@ def _open(stream: IO[bytes]) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo
 
 
 def _check_directory(stream: IO[bytes]) -> None:
-    """One zip directory, right before one end record, right at the file's end: no reader can see another."""
+    """Check that one zip directory precedes one end record at the file's end, so that no reader finds another."""
     size = stream.seek(0, io.SEEK_END)
     stream.seek(max(0, size - 98))
     tail = stream.read().rjust(98, b"\0")
     end64, locator, end = tail[:56], tail[56:76], tail[76:]
     if end[:4] != _END:
-        raise ValueError("it is no zip archive, or its end is missing")
+        raise ValueError("it is not a zip archive, or its end is missing")
     length, offset, comment = struct.unpack("<IIH", end[12:22])
     after = size - 22
     if locator[:4] == _LOCATOR:
@@ -153,10 +159,10 @@ def _check_config(name: str, config: Any) -> None:
 
 
 def _check_tensor_file(name: str, content: bytes) -> None:
-    """A file by `torch.save`: empty, or a zip with one pickle that only rebuilds tensors."""
+    """Check a file written by `torch.save`: it is empty, or a zip with one pickle that only rebuilds tensors."""
     if not content:
         return
-    if not content.startswith(b"PK\x03\x04"):  # torch.load would take it for a bare pickle
+    if not content.startswith(b"PK\x03\x04"):  # torch.load would read it as a bare pickle
         raise _Refused(f"it holds a bare pickle ({name})")
     archive, members = _open(io.BytesIO(content))
     for member, info in members.items():

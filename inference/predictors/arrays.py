@@ -1,4 +1,4 @@
-"""Arrow columns as numpy arrays, and what kind of thing somebody else's code returned."""
+"""Arrow columns as numpy arrays, and tests for the kind of object that a predictor returned."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Array = npt.NDArray[Any]
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
-    """n values as an array of n rows, without copying where the types allow.
+    """Convert n values to a numpy array of n rows, without a copy if the type allows.
 
-    Integers with nulls become floats with NaN; text and other objects object arrays with None; lists of
-    numbers (n, k) arrays where all lengths agree, else an object array of arrays; timestamps datetime64.
+    Integers with nulls become floats with NaN. Text and other objects become object arrays with None. Lists of numbers
+    become an array (n, k) if all lengths agree, else an object array of arrays. Timestamps become datetime64.
     """
     array = joined(column) if isinstance(column, pa.ChunkedArray) else column
-    if pa.types.is_primitive(array.type):  # most columns: none of the questions below is asked of them
+    if pa.types.is_primitive(array.type):  # the fast path for most columns
         numbers: Array = array.to_numpy(zero_copy_only=False)
         return numbers
     if isinstance(array.type, pa.FixedShapeTensorType):
-        if array.storage.flatten().null_count:  # Arrow would give any number for it
+        if array.storage.flatten().null_count:  # Arrow would put an arbitrary number in its place
             raise ValueError(f"a row of {array.type} has a null inside")
         shaped: Array = array.to_numpy_ndarray()
         return shaped
@@ -43,7 +43,7 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
 
 
 def joined(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece; one that is so already is not copied."""
+    """A column as one array; a column of one chunk is not copied."""
     if column.num_chunks == 1:
         return column.chunk(0)
     array = column.combine_chunks()
@@ -53,7 +53,7 @@ def joined(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _stacked(array: pa.Array) -> Array | None:
-    """Lists of numbers as one array, or None when they are not that or differ in length."""
+    """Lists of numbers as one array (n, k); None if they are not lists of numbers, or differ in length."""
     if array.null_count:
         return None
     if pa.types.is_fixed_size_list(array.type):
@@ -70,25 +70,25 @@ def _stacked(array: pa.Array) -> Array | None:
 
 
 def is_tensor(value: Any) -> bool:
-    """Is this a torch tensor? Never imports torch: no tensor exists before somebody has."""
+    """Whether this is a torch tensor. Does not import torch: without torch there are no tensors."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_frame(value: Any) -> bool:
-    """Is this a DataFrame? Never imports pandas."""
+    """Whether this is a pandas DataFrame. Does not import pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
 def is_series(value: Any) -> bool:
-    """Is this a pandas Series or Index? Never imports pandas."""
+    """Whether this is a pandas Series or Index. Does not import pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, pandas.Series | pandas.Index)
 
 
 def columns(batch: Any) -> dict[str, Any] | None:
-    """The columns of any batch by name, or None when this is no batch."""
+    """The columns of any kind of batch by name; None if this is not a batch."""
     if isinstance(batch, pa.RecordBatch | pa.Table):
         return dict(zip(batch.column_names, batch.columns, strict=True))
     if is_frame(batch):

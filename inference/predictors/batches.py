@@ -1,9 +1,9 @@
-"""Arrow tables as the batches that users write for: arrays, DataFrames, Tables, tensors.
+"""Arrow tables as batches for the user's code: arrays, DataFrames, Tables, tensors.
 
-A batch is what Ray Data's `map_batches` hands over: a dict of numpy arrays (`numpy`), a DataFrame
-(`pandas`), a Table (`pyarrow`) or a dict of tensors (`torch`). As there, numpy batches may share memory
-with the table they are made of and be read-only; tensors are copies, because torch has no read-only tensor.
-So the user's code is given batches of a copy (`private.Copier`).
+A batch is the same as in Ray Data's `map_batches`: a dict of numpy arrays (`numpy`), a DataFrame (`pandas`), a Table
+(`pyarrow`) or a dict of tensors (`torch`). As there, numpy batches may share memory with their table and be read-only;
+tensors are copies, because torch has no read-only tensor. So the user's code gets batches of a copied table
+(`private.Copier`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.arrays import columns, is_frame, to_numpy
 
 FORMATS = {"numpy", "default", "pandas", "pyarrow", "torch"}
-"""Names of `options.batch_format`, as Ray Data has them; `default` is numpy."""
+"""Values of `options.batch_format`, with Ray Data's names; `default` is numpy."""
 
 
 def batch_format(options: Mapping[str, Any]) -> str:
-    """The format the user's code asks for.
+    """The batch format that the job names.
 
     Raises:
-        JobError: there is no such format.
+        JobError: There is no such format.
     """
     name = options.get("batch_format", "numpy")
     if not isinstance(name, str) or name not in FORMATS:
@@ -45,16 +45,16 @@ def to_batch(table: pa.Table, form: str) -> Any:
     arrays = {name: to_numpy(table.column(name)) for name in table.column_names}
     if form != "torch":
         return arrays
-    from nightjar.inference.predictors.exported import to_tensor  # paid only by those who ask for tensors
+    from nightjar.inference.predictors.exported import to_tensor  # imports torch, only for those who ask for tensors
 
     return {name: to_tensor(values) for name, values in arrays.items()}
 
 
 def select(batch: Any, names: Sequence[str]) -> Any:
-    """The named columns, in this order, in the batch's own format.
+    """Select the named columns, in this order, in the batch's own format.
 
     Raises:
-        JobError: preprocess left a feature out.
+        JobError: The preprocess left out a feature.
     """
     held = batch.column_names if isinstance(batch, pa.Table) else list(batch)
     for name in names:
@@ -69,10 +69,10 @@ def select(batch: Any, names: Sequence[str]) -> Any:
 
 
 def check_rows(batch: Any, rows: int) -> None:
-    """Account for every row: preprocess returns as many as it was given.
+    """Check that preprocess returned as many rows as it got.
 
     Raises:
-        OutputInvalid: it did not, or what it returned is no batch.
+        OutputInvalid: It returned another number of rows, or something that is not a batch.
     """
     held = columns(batch)
     if held is None:

@@ -1,4 +1,4 @@
-"""An exported program of torch as a predictor, from feature columns to named outputs. Imports torch."""
+"""An exported torch program as a predictor: takes feature columns, returns named outputs. Imports torch."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ _MATRIX_OPS = {"aten.linear.default", "aten.mm.default", "aten.addmm.default"}
 
 
 def load_program(job: Job, model_path: str | None) -> Program:
-    """Load the exported program and put it where the job says. Sets torch's thread count for the process.
+    """Load the exported program onto the job's device. Sets torch's number of threads for the process.
 
     Raises:
-        JobError: it cannot be loaded, would unpickle code, or its inputs cannot be fed from columns.
+        JobError: The program cannot be loaded, would unpickle code, or has inputs that columns cannot fill.
     """
     if model_path is None:
         raise JobError("model.path: the torch adapter needs the path of an exported program (.pt2)")
-    inspect_program(model_path, job.model.allow_pickle)
+    named = job.model.path or model_path  # not that of this process's own copy
+    inspect_program(model_path, job.model.allow_pickle, named)
     torch.set_num_threads(job.resources.cores)
-    # Ray may count GPUs that are not there (tests do); `device` then tells the truth.
+    # Ray may be told of GPUs that do not exist, as in tests; `device` then says the truth.
     on_gpu = job.resources.gpus > 0 and torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     try:
@@ -47,27 +48,29 @@ def load_program(job: Job, model_path: str | None) -> Program:
             exported = move_to_device_pass(exported, device)
         module = exported.module()
     except Exception as error:
-        raise JobError(f"model.path: torch cannot load {model_path}: {type(error).__name__}: {error}") from error
+        said = str(error).replace(model_path, named)
+        raise JobError(f"model.path: torch cannot load {named}: {type(error).__name__}: {said}") from error
     return Program(exported, module, device, tuple(job.model.outputs))
 
 
 def describe_devices() -> str:
     """The GPUs that torch can use in this process, in words."""
     if not torch.cuda.is_available():
-        return f"torch {torch.__version__} sees none here: models run on the CPU"
+        return f"torch {torch.__version__} sees no GPU here: models run on the CPU"
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return f"torch {torch.__version__} sees {len(names)}: {', '.join(names)}"
 
 
 def to_tensor(values: Array) -> torch.Tensor | Array:
-    """Numbers as a tensor of its own memory, as torch has no read-only tensor; anything else unchanged."""
+    """Copy numbers into a tensor, because torch has no read-only tensor; return anything else unchanged."""
     return torch.from_numpy(np.array(values)) if values.dtype.kind in NUMERIC else values
 
 
 class _Input:
     """One input of the program.
 
-    rest: its shape after the batch dimension, None where any size goes. any_layout: may be given transposed.
+    rest: its shape after the batch dimension, None for a dimension of any size. any_layout: it may be a transposed
+    tensor.
     """
 
     name: str
@@ -82,27 +85,27 @@ class _Input:
         batch, *rest = value.shape
         if type(batch) is int:
             raise JobError(
-                f"model.path: the program only takes batches of {batch} (input {node.name!r}); export it with a "
+                f"model.path: the program takes only batches of {batch} (input {node.name!r}); export it with a "
                 f"dynamic first dimension, from an example of more than one row: {EXPORT_HINT}"
             )
         self.name = node.name
         self.dtype = value.dtype
         self.rest = tuple(size if type(size) is int else None for size in rest)
-        # Matrix products read a transposed operand as fast as any; other operations may `view` it and fail.
+        # A matrix product reads a transposed operand as fast as any; another operation may call `view` and fail.
         self.any_layout = len(rest) == 1 and all(str(user.target) in _MATRIX_OPS for user in node.users)
 
     @property
     def filled(self) -> torch.dtype:
-        """The dtype to fill from numpy, which has no bfloat16."""
+        """The dtype of the tensor that numpy fills; numpy has no bfloat16."""
         numeric = self.dtype in {torch.float16, torch.float64} or not self.dtype.is_floating_point
         return self.dtype if numeric else torch.float32
 
 
 class Program:
-    """An exported program as a predictor: a table or batch of features in, outputs by name out.
+    """An exported program as a predictor: takes a table or batch of features, returns outputs by name.
 
-    A program of one input gets all features stacked to (n, F); one with an input per feature gets each as a
-    tensor, by name where the names are the same. Safe to call from several threads.
+    A program with one input gets all features stacked to shape (n, F). A program with one input per feature gets each
+    as a tensor, matched by name if the names are the same. Several threads may call it at once.
     """
 
     def __init__(
@@ -115,7 +118,7 @@ class Program:
         names = exported.graph_signature.user_inputs
         nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
         if not all(isinstance(name, str) for name in names):
-            raise JobError("model.path: the program takes a constant as input; export it with tensors only")
+            raise JobError("model.path: the program takes a constant as input; export it with only tensors as inputs")
         self._inputs = [_Input(nodes[str(name)]) for name in names]
         self._outputs = outputs
         self._place = device
@@ -125,16 +128,16 @@ class Program:
         self.device = str(device)
 
     def prepare(self, batch: Any) -> list[torch.Tensor]:
-        """The columns of a Table or batch as the program's inputs, in memory that the device can fetch from."""
+        """Convert the columns of a Table or batch to the program's inputs, in memory from which the device can copy."""
         features = columns(batch)
         if features is None:
             raise JobError(f"preprocess returned {type(batch).__name__}; the torch adapter needs named columns")
         return self._tensors(features)
 
     def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:
-        """The program's outputs by name."""
+        """Run the program. Returns its outputs by name."""
         tensors = [tensor.to(self._place, non_blocking=True) for tensor in prepared]
-        # The program was exported with its own nesting of arguments: a dict of columns, keywords, plain tensors.
+        # The program may take a dict of columns, keywords or plain tensors, as it was exported.
         arguments, keywords = tree_unflatten(tensors, self._spec)
         with torch.inference_mode():
             return self._named(self._module(*arguments, **keywords))
@@ -153,7 +156,7 @@ class Program:
         )
 
     def _stacked(self, each: _Input, values: dict[str, Array]) -> torch.Tensor:
-        """All features as one (n, F) tensor. A column that is itself (n, k) takes k places."""
+        """All features as one tensor of shape (n, F). A column of shape (n, k) takes k places."""
         if len(each.rest) != 1 or any(column.ndim > 2 for column in values.values()):
             raise _misfit(
                 values.values(),
@@ -171,9 +174,10 @@ class Program:
         return self._fill(each, values, rows, width)
 
     def _fill(self, each: _Input, values: dict[str, Array], rows: int, width: int) -> torch.Tensor:
-        # Filling column by column into (F, n) is four times as fast as into (n, F), which jumps from row to
-        # row (51 against 204 µs for 16,384 × 20 float32): so turn it over where the program allows. A new
-        # buffer each time: reuse saves nothing (50 µs), and outputs or a running copy may still refer to it.
+        # Filling column by column into (F, n) is four times as fast as into (n, F), where each column jumps from row
+        # to row (51 against 204 µs for 16,384 × 20 float32). So fill (F, n) and transpose it if the program
+        # allows. The buffer is new each time: reuse saves little (50 µs), and outputs or a running copy may
+        # still refer to it.
         by_column = each.any_layout
         shape = (width, rows) if by_column else (rows, width)
         buffer = torch.empty(shape, dtype=each.filled, pin_memory=self._place.type == "cuda")
@@ -186,7 +190,7 @@ class Program:
         return (buffer.T if by_column else buffer).to(each.dtype)
 
     def _single(self, each: _Input, name: str, column: Array) -> torch.Tensor:
-        """One column as one input of its own shape."""
+        """One column as the tensor for one input."""
         shape = _folded(each, name, column)
         buffer = torch.empty(shape, dtype=each.filled, pin_memory=self._place.type == "cuda")
         _put(buffer.numpy().reshape(column.shape), column, name)
@@ -206,9 +210,10 @@ class Program:
 
 
 def _names(inputs: Sequence[_Input], spec: TreeSpec) -> list[str]:
-    """What the model's author called each input: the key of a dict, a keyword, or the argument itself.
+    """The names that the model's author gave to the inputs: keys of a dict, keywords, or arguments.
 
-    Placeholders only keep the last; torch changes the case of their names and puts the argument's before a key.
+    Placeholders keep only the argument's name; torch changes the case of their names and puts the argument's name
+    before that of a key.
     """
     paths, _ = tree_flatten_with_path(tree_unflatten(range(len(inputs)), spec))
     lasts = [path[-1] for path, _ in paths]
@@ -218,12 +223,12 @@ def _names(inputs: Sequence[_Input], spec: TreeSpec) -> list[str]:
 
 
 def _in_order(inputs: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """The columns for the inputs: by name where both have the same names, else as they come."""
+    """The columns in the order of the inputs: matched by name if both have the same names, else in the given order."""
     exact: Callable[[str], str] = str
     for form in (exact, _canonical):
         held = {form(name): name for name in columns}
         wanted = [form(name) for name in inputs]
-        # As many names as columns on both sides: none of them is ambiguous.
+        # With as many names as columns on both sides, no name is ambiguous.
         if held.keys() == set(wanted) and len(held) == len(columns) == len(inputs):
             return [held[name] for name in wanted]
     return list(columns)
@@ -235,12 +240,16 @@ def _canonical(name: str) -> str:
 
 
 def _misfit(given: Iterable[Array], message: str) -> JobError | ValueError:
-    """What numbers that do not fit the program raise: rows that hold several may differ, so it is theirs."""
+    """The error for numbers that do not fit the program: of the rows, if single rows may differ in shape; else of the
+    job.
+    """
     return ValueError(message) if any(column.ndim > 1 for column in given) else JobError(message)
 
 
 def _folded(each: _Input, name: str, column: Array) -> tuple[int, ...]:
-    """The shape in which the input takes the column: its own, or its rows folded when they hold as many numbers."""
+    """The shape in which the input takes the column: the column's own, or with each row reshaped to the input's
+    shape.
+    """
     given = column.shape[1:]
     if len(given) == len(each.rest) and all(size in {None, held} for size, held in zip(each.rest, given, strict=True)):
         return column.shape
@@ -260,7 +269,7 @@ def _shape(each: _Input) -> str:
 
 
 def _numbers(name: str, column: Any) -> Array:
-    """A column of whatever batch as a numpy array of numbers."""
+    """A column of any kind of batch as a numpy array of numbers."""
     if isinstance(column, pa.Array | pa.ChunkedArray):
         if column.null_count and not pa.types.is_floating(column.type):
             raise ValueError(f"feature {name!r} has a null, and {column.type} has no NaN to stand for it")
@@ -279,7 +288,7 @@ def _numbers(name: str, column: Any) -> Array:
 
 
 def _put(target: Array, values: Array, name: str) -> None:
-    """Write a column's numbers, refusing what would change them for integers."""
+    """Write a column's numbers into the target; refuse numbers that an integer target would change."""
     if not np.can_cast(values.dtype, target.dtype, "same_kind"):
         raise _misfit([values], f"model.features: {name!r} is {values.dtype}, and the program takes {target.dtype}")
     if target.dtype.kind in "iu" and not np.can_cast(values.dtype, target.dtype) and values.size:

@@ -1,7 +1,7 @@
-"""Whatever a predictor returns, as exactly the declared outputs: right names, right types, one value a row.
+"""Converts what a predictor returns to exactly the declared outputs: the right names, the right types, one value a row.
 
-Floats narrow freely; integers must fit; a float becomes an integer only when it is one; text is never made
-from numbers, nor numbers from text. None and what numpy masks are null; NaN stays NaN in a float output.
+Floats may lose precision. Integers must fit. A float becomes an integer only if it is a whole number. Numbers and text
+are never converted into each other. None and values that numpy masks become null; NaN stays NaN in a float output.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from nightjar.inference.predictors.arrays import (
 
 
 def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str, pa.Array]:
-    """The declared outputs of `raw`: a batch, a bare array, or a generator of either.
+    """Take the declared outputs from `raw`: a batch, a bare array, or a generator of either.
 
     Raises:
-        OutputInvalid: an output is missing, does not have `rows` values, or does not fit its type.
+        OutputInvalid: An output is missing, does not have `rows` values, or does not fit its type.
     """
     if isinstance(raw, GeneratorType):
-        # A generator may fill the same memory again for its next piece.
+        # A generator may use the same memory again for its next piece, so each piece is converted at once.
         pieces = [
             {name: pa.concat_arrays([values]) for name, values in _outputs(piece, types, None).items()} for piece in raw
         ]
@@ -47,8 +47,8 @@ def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str
     for name, values in outputs.items():
         if len(values) != rows:
             raise OutputInvalid(
-                f"output {name!r} has {len(values)} values for {rows} rows: return one for each row that came in, in "
-                "their order, None or NaN where there is nothing to say"
+                f"output {name!r} has {len(values)} values for {rows} rows: return one for each input row, in "
+                "the same order, and None or NaN for a row without a result"
             )
     return outputs
 
@@ -65,7 +65,7 @@ def _outputs(raw: Any, types: Mapping[str, pa.DataType], rows: int | None) -> di
 
 
 def _only(raw: Any, types: Mapping[str, pa.DataType]) -> str:
-    """The name of a bare result: there must be one output for it to be."""
+    """The output that a bare result is: the job must declare exactly one."""
     name, *others = types
     if raw is None:
         raise OutputInvalid(f"output {name!r} is missing: the predictor returned None")
@@ -78,10 +78,10 @@ def _only(raw: Any, types: Mapping[str, pa.DataType]) -> str:
 
 
 def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = None) -> pa.Array:
-    """One output's values as an array of exactly the declared type. `rows`: how many there should be.
+    """Convert one output's values to an array of exactly the declared type. rows: the expected number of values.
 
     Raises:
-        OutputInvalid: the values do not fit the type.
+        OutputInvalid: The values do not fit the type.
     """
     try:
         array = _array(value, declared, rows)
@@ -95,13 +95,13 @@ def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = No
 
 
 def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
-    """The values as an Arrow array of whatever type they have."""
+    """The values as an Arrow array of their own type."""
     if isinstance(value, pa.ChunkedArray):
         return joined(value)
     if isinstance(value, pa.Array):
         return value.storage if isinstance(value, pa.ExtensionArray) else value
     if is_series(value):
-        # A numpy-backed float Series keeps its NaN, as an array does; pandas' own types know nulls.
+        # In a numpy-backed float Series NaN stays NaN, as in an array; pandas' own types have nulls.
         numpy_backed = isinstance(value.dtype, np.dtype)
         return _array(value.to_numpy() if numpy_backed else pa.array(value), declared, rows)
     if is_tensor(value):
@@ -122,7 +122,7 @@ def _from_tensor(value: Any) -> Array:
 def _from_list(values: list[Any], declared: pa.DataType, rows: int | None) -> pa.Array:
     values = [_from_tensor(item) if is_tensor(item) else None if item is np.ma.masked else item for item in values]
     if any(isinstance(item, np.ma.MaskedArray) and np.ma.is_masked(item) for item in values):
-        return _from_numpy(np.ma.stack(values), declared, rows)  # np.stack and Arrow forget the masks
+        return _from_numpy(np.ma.stack(values), declared, rows)  # np.stack and Arrow would lose the masks
     if values and all(isinstance(item, np.ndarray) for item in values) and not is_list(declared):
         return _from_numpy(np.stack(values), declared, rows)
     return pa.array(values, from_pandas=_nan_is_null(declared))
@@ -131,9 +131,9 @@ def _from_list(values: list[Any], declared: pa.DataType, rows: int | None) -> pa
 def _from_numpy(values: Array, declared: pa.DataType, rows: int | None) -> pa.Array:
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
     if values.ndim == 0:
-        values = values.reshape(1)  # one row, squeezed too far: common, and only seen on batches of one
+        values = values.reshape(1)  # `squeeze` on a batch of one row: a common mistake
     elif rows == 1 and is_list(declared) and values.ndim == 1 and values.dtype != object:
-        values = values.reshape(1, -1)  # the same for a list
+        values = values.reshape(1, -1)  # the same for an output of lists
     if values.ndim > 1 and not is_list(declared):
         if values.size != len(values):
             raise ValueError(f"it has shape {values.shape}, and {declared} holds one value a row")
@@ -153,12 +153,14 @@ def _flat_or_lists(values: Array, declared: pa.DataType) -> pa.Array:
 
 
 def _nan_is_null(declared: pa.DataType) -> bool:
-    """NaN among texts or dates is how pandas writes a missing value; among numbers it is a number, and loud."""
+    """Whether NaN means null: among texts or dates pandas writes missing values as NaN; among numbers NaN is a
+    value.
+    """
     return not is_list(declared) and not is_number(declared)
 
 
 def _fits(source: pa.DataType, declared: pa.DataType) -> bool:
-    """May values of one type stand for the other at all? Whether each value fits is for the cast to say."""
+    """Whether values of one type may be converted to the other at all. The cast then checks each value."""
     if source == declared or pa.types.is_null(source):
         return True
     if pa.types.is_dictionary(source):
@@ -174,7 +176,7 @@ def _cast(array: pa.Array, declared: pa.DataType) -> pa.Array:
     if array.type == declared:
         return array
     cast = array.cast(declared)
-    # Arrow calls any number but 0 true; here only 1 is.
+    # Arrow converts any number but 0 to true; here only 1 is true.
     if pa.types.is_boolean(declared) and not pa.types.is_null(array.type):
         back = cast.cast(array.type)
         if pc.all(pc.equal(back, array), min_count=0).as_py() is False:

@@ -1,8 +1,8 @@
 """`uses: sklearn`: a scikit-learn model in a skops file, which names its types and holds no pickle.
 
-What skops does not trust by default is loaded only where `model.options.trusted` names it. The file holds what was
-learnt, not the code that computes with it: so the versions of scikit-learn, and of the packages that `trusted` names,
-are part of what a result is kept under.
+Types that skops does not trust by default are loaded only if `model.options.trusted` names them. The file has the
+learnt values, but not the code that computes with them. So the versions of scikit-learn, and of the packages that
+`trusted` names, are part of a result's identity.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOW = "write one with skops.io.dump(model, 'model.skops')"
 
 
 class Sklearn:
-    """`Adapter` of scikit-learn. It computes on the CPU."""
+    """The `Adapter` of scikit-learn. Models run on the CPU."""
 
     libraries: tuple[str, ...] = ("scikit-learn", "skops")
     reads_arrow = False
@@ -40,7 +40,7 @@ class Sklearn:
         check_options(job, ("method", "trusted"))
         if (method := job.model.options.get("method", "predict")) not in _METHODS:
             raise JobError(
-                f"model.options.method: {method!r} is none of {', '.join(_METHODS)}" + nearest(str(method), _METHODS)
+                f"model.options.method: {method!r} is not one of {', '.join(_METHODS)}" + nearest(str(method), _METHODS)
             )
         _trusted(job)
         if job.model.allow_pickle:
@@ -57,16 +57,18 @@ class Sklearn:
         for top in sorted(tops):
             if top not in owners:
                 raise JobError(
-                    f"model.options.trusted: there is no installed package {top!r}; install the one that the type is "
-                    'of, or score with code of your own (`uses: "module:Name"`)'
+                    f"model.options.trusted: there is no installed package {top!r}; install the package that has this "
+                    'type, or score with code of your own (`uses: "module:Name"`)'
                 )
         return {name: _version(name) for name in ("scikit-learn", *(owners[top][0] for top in sorted(tops)))}
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        """Only the model knows what it takes: text, too, where it encodes it."""
+        """No check: only the model knows which types it takes; a model with an encoder takes text, too."""
 
     def inspect(self, job: Job, path: str) -> None:
-        """Whether it is a skops file. Which types are in it, only skops can tell, and it takes seconds to import."""
+        """Check that the file is a skops file. Its types are not checked: only skops can, and its import takes
+        seconds.
+        """
         try:
             with zipfile.ZipFile(path) as archive:
                 schema = json.loads(archive.read("schema.json"))
@@ -77,7 +79,7 @@ class Sklearn:
             raise JobError(f"model.path: {job.model.path} is not a readable skops file: {reason}; {_HOW}") from error
 
     def warm(self) -> None:
-        import skops.io  # noqa: F401 (importing them is what is wanted)
+        import skops.io  # noqa: F401 (the import itself is the purpose)
 
     def load(self, job: Job, path: str | None) -> Predictor:
         if path is None:
@@ -86,7 +88,7 @@ class Sklearn:
         return _Estimator(job, _load(job, path))
 
     def memory_errors(self) -> tuple[type[BaseException], ...]:
-        """None of its own: numpy's is a MemoryError."""
+        """None: numpy raises a plain MemoryError."""
         return ()
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
@@ -98,7 +100,7 @@ class Sklearn:
 
 @lru_cache(1)
 def _owners() -> Mapping[str, list[str]]:
-    """The distributions of each importable package. All that is installed is read for it."""
+    """The distributions of each importable package. It is slow: it reads the records of everything installed."""
     return metadata.packages_distributions()
 
 
@@ -121,10 +123,10 @@ def _missing() -> JobError:
 
 
 def _load(job: Job, path: str) -> Any:
-    """The model of a file of which every type is trusted. path: of its local copy; messages name what the job names.
+    """Load a model if every type in its file is trusted. path: the local copy; messages name the job's path.
 
     Raises:
-        JobError: one is not, or the file cannot be loaded.
+        JobError: A type is not trusted, or the file cannot be loaded.
     """
     try:
         from skops import io
@@ -147,8 +149,8 @@ def _load(job: Job, path: str) -> Any:
 class _Estimator:
     """A fitted model as a `Predictor`.
 
-    A model that was fitted with named columns gets a DataFrame with these columns, by name; any other gets an array
-    (n, F) of the features in their order.
+    A model that was fitted with named columns gets a DataFrame with these columns. Any other model gets an array of
+    shape (n, F) with the features in their order.
     """
 
     device = "cpu"
@@ -162,7 +164,7 @@ class _Estimator:
         self._positive = self._method == "predict_proba" and _is_positive(model, self._outputs)
 
     def prepare(self, batch: Any) -> Any:
-        """What the model takes: the features, in its order."""
+        """Make the model's input: the features in the model's order."""
         held = columns(batch)
         if held is None:
             raise JobError(f"preprocess returned {type(batch).__name__}; the sklearn adapter needs named columns")
@@ -170,7 +172,7 @@ class _Estimator:
             return self._framed(batch, held)
         values = {name: _array(column) for name, column in held.items()}
         if any(column.dtype.kind not in NUMERIC for column in values.values()):
-            # numpy would write numbers beside text as text.
+            # Without this numpy would convert numbers beside text to text.
             values = {name: column.astype(object) for name, column in values.items()}
         matrix = np.column_stack(list(values.values()))
         if self._width not in {None, matrix.shape[1]}:
@@ -178,7 +180,7 @@ class _Estimator:
                 f"model.features: {', '.join(values)} make {matrix.shape[1]} columns, and the model was fitted with "
                 f"{self._width}"
             )
-            # Rows that hold several numbers may differ, so it is theirs.
+            # Values with several numbers per row may differ in shape, so the fault may be that of single rows.
             plain = all(column.ndim == 1 and column.dtype != object for column in values.values())
             raise JobError(said) if plain else ValueError(said)
         return matrix
@@ -189,7 +191,7 @@ class _Estimator:
         for name in self._names:
             if name not in held:
                 raise JobError(
-                    f"model.features: the model was fitted with {name!r}, and that is none of the columns it is given"
+                    f"model.features: the model was fitted with {name!r}, which is not among the columns it gets"
                     + (nearest(name, held) or f": {', '.join(held)}")
                 )
         if other := [name for name in held if name not in self._names]:
@@ -201,8 +203,8 @@ class _Estimator:
         return pd.DataFrame({name: _array(held[name]) for name in self._names})
 
     def predict(self, prepared: Any) -> dict[str, Any]:
-        """The declared outputs."""
-        if not len(prepared):  # estimators refuse to look at no rows
+        """Call the model. Returns the declared outputs."""
+        if not len(prepared):  # estimators refuse an input without rows
             return {name: pa.array([], kind) for name, kind in self._outputs.items()}
         raw = np.asarray(self._call(prepared))
         if self._positive:
@@ -219,10 +221,10 @@ class _Estimator:
 
 
 def _method(job: Job, model: Any) -> str:
-    """What is called of the model.
+    """The method of the model to call.
 
     Raises:
-        JobError: it has no such method, or it is a classifier and the job does not say which of its methods is meant.
+        JobError: The model has no such method, or it is a classifier and the job does not name a method.
     """
     from sklearn.base import is_classifier
 
@@ -241,10 +243,10 @@ def _method(job: Job, model: Any) -> str:
 
 
 def _is_positive(model: Any, outputs: Mapping[str, pa.DataType]) -> bool:
-    """Whether the one declared output is the probability of the second of two classes.
+    """Whether the only declared output is the probability of the second of two classes.
 
     Raises:
-        JobError: the outputs are neither this, nor one for each class, nor one list.
+        JobError: The outputs are not this, nor one for each class, nor one list.
     """
     classes = getattr(model, "classes_", None)
     if isinstance(classes, list):
@@ -264,7 +266,7 @@ def _is_positive(model: Any, outputs: Mapping[str, pa.DataType]) -> bool:
 
 
 def _array(column: Any) -> Array:
-    """A column of whatever batch as an array; what is masked is NaN."""
+    """A column of any kind of batch as an array; masked values become NaN."""
     if isinstance(column, pa.Array | pa.ChunkedArray):
         return to_numpy(column)
     if np.ma.is_masked(column):

@@ -15,7 +15,7 @@ from nightjar.inference.predictors.archive import inspect_program
 
 
 class Torch:
-    """`Adapter` of torch. The predictor is `exported.Program`."""
+    """The `Adapter` of torch. Its predictor is `exported.Program`."""
 
     libraries: tuple[str, ...] = ("torch",)
     reads_arrow = True
@@ -25,7 +25,7 @@ class Torch:
         check_options(job, ())
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
-        """Nothing: an exported program holds the operations, too."""
+        """Empty: an exported program contains its operations."""
         return {}
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
@@ -33,18 +33,18 @@ class Torch:
             if not _is_numeric(kind := schema.field(name).type):
                 raise JobError(
                     f"model.features: {name!r} is {kind}, and the torch adapter takes numbers only; list the columns "
-                    "the model takes, or make numbers of it in a preprocess"
+                    "that the model takes, or convert this one to numbers in a preprocess"
                 )
 
     def inspect(self, job: Job, path: str) -> None:
-        inspect_program(path, job.model.allow_pickle)
+        inspect_program(path, job.model.allow_pickle, job.model.path)
 
     def warm(self) -> None:
         from importlib import import_module
 
-        from nightjar.inference.predictors import exported  # noqa: F401 (importing it is what is wanted)
+        from nightjar.inference.predictors import exported  # noqa: F401 (the import itself is the purpose)
 
-        # Most of what `torch.export.load` takes for a small model.
+        # For a small model most of the time of `torch.export.load` is this import.
         import_module("torch.export.pt2_archive")
 
     def load(self, job: Job, path: str | None) -> Predictor:
@@ -70,7 +70,7 @@ def _named(error: str) -> tuple[type[BaseException], ...]:
 
 
 def _is_numeric(kind: pa.DataType) -> bool:
-    """Numbers, or lists of them."""
+    """Whether a type is a number or a list of numbers."""
     while (inner := getattr(kind, "storage_type", None) or getattr(kind, "value_type", None)) is not None:
         kind = inner
     return is_native_number(kind)

@@ -1,8 +1,7 @@
-"""The user's own code, as it stands: `uses: "module:Name"` and `preprocess: "module:name"`.
+"""The user's own code, unchanged: `uses: "module:Name"` and `preprocess: "module:name"`.
 
-A class with `__init__(**options)` and `__call__(batch)`, as written for Ray Data's `map_batches`, is built
-once per actor; a plain function is given the options as keywords. What either raises passes through
-unchanged.
+A class with `__init__(**options)` and `__call__(batch)`, as written for Ray Data's `map_batches`, is constructed once
+per actor. A plain function gets the options as keywords. Errors of either pass through unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ BatchFunction = Callable[[Any], Any]
 
 
 class Own:
-    """`Adapter` of the user's own classes and functions: they are given batches as Ray Data gives them."""
+    """The `Adapter` of the user's own classes and functions, which get the same batches as from Ray Data."""
 
     libraries: tuple[str, ...] = ()
     reads_arrow = False
@@ -37,23 +36,23 @@ class Own:
         """Only the code knows what it takes."""
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
-        """Nothing: what a job names of its own is part of what scores, with the packages it lies in."""
+        """Empty: the user's code, and the package that contains it, are part of the identity already."""
         return {}
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
         """Only the code knows what it takes."""
 
     def inspect(self, job: Job, path: str) -> None:
-        """Only the code knows what it reads."""
+        """No check: only the code knows what it reads."""
 
     def warm(self) -> None:
-        """Nothing: what the user's code imports is the run's, and noticed when it does."""
+        """No import: the user's code is imported from the run's snapshot, where its imports are noted."""
 
     def load(self, job: Job, path: str | None) -> Predictor:
-        """Found, built, and given its options and the model's path.
+        """Find and construct the predictor with its options and the model's path.
 
         Raises:
-            JobError: it cannot be found, does not take its options or the model's path, or is async.
+            JobError: It cannot be found, does not take its options or the model's path, or is async.
         """
         target = find("model.uses", job.model.uses, folder_of(job))
         return _Called(_ready("model.uses", job.model.uses, target, _options(job, path), path))
@@ -69,7 +68,7 @@ class Own:
 
 
 class _Called:
-    """A callable as a `Predictor`. What it does to a batch before its model sees it is its own."""
+    """A callable as a `Predictor`. It prepares its batches itself."""
 
     def __init__(self, function: BatchFunction) -> None:
         self.predict = function
@@ -83,10 +82,10 @@ ADAPTER: Adapter = Own()
 
 
 def load_preprocess(job: Job) -> BatchFunction | None:
-    """The callable of `preprocess`, a class built once, or None when the job has none.
+    """The callable of `preprocess` (a class is constructed once); None if the job has none.
 
     Raises:
-        JobError: it cannot be found, needs arguments, or is async.
+        JobError: It cannot be found, needs arguments, or is async.
     """
     if job.preprocess is None:
         return None
@@ -95,20 +94,20 @@ def load_preprocess(job: Job) -> BatchFunction | None:
 
 
 def imported(job: Job) -> dict[str, Any]:
-    """What `model.uses` and `preprocess` name, by key, found but not called.
+    """The objects that `model.uses` and `preprocess` name, by key. They are imported but not called.
 
     Raises:
-        JobError: it cannot be found, or its module cannot be imported.
+        JobError: An object cannot be found, or its module cannot be imported.
     """
     named = {"model.uses": job.model.uses, "preprocess": job.preprocess}
     return {key: find(key, spec, folder_of(job)) for key, spec in named.items() if spec and ":" in spec}
 
 
 def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
-    """Whether what was imported can be called as the job has it. Builds nothing.
+    """Check that the imported objects can be called with the job's options, without calling them.
 
     Raises:
-        JobError: it is no predictor, is async, or does not take its options or the model's path.
+        JobError: An object is not a predictor, is async, or does not take its options or the model's path.
     """
     for key, target in targets.items():
         is_model = key == "model.uses"
@@ -119,17 +118,17 @@ def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
 def _options(job: Job, model_path: str | None) -> dict[str, Any]:
     options = {key: value for key, value in job.model.options.items() if key != "batch_format"}
     if model_path is not None and "path" in options:
-        raise JobError("model.options.path: the predictor is given model.path as `path`; remove one of them")
+        raise JobError("model.options.path: the predictor gets model.path as `path`; remove one of the two keys")
     return options
 
 
 def folder_of(job: Job) -> Path:
-    """Where the user's own modules lie: beside the job file."""
+    """The folder of the user's own modules: that of the job file."""
     return Path(job.folder or Path.cwd()).absolute()
 
 
 def device_of(predictor: Any) -> str:
-    """Where the user's model says it is, or its torch modules are: 'cpu' when nothing tells otherwise."""
+    """The device that the user's model names, or that of its torch modules; 'cpu' if neither is known."""
     if (device := getattr(predictor, "device", None)) is not None and not callable(device):
         return str(device)
     torch: Any = sys.modules.get("torch")
@@ -139,10 +138,10 @@ def device_of(predictor: Any) -> str:
 
 
 def find(key: str, spec: str, folder: Path) -> Any:
-    """The object a "module:Name" names. The folder is searched first and stays on the path.
+    """Import the object that "module:Name" names. The folder is searched first, and stays on the path.
 
     Raises:
-        JobError: there is no such module or name; or the module raised (its traceback is the cause).
+        JobError: There is no such module or name; or importing the module raised (the error is the cause).
     """
     name, _, attribute = spec.partition(":")
     module = _import(key, name, folder)
@@ -173,7 +172,7 @@ def _broken(key: str, name: str, error: Exception) -> JobError:
 
 
 def _place(module: ModuleType, folder: Path) -> str:
-    """Where a module lies: below the folder by its name there, as that may be a copy of the job's."""
+    """A module's file, relative to the folder if it lies there, because the folder may be a copy of the job's."""
     file = getattr(module, "__file__", None)
     if file is None:
         return "built in"
@@ -188,7 +187,7 @@ def _put_first(folder: Path) -> None:
 
 
 def _forget_namesakes(folder: Path) -> None:
-    """Modules of another job, still loaded in this process, must not stand in for this folder's of the same name."""
+    """Unload modules of another job that have the same names as modules of this folder."""
     ours = {path.stem: path for path in folder.glob("*.py")}
     ours |= {path.parent.name: path for path in folder.glob("*/__init__.py")}
     for top, path in ours.items():
@@ -200,7 +199,7 @@ def _forget_namesakes(folder: Path) -> None:
 
 
 def _ready(key: str, spec: str, target: Any, options: dict[str, Any], path: str | None) -> BatchFunction:
-    """A class is built, a function given its keywords: either way, what remains takes a batch."""
+    """Construct a class, or bind a function's keywords. The result takes a batch."""
     keywords = _keywords(key, spec, target, options, path)
     is_class = inspect.isclass(target)
     made: BatchFunction = target(**keywords) if is_class else functools.partial(target, **keywords)
@@ -208,7 +207,7 @@ def _ready(key: str, spec: str, target: Any, options: dict[str, Any], path: str 
 
 
 def _keywords(key: str, spec: str, target: Any, options: dict[str, Any], path: str | None) -> dict[str, Any]:
-    """What a class is built with, or a function called with, besides the batch."""
+    """The keywords for a class's constructor, or for a function besides the batch."""
     _refuse_unusable(key, spec, target)
     is_class = inspect.isclass(target)
     signature = _signature(target)
@@ -225,7 +224,7 @@ def _keywords(key: str, spec: str, target: Any, options: dict[str, Any], path: s
 def _refuse_unusable(key: str, spec: str, target: Any) -> None:
     if not callable(target):
         raise JobError(f"{key}: {spec} is a {type(target).__name__}, not a class or function")
-    # `dir`, because every class answers to `__call__`: that is how it is built.
+    # `dir`, because `hasattr` is true for every class: calling a class constructs it.
     if inspect.isclass(target) and "__call__" not in dir(target):
         raise JobError(f"{key}: class {spec} has no __call__(batch); give it one")
     if _is_async(target) or _is_async(getattr(target, "__call__", None)):  # noqa: B004 (the function is needed)
@@ -239,7 +238,7 @@ def _is_async(function: Any) -> bool:
 def _signature(target: Any) -> inspect.Signature | None:
     try:
         return inspect.signature(target)
-    except (TypeError, ValueError):  # written in C: only the call itself can tell
+    except (TypeError, ValueError):  # written in C: only a call would tell
         return None
 
 
@@ -252,7 +251,7 @@ def _takes(signature: inspect.Signature, keyword: str) -> bool:
 def _check_arguments(
     key: str, spec: str, signature: inspect.Signature | None, keywords: Mapping[str, Any], positional: int
 ) -> None:
-    """Say before the call which option is unknown or missing, so that no TypeError has to be read."""
+    """Name an unknown or missing option before the call, so that nobody has to read a TypeError."""
     if signature is None:
         return
     try:

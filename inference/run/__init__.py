@@ -1,1 +1,1 @@
-"""One run: what is asked for, its four steps, and what is told of it."""
+"""One run: its request, its four steps, and its reports."""

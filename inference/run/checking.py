@@ -1,4 +1,4 @@
-"""What `check` does: preflight without a run, on rows of several files."""
+"""`check`: preflight without a run, on rows of several files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from nightjar.inference import witness
 from nightjar.inference.engine import opened
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import make_plan
-from nightjar.inference.job.model import type_name
+from nightjar.inference.job.outputtypes import type_name
+from nightjar.inference.output import targets
 from nightjar.inference.output.parts import output_schema, readers_schema
 from nightjar.inference.output.space import check_space
 from nightjar.inference.run import outside
@@ -17,7 +18,7 @@ from nightjar.inference.run.request import (
     worker_spec,
 )
 from nightjar.inference.run.resume import (
-    probe,
+    probe_output,
 )
 from nightjar.inference.run.samples import (
     Examined,
@@ -35,7 +36,7 @@ from nightjar.inference.validation.evidence import judge_input
 
 @dataclass(frozen=True)
 class Checked:
-    """What `check` found: the model's device, what it made of the samples, and what to know before the night.
+    """The result of `check`: the model's device, the scored samples, and warnings before the night.
 
     columns: name and Arrow type of each column of a part.
     """
@@ -46,12 +47,13 @@ class Checked:
     warnings: tuple[str, ...]
 
 
-def look(request: RunRequest, discovery: Discovery) -> None:
+def check_input(request: RunRequest, discovery: Discovery) -> None:
     """The part of `check` that needs neither cluster nor model.
 
     Raises:
-        JobError: what must be changed first.
+        JobError: Something must be changed first.
     """
+    targets.check(request.storage, request.job, discovery.schema)
     check_labels(request.storage, request.job, discovery.schema, samples(make_plan(discovery, request.job, "")))
 
 
@@ -59,9 +61,9 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     """Preflight without a run: cluster, storage, and the model on rows of several files.
 
     Raises:
-        JobError, ClusterError: what must be changed first.
+        JobError, ClusterError: Something must be changed first.
     """
-    probe(request)
+    probe_output(request)
     check_space(request.job, request.output, discovery, discovery.rows)
     made = make_plan(discovery, request.job, "")
     spec = worker_spec(request, discovery.schema, rows=None if discovery.uncounted else discovery.rows)

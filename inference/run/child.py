@@ -1,4 +1,4 @@
-"""Work in a process of its own: the user's code may end it, hang in it, or change what belongs to a process."""
+"""Work in a separate process, because the user's code may end the process, hang in it, or change its state."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.messages import clip
 
 _GRACE_S = 10.0
-"""How long `wait` waits for what the user's code does when a process ends, and for the threads it left."""
+"""Seconds that `wait` waits for what the user's code does when the process ends, and for threads that it left."""
 
 _MOMENT_S = 0.02
 _LOOK_S = 0.2
-"""How often is looked whether the process lives: processes that it forked hold its end of the pipe open."""
+"""Seconds between checks that the process is alive; processes that it forked keep its end of the pipe open."""
 
 
 class WorkLost(Exception):
-    """The work did not come to an end: its process died, or it raised what it should not have.
+    """The work did not finish: its process died, or it raised an unexpected error.
 
-    how: for after a subject: "ended its process (exit code 3), without an exception", or "failed with OSError: …".
+    how: the rest of a sentence: "ended its process (exit code 3), without an exception", or "failed with OSError: …".
     """
 
     def __init__(self, how: str, *, died: bool) -> None:
@@ -42,21 +42,21 @@ class WorkLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """error: what the work raised on purpose. broken: what else it raised, in words."""
+    """The end of a work. error: the NightjarError that it raised. broken: any other error, as text."""
 
     error: NightjarError | None = None
     broken: str = ""
 
 
 class Child:
-    """A process that does one work, from now on; as a context, it is ended with the block, whatever it does then.
+    """A process that does one work, beginning at once. Used as a context, it is ended with the block.
 
-    It has a session of its own: the processes that the work starts end with it, and it ends with the one that began it.
-    What it prints goes to standard error: a command's standard output is for what the command says.
+    It has a session of its own: processes that the work starts end with it, and it ends with its parent. What it prints
+    goes to standard error, because a command's standard output is for the command's result.
     """
 
     def __init__(self, work: Callable[..., Iterable[Any]], *args: Any, silent: bool = False) -> None:
-        """work: called there with the arguments; yields the answers. silent: what it prints goes nowhere."""
+        """work: called in the process with `args`; yields the answers. silent: discard what it prints."""
         spawn = multiprocessing.get_context("spawn")
         self._answers, answer = spawn.Pipe(duplex=False)
         self._process = spawn.Process(target=_run, args=(answer, silent, work, args))
@@ -72,7 +72,7 @@ class Child:
         self.end()
 
     def end(self) -> None:
-        """End it and what it started, whatever they do."""
+        """End the process and all processes that it started, by force."""
         self._kill()
         self._answers.close()
 
@@ -80,20 +80,20 @@ class Child:
         if self._ended:
             return
         self._process.kill()
-        # No group: it had not come to begin one. Not permitted: what macOS says of one in which nobody lives.
+        # No group: the process had not made one yet. Not permitted: macOS's answer for a group without live processes.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._seen.pid, signal.SIGKILL)
-        # Only then, for whoever was waited for may leave its number to a stranger.
+        # Only after the kill, because the pid of a process that was waited for may be given to another process.
         self._process.join()
         self._ended = True
 
     def answers(self, patience_s: float | None = None) -> Iterator[Any]:
-        """What the work yields, as it comes.
+        """Yield what the work yields.
 
         Raises:
-            WorkLost: it did not come to an end.
-            TimeoutError: nothing came for `patience_s`.
-            NightjarError: the work raised it.
+            WorkLost: The work did not finish.
+            TimeoutError: Nothing came for `patience_s` seconds.
+            NightjarError: The work raised it.
         """
         while not isinstance(found := self._next(patience_s), _End):
             yield found
@@ -122,14 +122,16 @@ class Child:
         return WorkLost(f"ended its process ({how}), without an exception", died=True)
 
     def wait(self) -> None:
-        """Let it end by itself, once all was answered: files that are removed at exit are removed."""
+        """Let the process end by itself after its last answer, so that its exit handlers run, for example to remove
+        files.
+        """
         until = time.monotonic() + _GRACE_S
         while not has_ended(self._seen) and time.monotonic() < until:
             time.sleep(_MOMENT_S)
 
 
 def _run(answer: Connection, silent: bool, work: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
     os.setsid()
     threading.Thread(target=_end_with_parent, daemon=True, name="nightjar-parent").start()
     if silent:
@@ -148,7 +150,7 @@ def _run(answer: Connection, silent: bool, work: Callable[..., Iterable[Any]], a
 
 
 def _end_with_parent() -> None:
-    """Of a parent that is killed nobody else ends this process and what it started."""
+    """End this process and those that it started when the parent dies, because a killed parent cannot do it."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait_for_any([parent.sentinel])

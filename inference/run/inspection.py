@@ -1,7 +1,7 @@
-"""The user's code, imported and looked at before anything is started: is it a predictor, does it take its options?
+"""Imports the user's code before anything is started, and checks that it is a predictor and takes its options.
 
-In a process of its own and for a bounded time: an import can run anything, end its process, or hang. As wherever it
-scores, the code is that of the snapshot.
+This happens in a separate process and for a limited time, because an import can run anything, end its process, or hang.
+The code is that of the snapshot, as when it scores.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring.assignment import enter_copy
 
 PATIENCE_S = 60.0
-"""Longest time for the imports. Slower ones are left to preflight, which waits as long as the job allows."""
+"""The longest time in seconds for the imports. Slower imports are left to preflight, which waits as long as the job
+allows."""
 
 _IMPORTED = "imported"
 
 
 class Inspection:
-    """A look at what `model.uses` and `preprocess` name. It has begun; what it imports is ended with the context."""
+    """A running check of what `model.uses` and `preprocess` name. The end of the context ends its process."""
 
     def __init__(self, request: RunRequest, *, silent: bool = False) -> None:
-        """silent: what the imports print goes nowhere, else to standard error."""
+        """silent: discard what the imports print; else it goes to standard error."""
         self._child = Child(_look, request, silent=silent) if request.job.modules() else None
 
     def __enter__(self) -> Inspection:
@@ -38,18 +39,19 @@ class Inspection:
             self._child.end()
 
     def found(self, *, elsewhere: bool = False, patience_s: float = PATIENCE_S) -> str:
-        """Wait for it; a note where it did not come to an end, else empty.
+        """Wait for the check. Returns a note if it did not finish, else an empty text.
 
-        elsewhere: it is scored on other machines: what cannot be imported on this one says nothing of them.
+        elsewhere: other machines score, so a failing import on this machine is only a note.
 
         Raises:
-            JobError: it cannot be found or imported, is no predictor, or does not take its options or the model's path.
+            JobError: The code cannot be found or imported, is not a predictor, or does not take its options or the
+            model's path.
         """
         return _found(self._child, elsewhere, patience_s) if self._child is not None else ""
 
 
 def inspect_code(request: RunRequest, *, elsewhere: bool = False, patience_s: float = PATIENCE_S) -> str:
-    """An `Inspection`, waited for at once."""
+    """Start an `Inspection` and wait for it."""
     with Inspection(request) as inspection:
         return inspection.found(elsewhere=elsewhere, patience_s=patience_s)
 
@@ -73,7 +75,7 @@ def _found(child: Child, elsewhere: bool, patience_s: float) -> str:
 
 
 def _look(request: RunRequest) -> Iterator[str]:
-    """Yields `_IMPORTED` once it is, and then nothing, or raises what is wrong."""
+    """Yield `_IMPORTED` when the code is imported; then return, or raise what is wrong."""
     job, _ = enter_copy(request.storage, request.job, request.scoring.code, Path(request.cache))
     try:
         targets = user.imported(job)

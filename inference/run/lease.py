@@ -1,4 +1,4 @@
-"""One step's lease of a revision's ledger, and whether anybody else held it since the step before."""
+"""A step's lease of a revision's ledger, and the check that nobody else has held it since the previous step."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from contextlib import contextmanager, suppress
 
 from nightjar.inference.errors import Held, StorageError
 from nightjar.inference.ledger import endings
+from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import Holder, this_holder
-from nightjar.inference.ledger.ledger import Ledger, LedgerWriter, open_epoch
+from nightjar.inference.ledger.ledger import Ledger
+from nightjar.inference.ledger.lines import Opened
 from nightjar.inference.output.revisions import Revision, newest_number, revision_uri
-from nightjar.inference.records import known
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage
 
@@ -19,11 +20,11 @@ from nightjar.inference.storage.protocol import Storage
 def leased(
     request: RunRequest, uri: str, task: str, *, keep: bool, after: int | None = None, seen: Revision | None = None
 ) -> Iterator[LedgerWriter]:
-    """This step's lease. `keep`: the next step of the same flow run follows, so do not let others in between.
+    """Hold this step's lease. keep: the next step of the same flow run follows, so others must not write in between.
 
-    What ends the run with this step is kept: an error, an interruption, or that it is not to be published.
-    after: the epoch of this flow run's previous step; nobody else may have written since. seen: the revision, where
-    it was read already: its ledger is followed from there on, and its state with it.
+    If the run ends with this step, the reason is kept: an error, an interruption, or that it is not to be published.
+    after: the epoch of this flow run's previous step; nobody else may have written since. seen: the revision, if it was
+    read already; its ledger and state are continued from there.
     """
     writer = open_epoch(
         request.storage,
@@ -55,29 +56,30 @@ def _check_succession(request: RunRequest, writer: LedgerWriter, after: int) -> 
 
 
 def taken_over(other: Holder) -> Held:
-    """What a command is told that another one has replaced."""
+    """The error for a command that another one has replaced."""
     return Held(f"this run was taken over by {other} while this command stood still; it changes nothing more")
 
 
 class Succession:
-    """Whether another flow run has followed this one: for who waits for a step and might never hear of it.
+    """Tells whether another flow run has followed this one, for a command that waits for a step that may never answer.
 
-    Made before the first step begins. Reads on where it stopped, revision by revision, and keeps two facts of their
-    ledgers, however long these are.
+    Make it before the first step begins. It continues reading where it stopped, revision by revision, and keeps only
+    two facts of the ledgers, however long these are.
     """
 
     def __init__(self, storage: Storage, run_uri: str, flow_run: str) -> None:
         self._storage, self._run_uri, self._flow_run = storage, run_uri, flow_run
         self._revision, self._segment = 1, 0
-        with suppress(StorageError):  # else from the first one on
+        with suppress(StorageError):  # else reading begins with the first revision
             self._revision = max(1, newest_number(storage, run_uri))
         self._ours = False
         self._successor: Holder | None = None
 
     def successor(self) -> Holder | None:
-        """Who opened this revision, or a newer one, after this flow run did; None if nobody, or if it did so again.
+        """Who opened this revision, or a newer one, after this flow run; None if nobody did, or if this flow run did so
+        again.
 
-        While storage does not say, it is who it was.
+        While the storage is away, the last answer is returned.
         """
         with suppress(StorageError):
             self._read_on()
@@ -86,7 +88,7 @@ class Succession:
     def _read_on(self) -> None:
         newest = newest_number(self._storage, self._run_uri)
         self._read_revision()
-        # A revision may be left, by `--fresh` or published, and the next begun between two looks.
+        # A revision may be finished or left, and the next one begun, between two calls.
         while self._revision < newest:
             self._revision, self._segment = self._revision + 1, 0
             self._read_revision()
@@ -95,9 +97,9 @@ class Succession:
         ledger = Ledger(self._storage, revision_uri(self._run_uri, self._revision))
         for segment in ledger.segments(self._segment):
             self._segment = segment.number
-            for record in segment.records:
-                if record["t"] == "opened":
-                    self._opened(known(Holder, record["writer"]))
+            for line in segment.lines:
+                if isinstance(line, Opened):
+                    self._opened(line.writer)
 
     def _opened(self, writer: Holder) -> None:
         ours = writer.flow_run == self._flow_run

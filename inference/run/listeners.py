@@ -1,4 +1,4 @@
-"""The seam of the listeners: who is told of a run while it goes on. A listener knows nothing of how it is scored."""
+"""The seam of the listeners, which are told about a run while it goes on. A listener does not know how it is scored."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _log = logging.getLogger("nightjar")
 
 
 class Listener(Protocol):
-    """Who is told of a run. Called in the thread that drives it: what takes long belongs in a thread of its own."""
+    """A listener to a run. It is called in the thread that drives the run, so slow work belongs in another thread."""
 
     def progress(self, progress: Progress) -> None:
-        """How far the run is: when a step begins, and when the ledger has more than before.
+        """Called when a step begins, and when the ledger has more than before.
 
-        progress: the run's own, which goes on changing; a copy has to be taken of what is to be kept.
+        progress: the run's own object, which keeps changing; copy what you want to keep.
         """
 
     def events(self, events: Sequence[Event]) -> None:
-        """What workers said, as it comes. A receipt among it is in the ledger only when `progress` counts it."""
+        """Called with the workers' events as they come. A receipt is in the ledger only when `progress` counts it."""
 
 
 class Listeners:
-    """All who are told. One that raises costs nothing: it is said once, and that one is not told any more."""
+    """All listeners. If one raises, this is logged once, and it is not called any more; the run goes on."""
 
     def __init__(self, listeners: Sequence[Listener] = ()) -> None:
         self._told = list(listeners)

@@ -1,48 +1,47 @@
-"""What preflight learnt of a run beyond its identity: kept in its ledger, or refused if the job is strict."""
+"""Handles what preflight noticed beyond a run's identity: it is kept in the ledger, or refused if the job is strict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.ledger.ledger import LedgerWriter
-from nightjar.inference.ledger.lines import Packages, Preflight, encode
+from nightjar.inference.ledger.epochs import LedgerWriter
+from nightjar.inference.ledger.lines import Line, Packages, Preflight
 from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.witness import Seen, sentences
 from nightjar.inference.witness.records import UNSURE
 
 _BEFORE = (
-    ". Results that this run has were scored so: once code, model or job are mended they are scored again; if what "
-    "was mended is none of these, with --fresh"
+    ". This run has results that were scored in this way. After a change of code, model or job they are scored again; "
+    "after any other change, only with --fresh"
 )
 
 
 def learn(job: Job, loaded: Loaded, notes: Sequence[str], writer: LedgerWriter) -> None:
-    """Keep what preflight noticed with the run. notes: what else it said.
+    """Keep in the ledger what preflight noticed. notes: its other notes.
 
     Raises:
-        JobError: the job is strict, and something was noticed now, or while results were scored that the run has.
+        JobError: The job is strict, and something was noticed now, or while the run's results were scored.
     """
     about = writer.state.about
     refuse(job, loaded.outside)
     refuse(job, about.outside.all(), _BEFORE)
-    records: list[dict[str, Any]] = about.noticed(loaded.outside)
-    # Where nothing is left to score, nothing was loaded.
+    lines: list[Line] = [*about.noticed(loaded.outside)]
+    # If nothing is left to score, nothing was loaded.
     if loaded.packages and loaded.packages != about.tried:
-        records.append(encode(Packages(loaded.packages)))
+        lines.append(Packages(loaded.packages))
     if loaded.packages and tuple(notes) != about.preflight:
-        records.append(encode(Preflight(tuple(notes))))
-    if records:
-        writer.append(records)
+        lines.append(Preflight(tuple(notes)))
+    if lines:
+        writer.append(lines)
 
 
 def refuse(job: Job, outside: Iterable[Seen], also: str = "") -> None:
-    """Hold what was noticed against a strict job.
+    """Refuse a strict job if something was noticed. also: added to the message.
 
     Raises:
-        JobError: something was noticed; lists it. also: what more to say.
+        JobError: Something was noticed; the message lists it.
     """
     if job.identity.strict and (found := [seen for seen in outside if seen.kind not in UNSURE]):
         raise JobError(f"identity: strict: {'; '.join(sentences(found))}{also}")

@@ -1,4 +1,4 @@
-"""The first step: tonight's input, and what would be scored of it. Writes nothing."""
+"""The first step: finds tonight's input, and plans what would be scored. Writes nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.discovery import discover as discover_input
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output import targets
 from nightjar.inference.run.refusals import check_columns, check_without_input
 from nightjar.inference.run.request import RunRequest, identity_of
 from nightjar.inference.run.results import Planned
@@ -28,7 +29,12 @@ def discover(request: RunRequest) -> Discovery:
 
 
 def plan(request: RunRequest, discovery: Discovery) -> Planned:
-    """What would be scored, and what the ledger already has. Writes nothing."""
+    """Plan what would be scored, and say what the ledger already has. Writes nothing.
+
+    Raises:
+        JobError: a table of the job's cannot be written, or cannot take the columns.
+    """
+    targets.check(request.storage, request.job, discovery.schema)
     identity = identity_of(request, discovery.schema)
     newest = revs.newest_revision(request.storage, request.run_uri)
     previous = newest.plan(identity.fingerprint) if newest else None

@@ -1,4 +1,4 @@
-"""The last step: the revision made visible, in one atomic act."""
+"""The last step: makes the revision visible, in one atomic act."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from nightjar.inference.errors import (
     StorageError,
     TakenBack,
 )
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import places, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -16,9 +17,6 @@ from nightjar.inference.run.request import (
     RunRequest,
 )
 from nightjar.inference.run.results import Publication, Scored, Verdict
-from nightjar.inference.run.resume import (
-    mark_success,
-)
 
 
 def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
@@ -40,49 +38,49 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     with leased(request, uri, "publish", keep=False, after=verdict.epoch) as writer:
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
         assert made is not None
-        entry = publish.Published(scored.revision, verdict.manifest, verdict.checksum, request.date)
+        entry = Published(scored.revision, verdict.manifest, verdict.checksum, request.date)
         swept, unfinished = 0, ""
         try:
             number = publish.publish(writer, request.output, request.run_id, entry)
-            # Only now: no later plan can want a part back, whoever else continues and whenever this writer wakes.
+            # Sweep only now, when no later plan can need a part, whoever continues and whenever this writer wakes up.
             swept = revs.sweep(writer, uri, made)
-            mark_success(writer, uri, number, verdict.manifest)
+            revs.mark_success(writer, uri, number, verdict.manifest)
         except StorageError as error:
-            # What readers see decides. What is left to do is done by whoever runs it next: `finish_publication`.
+            # What readers see decides. The next command does what is left to do: `finish_publication`.
             intent = writer.state.intent
             if intent is None or publish.shown(request.storage, request.output, request.run_id) != entry:
                 raise
-            number, unfinished = intent["number"], str(error)
+            number, unfinished = intent.number, str(error)
     left = commit_tables(request)
     behind = lead_readers(request)
     return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began, unfinished, behind, left)
 
 
 def commit_tables(request: RunRequest) -> tuple[str, ...]:
-    """Let the tables of the job say what is published; returns what could not be done and why, a sentence each."""
+    """Commit what is published to the job's tables. Returns a sentence for each table that could not be changed."""
     return tuple(targets.commit(request.storage, request.output, request.job.output.tables))
 
 
 def lead_readers(request: RunRequest) -> str:
-    """Let `latest/` and `dates/` show what is published; returns what could not be done, and why."""
+    """Update `latest/` and `dates/` to what is published. Returns what could not be done, and why."""
     return places.refresh(request.storage, request.output, request.job.name, request.date)
 
 
 def mend_places(request: RunRequest, now: publish.Snapshot | None, *, settled: bool) -> None:
-    """Let them show what an earlier command published and could not show any more.
+    """Update folders and tables after an earlier command that published, but was ended before it could update them.
 
-    What this one cannot do now is tried, and told of, again when this run is published. now: the newest snapshot, where
-    it was read already. settled: this run's publication was finished just now.
+    If this fails now, it is tried again, and reported, when this run is published. now: the newest snapshot, if it was
+    read already. settled: whether this run's publication was finished just now.
     """
     date = request.date if settled else None
     places.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
 
 
 def _check_visible(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
-    """Whether readers see this revision, which was published before.
+    """Check that readers see this revision, which was published before.
 
     Raises:
-        TakenBack: they do not.
+        TakenBack: They do not.
     """
     shown = publish.shown(request.storage, request.output, request.run_id)
     if shown is None or shown.checksum != verdict.checksum:

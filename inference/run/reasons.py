@@ -1,4 +1,4 @@
-"""Why a run ended, kept where no step could: its process was lost or stopped, or nothing had been begun."""
+"""Keeps why a run ended, if no step could: its process was lost or stopped, or no step had begun."""
 
 from __future__ import annotations
 
@@ -12,50 +12,52 @@ from nightjar.inference.errors import (
     JobError,
     Missing,
     StorageError,
-    TablesBehind,
     TakenBack,
 )
-from nightjar.inference.ledger.endings import Ended, of_error, of_record
+from nightjar.inference.jsonform import of_json
+from nightjar.inference.ledger.endings import Ended, of_error
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import open_epoch
-from nightjar.inference.output import publications as publish
+from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.owner import check_owner
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
 
 _NOTES = "not-begun"
 _MAX_TRIES = 10
-"""A step that still lives appends every second or so, and may overtake this that often."""
+"""The most tries. A live step appends about every second, and may be faster than this process each time."""
 
 
 def keep(request: RunRequest, error: BaseException, step: str) -> None:
-    """Keep why this flow run ended the run, unless a step of its own did; nothing, where the storage is away.
+    """Keep why this flow run ended, unless one of its steps did. Does nothing if the storage is away.
 
-    In the ledger, if a step had begun. Else in a note beside the revisions, if the output is this job's: a run
-    that never began must not claim a place. step: where it ended, if it had not begun.
+    If a step had begun, the reason goes into the ledger. Else it goes into a note beside the revisions, but only if the
+    output belongs to this job, because a run that never began must not claim an output. step: where it ended, if no
+    step had begun.
     """
     with suppress(StorageError, Held):
         newest = revs.newest_revision(request.storage, request.run_uri)
         if newest is not None and newest.success is None and newest.begun_by(request.flow_run):
             _end(request, newest, error)
-        elif not isinstance(error, Interrupted | TakenBack | TablesBehind):
+        elif not isinstance(error, Interrupted | TakenBack):
             _note(request, of_error(error, step, publish=request.publish))
 
 
 def note_of(storage: Storage, run_uri: str, job: str) -> Ended | None:
-    """Why the run could not begin when it was last tried, if that was kept."""
+    """Why the last try could not begin, if that was kept."""
     try:
         notes = [entry.uri for entry in storage.list(join(run_uri, _NOTES))]
         kept = json.loads(storage.read(notes[-1])) if notes else None
-        return of_record(kept) if kept and kept["job"] == job else None
+        return of_json(Ended, kept) if kept and kept["job"] == job else None
     except Missing:
         return None
     except (ValueError, LookupError, TypeError, AttributeError):
-        return None  # A note is no promise: one that somebody wrote over says nothing.
+        return None  # A note that somebody overwrote is ignored.
 
 
 def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> None:
-    """End the lease of a step of this flow run that did not: it is lost, or must stop."""
+    """End the lease of a step of this flow run that is lost or must stop."""
     for _ in range(_MAX_TRIES):
         state = newest.state
         last = state.openers[-1][1]
@@ -79,11 +81,11 @@ def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> No
 
 def _note(request: RunRequest, ended: Ended | None) -> None:
     try:
-        publish.check_owner(request.storage, request.output, request.job.name)
+        check_owner(request.storage, request.output, request.job.name)
         request.storage.read(join(request.output, "job.json"))
     except (JobError, Missing):
         return
     if ended is not None:
-        content = json.dumps({"job": request.job.name, **ended.as_record()}).encode()
-        # By time, and never rewritten, as everything here.
+        content = json.dumps({"job": request.job.name, **encode(ended)}).encode()
+        # Named by time, so that it is never rewritten.
         request.storage.create(join(request.run_uri, _NOTES, f"{time.time_ns():020d}.json"), content)

@@ -1,4 +1,4 @@
-"""What can be refused of a run before anything starts: its job, input, output and model, held against each other."""
+"""Checks before anything starts that a run's job, input, output and model fit together."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pyarrow as pa
 from nightjar.inference.arrow_types import is_native_number
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.identity.unpacking import place_model
-from nightjar.inference.input.discovery import first_schema, usual_schema
+from nightjar.inference.input.beginning import Beginning
 from nightjar.inference.input.listing import input_folder, takes_in
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import nearest
-from nightjar.inference.output import publications as publish
 from nightjar.inference.output import targets
+from nightjar.inference.output.owner import check_owner
 from nightjar.inference.output.parts import output_schema
 from nightjar.inference.predictors import check_keys, input_columns
 from nightjar.inference.predictors.adapter import adapter_of
@@ -25,8 +25,10 @@ from nightjar.inference.storage.protocol import is_local, join
 from nightjar.inference.validation.contradictions import check_label_and_gates
 
 
-def check_request(request: RunRequest) -> pa.Schema:
-    """Refuse what can be refused without scoring; returns the input's columns.
+def check_request(request: RunRequest, beginning: Beginning | None = None) -> pa.Schema:
+    """Check what can be checked without looking into every file. Returns the input's columns.
+
+    beginning: the beginning of the input, if the caller needs more of it.
 
     Raises:
         JobError: as `check_without_input`; or the input is empty, a column is missing or clashes, or a table cannot
@@ -34,19 +36,20 @@ def check_request(request: RunRequest) -> pa.Schema:
     """
     check_without_input(request)
     job = request.job
-    schema = first_schema(request.storage, job)
+    beginning = beginning or Beginning(request.storage, job)
+    schema = beginning.schema()
     try:
         check_columns(job, schema)
     except JobError:
-        # The first file may be the odd one, which costs only itself.
-        schema = usual_schema(request.storage, job) or schema
+        # The first file may be the odd one, which fails only its own shards.
+        schema = beginning.usual_schema() or schema
         check_columns(job, schema)
     targets.check(request.storage, job, schema)
     return schema
 
 
 def check_without_input(request: RunRequest) -> None:
-    """Refuse what can be refused while the input is still to come.
+    """Check what can be checked before the input has come.
 
     Raises:
         JobError: the model's adapter does not take what the job says of it; the output is another job's or inside the
@@ -54,14 +57,14 @@ def check_without_input(request: RunRequest) -> None:
     """
     check_keys(request.job)
     _check_places(request)
-    publish.check_owner(request.storage, request.output, request.job.name)
+    check_owner(request.storage, request.output, request.job.name)
     with suppress(Missing):
         check_same_run(request)
     check_model(request)
 
 
 def check_columns(job: Job, schema: pa.Schema) -> None:
-    """Whether the input has every column the job names, of a type that serves what it is named for."""
+    """Check that the input has every column that the job names, with a type that fits its use."""
     features = input_columns(job, schema)
     for key, names in (("carry", job.carry), ("label", (job.label,) if job.label else ())):
         for name in names:
@@ -74,7 +77,7 @@ def check_columns(job: Job, schema: pa.Schema) -> None:
         adapter_of(job).check_columns(job, pa.schema([schema.field(name) for name in features]))
     for name in {*features, *job.carry, *([job.label] if job.label else [])}:
         if schema.names.count(name) > 1:
-            raise JobError(f"input.uri: the column {name!r} is there twice; which one is meant nobody can tell")
+            raise JobError(f"input.uri: the column {name!r} is there twice; rename or remove one of the two")
     output_schema(job, schema)
     check_label_and_gates(job, schema)
 
@@ -87,7 +90,7 @@ def check_model(request: RunRequest) -> None:
     """
     model = request.job.model
     if model.path is not None and model.uses in FRAMEWORKS:
-        local = model.path  # looked at where a person finds it; whoever loads its copy looks again
+        local = model.path  # checked at the job's path; a process that loads its copy checks again
         if not is_local(local):
             local, _ = place_model(request.storage, request.scoring.model, Path(request.cache), local)
         adapter_of(request.job).inspect(request.job, local)
@@ -110,7 +113,7 @@ def _check_places(request: RunRequest) -> None:
 
 
 def _check_table(job: Job, uri: str, key: str, index: int) -> None:
-    """Whether the place of a table is its own: a vacuum deletes what the table does not know below its place."""
+    """Check that a table has a folder of its own, because a vacuum deletes files in it that the table does not list."""
     others = {"output.uri": job.output.uri}
     others |= {f"output.tables[{other}]": table.uri for other, table in enumerate(job.output.tables[:index])}
     for name, other in others.items():

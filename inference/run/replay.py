@@ -1,4 +1,4 @@
-"""Scoring in one local process, without Ray: a row again, or one shard to measure."""
+"""Scores in one local process, without Ray: a row again, or one shard to measure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from nightjar.inference.errors import (
 from nightjar.inference.identity.identity import ScoringSet, changed_package, fix
 from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_model
 from nightjar.inference.identity.unpacking import is_at_hand
-from nightjar.inference.input.discovery import Discovery, usual_schema
+from nightjar.inference.input.beginning import Beginning
+from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.output import revisions as revs
@@ -36,10 +37,10 @@ from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.values import row_values
 
 _FINDING, _READING, _LOADING, _SCORING = "finding the row", "reading the rows", "loading the model", "scoring"
-"""The steps of a replay. Only of what happens in the last one a row may be to blame."""
+"""The steps of a replay. Only for a failure in the last step can a row be to blame."""
 
 _VALUE_CHARS = 500
-"""Longest value of a row that is shown: an image or a page of text is no help on a terminal."""
+"""The longest value of a row that is shown, in characters: an image or a page of text is no help on a terminal."""
 
 
 Values = tuple[tuple[str, str], ...]
@@ -48,9 +49,9 @@ Values = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of one row. `scored`: it has outputs this time.
+    """The result of one row. scored: whether it has outputs this time.
 
-    inputs: what the model was given, what is carried, and the label; empty where the row could not be read.
+    inputs: the model's input, the carried columns and the label; empty if the row could not be read.
     """
 
     scored: bool
@@ -80,10 +81,10 @@ class Measured:
 def replay_row(
     request: RunRequest, shard_id: str, row: int, file: str | None, *, pdb: bool, live: bool = False
 ) -> Replayed:
-    """Score one row of a run alone, with the code and model that the run kept; `live`: with those of today.
+    """Score one row of a run alone, with the run's snapshot of code and model; with `live` with today's.
 
-    The row is scored in a child process, so that one that ends its process is seen to do so; with `pdb` in
-    this one.
+    The row is scored in a child process, so that a row that ends its process can be reported; with `pdb` in this
+    process.
 
     Raises:
         JobError: there is no such run, shard or row, or the model cannot be loaded.
@@ -109,7 +110,7 @@ def replay_row(
 
 
 def _lost(request: RunRequest, row: int, step: _Step, lost: WorkLost) -> Replayed:
-    """What it means that the child came to no end in this step."""
+    """The result, or the error, if the child process did not finish this step."""
     if lost.died and step.name == _SCORING:
         return Replayed(False, f"row {row} {lost.how}", step.inputs)
     if lost.died and step.name == _LOADING:
@@ -123,14 +124,14 @@ def _lost(request: RunRequest, row: int, step: _Step, lost: WorkLost) -> Replaye
 def _replay_here(
     request: RunRequest, shard_id: str, row: int, file: str | None, pdb: bool, live: bool
 ) -> Iterator[_Step | Replayed]:
-    """Yields each step as it begins, and at last what came of the row."""
+    """Yield each step as it begins, and at the end the row's result."""
     revision = revs.newest_revision(request.storage, request.run_uri)
     if revision is None or revision.state.planned is None:
         raise JobError(
             f"there is no run {request.run_id!r} of this job in {request.output}; "
             f"`nightjar runs {request.job_path}` lists them"
         )
-    fingerprint = revision.state.planned["fingerprint"]
+    fingerprint = revision.state.planned.fingerprint
     plan = revs.read_plan(request.storage, revision.uri, revision.state, fingerprint)
     shard = plan.shard(shard_id) if plan else None
     if shard is None:
@@ -145,8 +146,8 @@ def _replay_here(
     def is_theirs(schema: pa.Schema) -> bool:
         return bool(identity_of(request, schema).fingerprint == fingerprint)
 
-    # What the model saw may have followed from the columns of most files, which are not always this one's.
-    schema = own if is_theirs(own) else usual_schema(request.storage, request.job) or own
+    # The columns of most files may have decided what the model saw; this file's columns may differ.
+    schema = own if is_theirs(own) else Beginning(request.storage, request.job).usual_schema() or own
     theirs = is_theirs(schema)
     spec = worker_spec(request, schema if theirs else own)
     if not theirs and not changed:
@@ -172,7 +173,7 @@ def _replay_here(
 
 
 def _as_then(request: RunRequest, revision: revs.Revision, live: bool) -> tuple[RunRequest, str]:
-    """The request with the code and model that the run kept, or those of today; and what to say of that."""
+    """The request with the run's snapshot of code and model, or with today's; and a note about that."""
     kept = None if live else identity_of_plan(request.storage, revision.uri, revision.state)
     if kept is not None:
         with suppress(Missing):
@@ -185,10 +186,10 @@ def _as_then(request: RunRequest, revision: revs.Revision, live: bool) -> tuple[
 
 
 def _at_hand(request: RunRequest, kept: ScoringSet) -> ScoringSet:
-    """What the run kept. A model of which it kept no copy may lie elsewhere by now: where the job says.
+    """The run's snapshots. A model that was not copied may have moved to the path that the job names now.
 
     Raises:
-        JobError: what scored then is not to be had.
+        JobError: The code or model of the run does not exist any more.
     """
     job, live = request.job, "`--live` scores with what is there now"
     if name := changed_package(job, kept):

@@ -1,4 +1,4 @@
-"""What a person is told about a run: bounded tables from the ledger and the parts, failed and slow first."""
+"""Tables about a run for people, from the ledger and the parts; bounded, with failed and slow shards first."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
 
 MAX_LINES = 300
-"""Lines of any table shown to a person; the complete record is `shards-<epoch>.parquet` and the ledger."""
+"""The most lines of a table for people; the complete records are `shards-<epoch>.parquet` and the ledger."""
 
 _PARTS_READ = 50
 
 
 def follow(storage: Storage, run_uri: str) -> Iterator[Progress | None]:
-    """A run's progress, from its ledger as it grows: None until there is a plan. Ask for the next when due."""
+    """Yield a run's progress from its growing ledger each time the caller asks; None until there is a plan."""
     progress, uri, number = Progress(), "", 0
     while True:
         names = [name for name in storage.subfolders(run_uri) if name[:1] == "r" and name[1:].isdigit()]
@@ -42,17 +42,18 @@ def follow(storage: Storage, run_uri: str) -> Iterator[Progress | None]:
         if uri:
             for segment in Ledger(storage, uri).segments(number):
                 number = segment.number
-                for record in segment.records:
-                    progress.fold(record)
+                for line in segment.lines:
+                    progress.fold(line)
         yield progress if progress.shards else None
 
 
 @dataclass(frozen=True, slots=True)
 class ShardLine:
-    """What a person wants to know of a shard; what they look for comes first. rows: None if its file was not read.
+    """A shard for people; the most important fields come first. rows: None if its file was not read.
 
-    status: committed or missing. why: the last attempt's message, of one without a result. quarantined: rows.
-    retries_in_place: faults of the storage that were overcome. printed_last: of one without a result.
+    status: committed or missing. why: the last attempt's message, if the shard has no result. quarantined: the number
+    of rows. retries_in_place: retried requests to the storage. printed_last: the last printed lines, if it has no
+    result.
     """
 
     input: str
@@ -70,10 +71,11 @@ class ShardLine:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A failed attempt (the `attempt`-th), or a row in the quarantine (None), and what was done about it.
+    """A failed attempt or a quarantined row, and what was done about it.
 
-    cause: a word for counting. replay: the command that scores the row again, if it is one row. file: empty if it is
-    not known. row: its index in the file, if it is known.
+    cause: one word, by which incidents are counted. replay: the command that scores the row again, if it is one row.
+    file: empty if it is not known. row: its index in the file, if known. attempt: its number; None for a quarantined
+    row.
     """
 
     cause: str
@@ -90,7 +92,7 @@ class RunReport:
     """One revision, read back for people."""
 
     def __init__(self, request: RunRequest, revision: int | revs.Revision) -> None:
-        """revision: its number, or itself where it was read already."""
+        """revision: its number, or the revision itself if it was read already."""
         self.storage = request.storage
         if isinstance(revision, int):
             revision = revs.read_revision(self.storage, request.run_uri, revision)
@@ -110,7 +112,7 @@ class RunReport:
         return said_last(self.storage, self.uri, lost)
 
     def shards(self, limit: int = MAX_LINES) -> list[ShardLine]:
-        """The shards a person wants to see: without result first, then those that failed before, then the slowest."""
+        """The shards to show: those without a result first, then those that failed before, then the slowest."""
         failures = {shard: len(found) for shard, found in self.state.failures.items()}
         table = self.outcomes
         tries = pa.array([failures.get(shard, 0) for shard in table["shard"].to_pylist()], pa.int32())
@@ -138,9 +140,9 @@ class RunReport:
         )
 
     def incidents(self, limit: int = MAX_LINES) -> list[Incident]:
-        """Failed attempts, and quarantined rows, with what was done about them; at most `limit`.
+        """Failed attempts and quarantined rows, with what was done about them; at most `limit`.
 
-        However many attempts failed, a third of the lines is there for rows.
+        A third of the lines is kept for rows, however many attempts failed.
         """
         failures = itertools.chain.from_iterable(self.state.failures.values())
         attempts = [self._incident(failed) for failed in itertools.islice(failures, limit)]
@@ -192,17 +194,17 @@ class RunReport:
         return set(self.plan.ids())
 
     def _file(self, shard: str) -> str:
-        """What a lost process worked on, where it left no crumb; a shard of an earlier plan has no name."""
+        """The file of a shard whose process was lost without a crumb; empty for a shard of an earlier plan."""
         found = self.plan.shard(shard)
         return found.pieces[0].uri if found else ""
 
     def _quarantined(self, limit: int) -> Iterator[Incident]:
-        """Quarantined rows, read from a bounded number of parts. One that cannot be read is a line, too."""
+        """Quarantined rows, read from a bounded number of parts. A part that cannot be read gives a line, too."""
         for shard, name in parts_of_shards(self.outcomes, "quarantine")[:_PARTS_READ]:
             try:
                 rows = self._rows(join(self.uri, name)).slice(0, limit)
             except (StorageError, OSError, pa.ArrowException) as error:
-                # What refuses or is away says nothing of the part; what is read and no Parquet is damaged.
+                # A storage that refuses or is away says nothing about the part; a part that is not Parquet is damaged.
                 away = isinstance(error, StorageError) and not isinstance(error, Missing)
                 yield Incident(
                     cause="not read" if away else "damaged part",
@@ -242,7 +244,7 @@ class RunReport:
 
 
 def said_last(storage: Storage, revision: str, failures: Mapping[str, Sequence[Failed]]) -> dict[str, list[str]]:
-    """What was printed last in failed shards; nothing where that cannot be read: it is no reason to say no more."""
+    """The last printed lines of failed shards; empty if they cannot be read, so that the rest is still reported."""
     try:
         return last_lines(storage, revision, failures)
     except StorageError:
@@ -250,10 +252,10 @@ def said_last(storage: Storage, revision: str, failures: Mapping[str, Sequence[F
 
 
 def printed_last(storage: Storage, run_uri: str) -> dict[str, list[str]]:
-    """What was printed last in the shards of a run that have no result; under "", if none failed, by its workers.
+    """The last printed lines of the shards without a result; if no shard failed, those of the workers, under "".
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: They cannot be read.
     """
     newest = revs.newest_revision(storage, run_uri)
     if newest is None or newest.sealed:
@@ -265,28 +267,23 @@ def printed_last(storage: Storage, run_uri: str) -> dict[str, list[str]]:
     return {"": said} if said else {}
 
 
-def remarks_of(storage: Storage, run_uri: str) -> list[tuple[str, str]]:
-    """What a person should know of how a run was scored that is not published, each under a word for it.
-
-    Raises:
-        StorageError: it cannot be read.
-    """
-    newest = revs.newest_revision(storage, run_uri)
-    if newest is None or newest.sealed:
+def remarks(newest: revs.Revision) -> list[tuple[str, str]]:
+    """What a person should know about how an unpublished run was scored, each sentence with its word."""
+    if newest.sealed:
         return []
     about = newest.state.about
     return worded(about.again, about.notes(newest.state.progress.cuts))
 
 
 def worded(again: Iterable[str], notes: Iterable[str]) -> list[tuple[str, str]]:
-    """Each sentence with the word before it, wherever it is shown: `again` what made shards old, `note` all else."""
+    """Each sentence with its word: `again` for why shards are scored again, `note` for all others."""
     return [*(("again", why) for why in again), *(("note", note) for note in notes)]
 
 
 def lost(storage: Storage, revision: revs.Revision) -> dict[str, list[Failed]]:
-    """Shards that failed and have no result, with all that was said of each, in the order they first failed.
+    """Shards that failed and have no result, with all their failures, in the order of their first failures.
 
-    Of the newest plan only: what failed before its file, the model or the job was changed is mended.
+    Only shards of the newest plan: after a change of the file, the model or the job, earlier failures do not matter.
     """
     state = revision.state
     failed = {
@@ -296,6 +293,6 @@ def lost(storage: Storage, revision: revs.Revision) -> dict[str, list[Failed]]:
     }
     if not failed or state.planned is None:
         return {}
-    plan = revs.read_plan(storage, revision.uri, state, state.planned["fingerprint"])
+    plan = revs.read_plan(storage, revision.uri, state, state.planned.fingerprint)
     planned = set(plan.ids()) if plan is not None else set()
     return {shard: said for shard, said in failed.items() if shard in planned}

@@ -1,4 +1,4 @@
-"""What a run is asked to do: which job, which night, where; and what that means for whoever carries it out."""
+"""The request for a run: which job, which night and where; and what follows from it for the steps and the workers."""
 
 from __future__ import annotations
 
@@ -9,43 +9,37 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
-from nightjar.inference.identity.identity import (
-    NO_CODE,
-    Identity,
-    ScoringSet,
-    fix,
-    identify,
-)
+from nightjar.inference.identity.identity import NO_CODE, Identity, ScoringSet, fix, identify
 from nightjar.inference.identity.ownstate import CACHE
 from nightjar.inference.job.file import load_job
-from nightjar.inference.job.model import Job, budget_rows, fill, is_dated
-from nightjar.inference.ledger.ledger import LEASE_S
+from nightjar.inference.job.locations import fill, is_dated
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.sections import budget_rows
+from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.ledger.epochs import LEASE_S
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")
-"""What the name of a limited run has after its date."""
+"""The end of a limited run's name, after its date."""
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """One run of one job for one logical date; sent whole to whoever carries out its steps.
+    """One run of one job for one logical date. It is sent as a whole to the processes that carry out its steps.
 
-    job: with its dates filled in. scoring: code and model as they were when the run began. cache: where each node
-    keeps what it was sent of them. flow_run: Prefect's id of it, or any id
-    unique to this command; the steps of one flow run succeed each other.
-    shards: score no others (of those that are missing); empty for all.
-    lease_s: how long another writer must be silent before this one replaces it.
-    dated: output.uri has {date}, so that each night has publications of its own.
-    engine: where shards are scored and audited: a name in `engine.ENGINES`.
+    job: with its dates filled in. scoring: code and model as they were when the run began. cache: where each node keeps
+    its copies of them. flow_run: Prefect's id, or any id unique to this command; the steps of one flow run may follow
+    each other at once. shards: score only these (of the missing shards); empty for all. lease_s: the seconds without a
+    segment after which another writer may be replaced. dated: output.uri has {date}, so each night has publications of
+    its own. engine: where shards are scored and audited: a name in `engine.ENGINES`.
     """
 
     job: Job
@@ -66,18 +60,18 @@ class RunRequest:
 
     @property
     def output(self) -> str:
-        """Where the job's output lies."""
+        """The URI of the job's output."""
         return self.job.output.uri
 
     @property
     def named(self) -> list[str]:
-        """The options that mean this run, for every command that has them."""
+        """The options that name this run, for every command that has them."""
         said_by_name = _LIMITED.sub("", self.run_id) == self.date
         return ["--run-id", self.run_id, *([] if said_by_name else ["--date", self.date])]
 
     @property
     def again(self) -> list[str]:
-        """The options of `nightjar run` that ask for this run once more; what is done of it stays."""
+        """The options of `nightjar run` that continue this run."""
         how = [] if self.engine == RAY else ["--engine", self.engine]
         if self.limit:
             return [*self.named, "--limit", str(self.limit), *how]
@@ -85,17 +79,17 @@ class RunRequest:
 
     @property
     def place(self) -> list[str]:
-        """The options that name the place of this run's publications, where each night has one of its own."""
+        """The options that name the output of this run's publications, if each night has an output of its own."""
         return ["--date", self.date] if self.dated else []
 
     @property
     def words(self) -> tuple[str, ...]:
-        """This run as the commands take it that are about one run: its name, and its place if that must be said."""
+        """The arguments for commands about one run: its name, and its output's date if that is needed."""
         return (self.run_id, *self.place)
 
     @property
     def run_uri(self) -> str:
-        """Where this run's revisions lie."""
+        """The URI of the folder with this run's revisions."""
         return join(self.output, "runs", self.run_id)
 
 
@@ -114,15 +108,15 @@ def make_request(
     shards: tuple[str, ...] = (),
     engine: str = RAY,
 ) -> RunRequest:
-    """Read the job file and settle which run of it is meant.
+    """Read the job file and decide which run is meant.
 
-    date: the logical date. moment: when the run was due, with time zone; without a date, its date in the job's
-    time zone is the logical date, and without a moment it is now. limit: score only the first shards that hold
-    so many rows; such a run has an id of its own and is never published. scores: false for what only reads
-    earlier runs, which must work while the user's code is broken.
+    date: the logical date. moment: when the run was due, with time zone; default: now. Without `date`, the moment's
+    date in the job's time zone is the logical date. limit: score only the first shards that together have at least this
+    many rows; such a run has an id of its own and is never published. scores: False for commands that only read earlier
+    runs, which must work while the user's code is broken.
 
     Raises:
-        JobError: the job file, date or run id is wrong.
+        JobError: The job file, date or run id is wrong.
     """
     check_name(engine)
     path = Path(job_path).absolute()
@@ -134,12 +128,14 @@ def make_request(
         raise JobError(f"--limit {limit}: must be at least 1 row")
     day, meant = _date(date), _date(_LIMITED.sub("", run_id or ""), strict=False)
     if day and meant and day != meant:
-        raise JobError(f"--run-id {run_id}: that is the name of another night than --date {day}; leave one of them out")
+        raise JobError(
+            f"--run-id {run_id}: that is the name of another night than --date {day}; leave out one of the two"
+        )
     day = day or meant
-    record = _recorded(storage, job, run_id, day)
-    # A limited run stays one, whoever continues it: it is never published.
-    limit = limit or record.get("limit")
-    day = day or _date(record.get("date")) or job.date_of(moment or dt.datetime.now(dt.UTC))
+    begun = _recorded(storage, job, run_id, day)
+    # A limited run stays limited, whoever continues it: it is never published.
+    limit = limit or (begun.limit if begun else None)
+    day = day or _date(begun.date if begun else None) or job.date_of(moment or dt.datetime.now(dt.UTC))
     if run_id is None:
         run_id = day.isoformat() + (f"-limit-{limit}" if limit else "")
     tonight = job.at(day)
@@ -161,16 +157,16 @@ def make_request(
 
 
 def fixed(request: RunRequest) -> RunRequest:
-    """The request, to be scored with code and model as they are now.
+    """The request with a snapshot of code and model as they are now.
 
     Raises:
-        JobError: one of them is not there.
+        JobError: One of them does not exist.
     """
     return replace(request, scoring=fix(request.storage, request.job))
 
 
 def _date(text: str | None, strict: bool = True) -> dt.date | None:
-    # Python would also read 2026-W47 and 20261119, which are good names of runs.
+    # Python would also accept 2026-W47 and 20261119 as dates, but they are valid names of runs.
     if text and _DATE.fullmatch(text):
         with suppress(ValueError):
             return dt.date.fromisoformat(text)
@@ -179,16 +175,29 @@ def _date(text: str | None, strict: bool = True) -> dt.date | None:
     return None
 
 
-def _recorded(storage: Storage, job: Job, run_id: str | None, day: dt.date | None) -> dict[str, Any]:
-    """What a named run began with: continuing it after midnight must not move its date. day: if it is known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """What a run began with, from `run.json`. limit: as in the request; unknown for earlier versions."""
+
+    run_id: str = ""
+    date: str
+    limit: int | None = None
+
+
+def _recorded(storage: Storage, job: Job, run_id: str | None, day: dt.date | None) -> Begun | None:
+    """What a named run began with, because continuing it after midnight must not change its date. day: if it is
+    known.
+    """
     if run_id is None or (is_dated(job.output.uri) and day is None):
-        return {}
+        return None
     try:
-        output = fill(job.output.uri, day or dt.date.min)
-        record: dict[str, Any] = json.loads(storage.read(join(output, "runs", run_id, "run.json")))
+        return _begun(storage, join(fill(job.output.uri, day or dt.date.min), "runs", run_id))
     except Missing:
-        return {}
-    return record
+        return None
+
+
+def _begun(storage: Storage, run_uri: str) -> Begun:
+    return of_json(Begun, json.loads(storage.read(join(run_uri, "run.json"))))
 
 
 def record_run(request: RunRequest) -> None:
@@ -199,20 +208,20 @@ def record_run(request: RunRequest) -> None:
     """
     uri = join(request.run_uri, "run.json")
     try:
-        record = {"run_id": request.run_id, "date": request.date, "limit": request.limit}
-        request.storage.create(uri, json.dumps(record).encode())
+        begun = Begun(run_id=request.run_id, date=request.date, limit=request.limit)
+        request.storage.create(uri, json.dumps(to_json(begun)).encode())
     except AlreadyExists:
         check_same_run(request)
 
 
 def check_same_run(request: RunRequest) -> None:
-    """Whether the run, if it exists (else Missing), is of the request's date, and as whole as the request."""
-    before = json.loads(request.storage.read(join(request.run_uri, "run.json")))
-    if before["date"] != request.date:
+    """Check that the run, if it exists (else Missing is raised), has the request's date, and the same limit."""
+    before = _begun(request.storage, request.run_uri)
+    if before.date != request.date:
         raise JobError(
-            f"--date {request.date}: the run {request.run_id!r} is of {before['date']}; choose another --run-id"
+            f"--date {request.date}: the run {request.run_id!r} is of {before.date}; choose another --run-id"
         )
-    if (limit := before.get("limit")) and not request.limit:
+    if (limit := before.limit) and not request.limit:
         raise JobError(
             f"--run-id {request.run_id}: that run began with --limit {limit}, and such a run is never published; give "
             "the limit again, or choose another --run-id"
@@ -220,7 +229,7 @@ def check_same_run(request: RunRequest) -> None:
 
 
 def identity_of(request: RunRequest, schema: pa.Schema) -> Identity:
-    """What this request's shards are scored by. schema: all columns of the input."""
+    """The identity of this request's results. schema: all columns of the input."""
     return identify(request.job, request.scoring, schema)
 
 
@@ -233,10 +242,10 @@ def worker_spec(
     segment: int = 0,
     rows: int | None = 0,
 ) -> WorkerSpec:
-    """What a request's workers are sent. Without a revision nothing can be written, only scored.
+    """The spec for the workers of a request. Without a revision they can score, but not write.
 
-    schema: all columns of the input. rows: of the whole run, from which its budget of lost rows follows;
-    None if they are not known before they are read.
+    schema: all columns of the input. rows: of the whole run, which decide the most rows that may be quarantined; None
+    if they are not known before they are read.
     """
     return WorkerSpec(
         job=request.job,

@@ -1,20 +1,20 @@
-"""What the steps of a run hand each other: small frozen records. What matters is in the ledger."""
+"""The small frozen records that the steps of a run pass to each other. Everything important is in the ledger."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger.ledger import State
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.output.publications import Published
+from nightjar.inference.ledger.state import State
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.validation.gates import GateResult
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What would be scored. state: what the ledger has of it. again: what makes shards old that had a result."""
+    """What would be scored. state: what the ledger already has. again: why shards with a result are scored again."""
 
     plan: Plan
     state: State | None
@@ -23,10 +23,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class Scored:
-    """What the score step leaves to the next one.
+    """The result of the score step.
 
-    published, number: as what this very revision was published before, if it was: nothing was left to score.
-    again: what made shards old that had a result.
+    published, number: how this revision was published before, if it was; then nothing was left to score. again: why
+    shards with a result were scored again.
     """
 
     revision: int
@@ -43,18 +43,20 @@ class Scored:
 
     @property
     def finished(self) -> bool:
-        """Whether this very revision was published before."""
+        """Whether this revision was published before."""
         return self.published is not None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the validate step found. `manifest` and `shards` name the files written when every gate passed."""
+    """The result of the validate step. manifest, shards: names of the files that were written after every gate
+    passed.
+    """
 
     revision: int
     epoch: int
     gates: tuple[GateResult, ...]
-    metrics: dict[str, Any]
+    metrics: Figures
     manifest: str
     checksum: str
     shards: str
@@ -63,11 +65,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Publication:
-    """The end of a run. `number` is the snapshot's; 0 when the job was told not to publish.
+    """The result of the publish step. number: of the snapshot; 0 if the run was not to be published.
 
-    unfinished: readers see it, but sweeping and `_SUCCESS` failed for this; running it again does them.
-    behind: why `latest/` and `dates/` do not show it yet.
-    tables_behind: what the tables of the job do not show yet and why, a sentence each.
+    unfinished: why sweeping and `_SUCCESS` failed though readers see the run; running it again does them. behind: why
+    `latest/` and `dates/` do not show it yet. tables_behind: a sentence for each table that does not show it yet.
     """
 
     revision: int

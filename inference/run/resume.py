@@ -1,41 +1,38 @@
-"""What a run goes on from: the place it owns, the revision it continues, the results it takes over."""
+"""What a run begins with: the output that it owns, the revision that it continues, the results that it takes over."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Set
-from contextlib import suppress
+from dataclasses import replace
 
-from nightjar.inference.errors import AlreadyExists, JobError
-from nightjar.inference.identity.identity import (
-    Identity,
-    differences,
-    read_identity,
-    summed,
-)
+from nightjar.inference.errors import JobError
+from nightjar.inference.identity.description import differences, summed
+from nightjar.inference.identity.identity import Identity, read_identity
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
-from nightjar.inference.ledger.ledger import LedgerWriter, State
-from nightjar.inference.ledger.lines import Planned, encode
+from nightjar.inference.ledger.epochs import LedgerWriter
+from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.ledger.state import State
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.records import known
+from nightjar.inference.output.owner import claim_output
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, record_run
 from nightjar.inference.storage.lake import probe_conditional_writes
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.versions import same_version
+from nightjar.inference.validation.manifest import read_manifest
 
 
 def claim(request: RunRequest) -> None:
-    """Make the output ours, and see that the storage keeps the promise everything here rests on."""
-    publish.claim_output(request.storage, request.output, request.job.name)
+    """Claim the output, and check that its storage honours create-if-absent, on which everything relies."""
+    claim_output(request.storage, request.output, request.job.name)
     record_run(request)
-    probe(request)
+    probe_output(request)
 
 
-def probe(request: RunRequest) -> None:
+def probe_output(request: RunRequest) -> None:
     if not request.job.output.single_writer and not probe_conditional_writes(request.storage, request.output):
         raise JobError(
             f"output.uri: the storage behind {request.output} ignores create-if-absent (If-None-Match), so two runs "
@@ -45,16 +42,17 @@ def probe(request: RunRequest) -> None:
 
 
 def number_for(newest: revs.Revision | None, request: RunRequest, now: publish.Snapshot | None) -> int:
-    """The revision to go on with. now: what readers see, of a run that has no revision."""
+    """The number of the revision to continue. now: what readers see, for a run that has no revision."""
     if newest is None:
-        # A night that was published and then deleted goes on where readers were: no number stands for two things.
+        # A night that was published and then deleted continues after its published number, so that no number is used
+        # twice.
         shown = now.runs.get(request.run_id) if now else None
         return shown.revision + 1 if shown else 1
     return newest.number + (newest.sealed or (request.fresh and not newest.begun_by(request.flow_run)))
 
 
 def retire(request: RunRequest, newest: revs.Revision) -> None:
-    """Leave an unfinished revision behind: only if nobody writes it, and so that nobody who wakes up can."""
+    """Leave an unfinished revision, but only if nobody is writing it, and so that no writer that wakes up can go on."""
     with leased(request, newest.uri, "score", keep=False, seen=newest):
         pass
 
@@ -64,31 +62,22 @@ def limited(made: Plan, request: RunRequest) -> Plan:
 
 
 def finish_publication(request: RunRequest, newest: revs.Revision) -> bool:
-    """Finish a publication that was begun: until then nobody may know what readers will see. Whether it had to be."""
+    """Finish a publication that was begun, because before that nobody knows what readers will see.
+
+    Returns whether there was one."""
     if newest.success is not None:
         return False
     with leased(request, newest.uri, "publish", keep=False, seen=newest) as writer:
         intent = writer.state.intent
         assert intent is not None
-        entry = known(publish.Published, intent["published"])
-        number = (
-            writer.state.published["number"]
-            if writer.state.published
-            else publish.publish(writer, request.output, request.run_id, entry)
-        )
-        manifest = publish.read_manifest(request.storage, request.output, entry)
-        made = revs.read_plan(request.storage, newest.uri, writer.state, manifest["fingerprint"])
+        entry, done = intent.published, writer.state.published
+        number = done.number if done else publish.publish(writer, request.output, request.run_id, entry)
+        manifest = read_manifest(request.storage, request.output, entry)
+        made = revs.read_plan(request.storage, newest.uri, writer.state, manifest.fingerprint)
         assert made is not None
         revs.sweep(writer, newest.uri, made)
-        mark_success(writer, newest.uri, number, entry.manifest)
+        revs.mark_success(writer, newest.uri, number, entry.manifest)
     return True
-
-
-def mark_success(writer: LedgerWriter, uri: str, number: int, manifest: str) -> None:
-    content = json.dumps({"publication": number, "manifest": manifest}).encode()
-    # Whoever continued after a crash wrote the same.
-    with suppress(AlreadyExists):
-        writer.ledger.storage.create(join(uri, "_SUCCESS"), content)
 
 
 def plan_in(
@@ -107,7 +96,7 @@ def plan_in(
     if source is not None:
         assert source.state.planned is not None
         source_plan = source.plan()
-    planned_by = (writer.state.planned or {}).get("fingerprint") or revs.planned_by(source)
+    planned_by = writer.state.planned.fingerprint if writer.state.planned else revs.planned_by(source)
     planned = make_plan(discovery, request.job, fingerprint, previous or source_plan, planned_by)
     made, _ = planned.with_splits(writer.state.splits, fingerprint)
     if previous is None or not previous.table.equals(made.table):
@@ -115,38 +104,37 @@ def plan_in(
         storage.create(join(uri, name), made.to_bytes())
         scored_by = f"identity-{writer.epoch:06d}.json"
         storage.create(join(uri, scored_by), identity.to_bytes())
-        totals = _totals(writer, limited(made, request))
         have = writer.state.committed | (source.state.committed if source else set())
         again = why_again(request, identity, limited(made, request), newest, have)
         taken = source.number if source else 0
-        planned_now = Planned(
-            name, fingerprint, request.date, **totals, identity=scored_by, adopts=taken, again=tuple(again)
+        line = Planned(
+            file=name, fingerprint=fingerprint, date=request.date, identity=scored_by, adopts=taken, again=again
         )
-        writer.append([encode(planned_now)])
+        writer.append([_counted(line, writer, limited(made, request))])
     if source is not None and source_plan is not None:
         revs.adopt(writer, uri, made, source, source_plan)
     return limited(made, request)
 
 
 def identity_of_plan(storage: Storage, uri: str, state: State) -> Identity | None:
-    """What scores the shards of a revision's plan; None where an older version planned it, or nobody."""
-    name = (state.planned or {}).get("identity")
+    """The identity of a revision's plan; None if an older version made the plan, or if there is none."""
+    name = state.planned.identity if state.planned else ""
     return read_identity(storage.read(join(uri, name))) if name else None
 
 
 def why_again(
     request: RunRequest, identity: Identity, made: Plan, newest: revs.Revision | None, have: Set[str] = frozenset()
 ) -> tuple[str, ...]:
-    """What makes shards old that had a result, in words, with how many.
+    """Why shards with a result are scored again, in words, with their number.
 
-    newest: as it was before this plan. have: the shards that have a result all the same.
+    newest: the revision before this plan. have: the shards that still have a result.
     """
     if newest is not None and not newest.state.committed and newest.number > 1:
-        # It was begun before, and ended before it had any result.
+        # This revision was begun before, and ended without any result.
         newest = revs.read_revision(request.storage, request.run_uri, newest.number - 1)
     if newest is None or newest.state.planned is None or not newest.state.committed or request.fresh:
         return ()
-    planned = newest.state.planned["fingerprint"]
+    planned = newest.state.planned.fingerprint
     if planned == identity.fingerprint:
         return _changed_input(request, made, newest)
     before = identity_of_plan(request.storage, newest.uri, newest.state)
@@ -156,7 +144,7 @@ def why_again(
 
 
 def _changed_input(request: RunRequest, made: Plan, newest: revs.Revision) -> tuple[str, ...]:
-    """The files whose shards are not those of the plan before."""
+    """The files whose shards differ from those of the previous plan."""
     assert newest.state.planned is not None
     before = newest.plan()
     assert before is not None
@@ -182,9 +170,9 @@ def _scored_again(what: str, shards: int, of: int) -> str:
 
 
 def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> revs.Revision | None:
-    """The published revision whose results may be taken over: chosen when this one began, kept when continued."""
+    """The published revision whose results may be taken over. It is chosen when a revision begins, and then stays."""
     if state.planned is not None:
-        adopts = state.planned.get("adopts", 0)
+        adopts = state.planned.adopts
         return revs.read_revision(request.storage, request.run_uri, adopts) if adopts else None
     if newest is None or request.fresh:
         return None
@@ -194,8 +182,8 @@ def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> 
     return newest if newest.sealed else None
 
 
-def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:
-    """The plan's size, and what of it the ledger already has."""
+def _counted(line: Planned, writer: LedgerWriter, made: Plan) -> Planned:
+    """The ledger's line for this plan, with the plan's size and the totals that the ledger already has."""
     done, rows_out, rows_quarantined, cuts = 0, 0, 0, 0
     wanted = set(made.ids()) & writer.state.committed
     if wanted:
@@ -205,19 +193,21 @@ def _totals(writer: LedgerWriter, made: Plan) -> dict[str, int]:
                 rows_out += receipt.rows_out
                 rows_quarantined += receipt.rows_quarantined
                 cuts += receipt.cuts
-    return {
-        "shards": len(made),
-        "rows": made.rows,
-        "done_shards": done,
-        "rows_out": rows_out,
-        "rows_quarantined": rows_quarantined,
-        "cuts": cuts,
-        "uncounted": made.uncounted,
-    }
+    return replace(
+        line,
+        shards=len(made),
+        rows=made.rows,
+        done_shards=done,
+        rows_out=rows_out,
+        rows_quarantined=rows_quarantined,
+        cuts=cuts,
+        uncounted=made.uncounted,
+    )
 
 
 def progress_of(writer: LedgerWriter, made: Plan) -> Progress:
     failures = [failed for found in writer.state.failures.values() for failed in found]
     progress = Progress(failed_attempts=len(failures), deaths=sum(failed.died for failed in failures))
-    progress.fold({"t": "planned", **_totals(writer, made)})
+    assert writer.state.planned is not None
+    progress.fold(_counted(writer.state.planned, writer, made))
     return progress

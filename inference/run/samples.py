@@ -1,6 +1,6 @@
-"""What `check` shows before the night: rows of several files, and what the model makes of them.
+"""Samples for `check`: rows of several files, and the model's outputs for them.
 
-Stricter than the preflight of a run, which goes on once it has seen the model work anywhere.
+This is stricter than a run's preflight, which is content when the model works at any place.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from nightjar.inference.validation.gates import column_gates_of
 from nightjar.inference.values import shown
 
 LABEL_ROWS = 4096
-"""Labels looked at in each place: they cost no model."""
+"""The labels that are checked at each place; this needs no model."""
 
 SHOWN_ROWS = 5
 _SHOWN_CHARS = 60
@@ -58,11 +58,11 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What the model made of `rows` rows from `places` places of the input.
+    """The result of scoring `rows` rows from `places` places of the input.
 
-    broken: outputs that are not what the job declares, a sentence for each place. cut: batches that failed although
-    each row can be scored. failed: rows that cannot be scored;
-    first_failure: of one of them. unread: why places could not be read. nonfinite: values by output.
+    broken: a sentence for each place whose outputs are not what the job declares. cut: batches that failed although
+    each row can be scored. failed: the number of rows that cannot be scored. first_failure: of one of them. unread: why
+    places could not be read. nonfinite: output → number of such values.
     """
 
     rows: int = 0
@@ -78,7 +78,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Examined(Loaded):
-    """What preflight learnt, and what the model made of the samples."""
+    """The result of preflight, with the scored samples."""
 
     sampled: Sampled = field(default_factory=Sampled)
 
@@ -86,13 +86,13 @@ class Examined(Loaded):
 def check_labels(
     storage: Storage, job: Job, schema: pa.Schema, places: Iterable[Piece], *, all_alike: bool = False
 ) -> None:
-    """Whether the label is what it must be, in rows of each place. Needs no model and no cluster.
+    """Check the labels in rows of each place. This needs no model and no cluster.
 
-    schema: the input's columns. all_alike: one place where it is will do, and is the last looked at: a bad file costs
-    that file, a bad label a night.
+    schema: the input's columns. all_alike: stop at the first place with right labels, because a bad file fails only
+    itself, but a wrong label column would fail the night.
 
     Raises:
-        JobError: a label is neither 0 nor 1 nor null; names the file.
+        JobError: A label is neither 0 nor 1 nor null. Names the file.
     """
     wrong: JobError | None = None
     for piece, error in _labels(storage, job, schema, places):
@@ -118,7 +118,7 @@ def _labels(
         try:
             labels = read_sample(storage, job, piece, column, LABEL_ROWS)[0][evaluation.label]
         except (ShardError, StorageError):
-            continue  # a file that cannot be read is noted otherwise, and costs its own shards
+            continue  # a file that cannot be read is reported elsewhere, and fails only its own shards
         try:
             evaluation.update(pa.chunked_array([pa.nulls(len(labels), pa.float32())]), labels)
         except LabelInvalid as error:
@@ -129,7 +129,9 @@ def _labels(
 
 
 def refuse_broken(job: Job, sampled: Sampled) -> None:
-    """Raise a JobError if anywhere the outputs were not what the job declares: so it would be all night."""
+    """Raise a JobError if the outputs of any place are not what the job declares, because all night they would not
+    be.
+    """
     if sampled.broken:
         others = len(sampled.broken) - 1
         more = f"; the like at {others} of the {sampled.places - 1} other places looked at" if others else ""
@@ -137,7 +139,7 @@ def refuse_broken(job: Job, sampled: Sampled) -> None:
 
 
 def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
-    """What the samples show that no run would refuse, a sentence each."""
+    """A sentence for each finding for which no run would be refused."""
     notes = [f"{why}: its shards will fail" for why in sampled.unread]
     if sampled.failed:
         rows = "as many" if spec.budget is None else f"{spec.budget:,}"
@@ -150,7 +152,7 @@ def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
 
 
 def examine(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
-    """`try_model`; once the model works somewhere, what it makes of every place, and of one whole batch."""
+    """Run `try_model`; when the model works at one place, score every place, and one whole batch."""
     step: Loaded | str = Loaded(worker.scorer.device)
     for step in try_model(worker, places, last):
         yield step
@@ -162,11 +164,11 @@ def examine(worker: ShardWorker, places: Sequence[Piece], last: bool = False) ->
 
 
 def _look(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Examined]:
-    """What is known after each place: one that ends the process takes nothing of the others with it."""
+    """Yield the result after each place, so that a place that ends the process does not lose the other results."""
     found, error = Sampled(), ""
     job = worker.spec.job
     counted = Metrics.for_job(job)
-    counted.evaluation = None  # the labels were looked at before
+    counted.evaluation = None  # the labels were checked before
     for place, piece in enumerate(places):
         try:
             found = _place(worker, piece, found, counted)
@@ -176,7 +178,7 @@ def _look(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Examined]:
         notes = (
             *found.cut,
             *([WRITES] if worker.scorer.wrote else []),
-            *nonfinite_notes(counted.results()["outputs"], "the sample"),
+            *nonfinite_notes(counted.results().outputs, "the sample"),
             *(f"{gate.name} does not pass on the sample: {gate.sentence}" for gate in judged if not gate.passed),
         )
         yield Examined(worker.scorer.device, error, place, notes=notes, sampled=found)
@@ -203,7 +205,7 @@ def _whole(worker: ShardWorker, places: Sequence[Piece], step: Examined) -> Iter
                 break
             broken = clip(str(error))
         except OverBudget as error:
-            # The passes' business: they quarantine the rows, and end the run.
+            # The passes will quarantine the rows, and end the run.
             yield replace(step, notes=(*step.notes, f"of the first {table.num_rows:,} rows of {piece.uri} {error}"))
             return
         except (ShardError, StorageError):
@@ -224,7 +226,7 @@ def _at_most(piece: Piece, rows: int) -> int:
 
 
 def _place(worker: ShardWorker, piece: Piece, found: Sampled, counted: Metrics) -> Sampled:
-    """What was found before, and what one place adds to it."""
+    """The result so far, with that of one more place."""
     try:
         table, first = read_sample(worker.spec.storage, worker.spec.job, piece, worker.spec.schema, SAMPLE_ROWS)
     except (ShardError, StorageError) as error:
@@ -263,7 +265,7 @@ def _counted(uri: str, written: pa.Table, scored: ScoredRows, found: Sampled, co
 
 
 class _Witness:
-    """A scorer that remembers the first outputs that were not as declared: cutting the batch may hide them."""
+    """A scorer that remembers the first outputs that were not as declared, because cutting the batch may hide them."""
 
     def __init__(self, scorer: ScoreRows) -> None:
         self._scorer = scorer

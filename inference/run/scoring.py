@@ -1,4 +1,4 @@
-"""The second step: every shard that the ledger does not have."""
+"""The second step: scores every shard without a receipt in the ledger."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from nightjar.inference.errors import (
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
-from nightjar.inference.ledger import remarks
-from nightjar.inference.ledger.ledger import LedgerWriter
-from nightjar.inference.ledger.lines import Doing, encode
+from nightjar.inference.ledger.epochs import LedgerWriter
+from nightjar.inference.ledger.lines import Doing
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.space import check_space
-from nightjar.inference.records import known
 from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
@@ -51,16 +49,17 @@ from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, samples
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.evidence import judge_input
+from nightjar.inference.validation.manifest import read_manifest
 
 
 def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listener] = ()) -> Scored:
-    """Score every shard the ledger does not have.
+    """Score every shard without a receipt in the ledger.
 
     Raises:
-        Held: another writer holds the run.
-        JobError, ClusterError: preflight found what must be changed first.
-        GateFailed: there is too little input, or too much; nothing was scored.
-        RunFailed: some shards have no result; the others are committed.
+        Held: Another writer holds the run.
+        JobError, ClusterError: Preflight found something that must be changed first.
+        GateFailed: There is too little input, or too much; nothing was scored.
+        RunFailed: Some shards have no result; the others are committed.
     """
     began, told_of = time.time(), Listeners(listeners)
     identity = identity_of(request, discovery.schema)
@@ -70,7 +69,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     newest = revs.newest_revision(request.storage, request.run_uri)
     settled = newest is not None and newest.sealed and finish_publication(request, newest)
     now = publish.newest(request.storage, request.output) if newest is None else None
-    # What these cannot do now is tried, and told of, again when this run is published.
+    # If this fails now, it is tried again, and reported, when this run is published.
     mend_places(request, now, settled=settled)
     commit_tables(request)
     if newest and newest.sealed and _is_complete(request, discovery, newest, identity.fingerprint):
@@ -130,7 +129,7 @@ def nothing_to_score(request: RunRequest, discovery: Discovery) -> bool:
 
 
 def told(request: RunRequest, loaded: Loaded) -> list[str]:
-    """What preflight saw that a person should know, whatever comes of it."""
+    """What preflight found and a person should know, whether or not the run goes on."""
     on_cpu = request.job.resources.gpus > 0 and loaded.device == "cpu"
     lost = (
         "resources.gpus reserves GPUs, but the model runs on the CPU; `nightjar doctor` on that node says which GPUs "
@@ -140,7 +139,7 @@ def told(request: RunRequest, loaded: Loaded) -> list[str]:
 
 
 def _is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> bool:
-    """Whether the newest, published revision is exactly what this run would make."""
+    """Whether the newest, published revision equals what this run would make."""
     if request.fresh:
         return False
     previous = newest.plan(fingerprint)
@@ -151,29 +150,29 @@ def _is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revisio
 
 
 def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> Scored:
-    """What a published revision to which nothing is to be added leaves to the next step."""
+    """The result of the step for a published revision to which nothing has to be added."""
     assert newest.state.intent is not None
-    entry = known(publish.Published, newest.state.intent["published"])
-    manifest = publish.read_manifest(request.storage, request.output, entry)
-    totals = manifest["totals"]
+    entry = newest.state.intent.published
+    manifest = read_manifest(request.storage, request.output, entry)
+    totals = manifest.totals
     progress = Progress(
-        shards=totals["shards"],
-        rows=totals["rows_in"],
-        done_shards=totals["shards"],
-        rows_out=totals["rows_out"],
-        rows_quarantined=totals["rows_quarantined"],
-        cuts=totals.get("batches_cut", 0),
-        reused_shards=totals["shards"],
-        reused_rows=totals["rows_in"],
+        shards=totals.shards,
+        rows=totals.rows_in,
+        done_shards=totals.shards,
+        rows_out=totals.rows_out,
+        rows_quarantined=totals.rows_quarantined,
+        cuts=totals.batches_cut,
+        reused_shards=totals.shards,
+        reused_rows=totals.rows_in,
     )
-    notes = remarks.of_finished(manifest).notes(progress.cuts)
+    notes = manifest.remarks().notes(progress.cuts)
     assert newest.state.published is not None
-    number = newest.state.published["number"]
+    number = newest.state.published.number
     return Scored(newest.number, newest.state.epoch, fingerprint, progress, entry, number, warnings=notes)
 
 
 def _only(request: RunRequest, made: Plan) -> frozenset[str]:
-    """The shards asked for by name."""
+    """The shards that the request names."""
     if unknown := sorted(set(request.shards) - set(made.ids())):
         raise JobError(f"--shard {unknown[0]}: the run {request.run_id!r} has no such shard; see `nightjar show`")
     return frozenset(request.shards)
@@ -189,7 +188,7 @@ def _preflight(
     places = samples(made)
     check_labels(spec.storage, spec.job, spec.schema, places, all_alike=True)
     engine.check(spec.job, descriptors=made.table.nbytes)
-    doing = encode(Doing("load"))
+    doing = Doing("load")
     writer.append([doing])
     progress.fold(doing)
     listeners.progress(progress)

@@ -1,35 +1,31 @@
-"""How a run stands, in a word; and why, from what its ledger keeps."""
+"""The state of a run in one word, and the reason, from its ledger."""
 
 from __future__ import annotations
 
 import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.ledger.endings import Ended
+from nightjar.inference.ledger.epochs import LEASE_S, shows_life
 from nightjar.inference.ledger.holders import can_be_asked, is_dead
-from nightjar.inference.ledger.ledger import (
-    LEASE_S,
-    State,
-    shows_life,
-)
+from nightjar.inference.ledger.state import State
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.publications import Published
-from nightjar.inference.records import known
 from nightjar.inference.run import reasons
 from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 SILENT = "silent"
-"""How a run stands whose writer, on another machine, gives no sign of life: gone, hanging, or between two steps."""
+"""The state of a run whose writer, on another machine, gives no sign of life: gone, hanging, or between two steps."""
 
 UNFINISHED = "unfinished"
-"""How a run stands that ended by itself and whose ledger does not say how: an older release wrote it."""
+"""The state of a run that ended by itself, and whose ledger does not say how, because an older release wrote it."""
 
 UNREADABLE = "unreadable"
-"""How a run of a list stands of which something cannot be read: damaged, of a newer version, or refused."""
+"""The state of a run in a list if one of its files cannot be read: damaged, of a newer version, or refused."""
 
 _GOING = {"running", "publishing", SILENT}
 _RUNS_READ = 16
@@ -40,7 +36,7 @@ class Metric:
     """One figure by which nights are compared."""
 
     name: str
-    value: Any
+    value: int | float | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +44,9 @@ class Standing:
     """How a run stands.
 
     state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped,
-    limited, validated, killed, `UNFINISHED` or `UNREADABLE`. ended: how it ended, where it did not come to a
-    publication and something was kept. tried: how the last try ended that could not begin, of a run that stands as
-    `state` says all the same. problem: why it cannot be read.
+    limited, validated, killed, `UNFINISHED` or `UNREADABLE`. ended: how it ended without a publication, if that was
+    kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it cannot be
+    read.
     """
 
     state: str
@@ -60,12 +56,12 @@ class Standing:
 
     @property
     def words(self) -> str:
-        """The state for a person: with the gate or the step."""
+        """The state for people, with the gate or the step."""
         return f"{self.state} at {self.ended.where}" if self.ended and self.ended.error else self.state
 
     @property
     def cause(self) -> str:
-        """Why, in a sentence; empty where there is nothing to explain."""
+        """The reason, in a sentence; empty if there is nothing to explain."""
         if self.ended is not None:
             return " ".join(gate.sentence for gate in self.ended.gates) or self.ended.message
         return self.problem or _CAUSES.get(self.state, "")
@@ -79,31 +75,38 @@ _CAUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RunLine:
-    """One run of a job, for a list of them. revision: the newest one, whose rows and shards these are; 0 if none.
+@dataclass(frozen=True, kw_only=True)
+class RunFigures:
+    """One run of a job, in a list of them. A run that never began has revision 0 and no shards.
 
-    standing: how it stands. began, seconds: when the last flow run began that wrote, and how long it took until it
-    ended; None while it runs, or if nobody knows. shown: the revision readers see, 0 for none of this run.
-    publication: the number under which the newest revision was published, else 0. failed: attempts that failed.
-    rows: of the input, as far as they are counted. metric: the first one of a revision that passed its gates.
+    revision: the newest one, whose rows and shards these are. shown: the revision readers see, 0 for none of this run.
+    publication: the number under which the newest revision was published, else 0. began, seconds: when the last command
+    began that wrote the run, and how long it took until it ended; None while it runs, or if nobody knows. rows: of the
+    input, as far as they are counted. failed: attempts that failed. metric: the figure by which nights are compared, of
+    a revision that passed its gates.
     """
 
     run_id: str
-    date: str
-    standing: Standing
-    revision: int
+    date: str = ""
+    revision: int = 0
     shown: int
-    publication: int
+    publication: int = 0
     began: str
     seconds: float | None
-    shards: int
-    done_shards: int
-    rows: int
-    rows_out: int
-    rows_quarantined: int
-    failed: int
+    shards: int = 0
+    done_shards: int = 0
+    rows: int = 0
+    rows_out: int = 0
+    rows_quarantined: int = 0
+    failed: int = 0
     metric: Metric | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLine(RunFigures):
+    """One run of a job, and how it stands."""
+
+    standing: Standing
 
 
 def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s: float = LEASE_S) -> list[RunLine]:
@@ -115,10 +118,10 @@ def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s:
         try:
             return _line(storage, output, run_id, shown, job, lease_s)
         except StorageError as error:
-            # One that is damaged must not hide the others.
+            # A damaged run must not hide the others.
             return _without_ledger(run_id, Standing(UNREADABLE, problem=str(error)), shown)
 
-    # At once: each may have to be watched for a lease.
+    # In parallel, because each run may have to be watched for a lease.
     with ThreadPoolExecutor(_RUNS_READ) as pool:
         lines = pool.map(look, sorted(storage.subfolders(join(output, "runs")), reverse=True)[:limit])
         return [line for line in lines if line is not None]
@@ -134,26 +137,26 @@ def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, leas
     manifest = _manifest(storage, output, newest.state)
     began, seconds = _took(newest.state, manifest)
     return RunLine(
-        run_id,
-        (newest.state.planned or {}).get("date", ""),
-        stands(storage, uri, newest, shown, job, lease_s),
-        newest.number,
-        shown,
-        int(newest.success["publication"]) if newest.success else 0,
-        began,
-        seconds,
-        progress.shards,
-        progress.done_shards,
-        progress.rows,
-        progress.rows_out,
-        progress.rows_quarantined,
-        progress.failed_attempts,
-        first_metric(manifest["metrics"]) if manifest else None,
+        run_id=run_id,
+        date=newest.state.planned.date if newest.state.planned else "",
+        standing=stands(storage, uri, newest, shown, job, lease_s),
+        revision=newest.number,
+        shown=shown,
+        publication=newest.success.publication if newest.success else 0,
+        began=began,
+        seconds=seconds,
+        shards=progress.shards,
+        done_shards=progress.done_shards,
+        rows=progress.rows,
+        rows_out=progress.rows_out,
+        rows_quarantined=progress.rows_quarantined,
+        failed=progress.failed_attempts,
+        metric=first_metric(manifest.metrics) if manifest else None,
     )
 
 
 def _without_ledger(run_id: str, found: Standing, shown: int, began: str = "") -> RunLine:
-    return RunLine(run_id, "", found, 0, shown, 0, began, None, 0, 0, 0, 0, 0, 0, None)
+    return RunLine(run_id=run_id, standing=found, shown=shown, began=began, seconds=None, metric=None)
 
 
 def stands(
@@ -184,7 +187,7 @@ def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float
     if newest.success is not None:
         return "published" if shown == newest.number else "rolled back"
     if newest.sealed and shown == newest.number:
-        return "published"  # what is left is to tidy up
+        return "published"  # only the sweep is left
     state = newest.state
     if state.holder is not None and is_dead(state.holder):
         return "killed"
@@ -195,21 +198,21 @@ def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float
     return state.ended.outcome if state.ended else UNFINISHED
 
 
-def _manifest(storage: Storage, output: str, state: State) -> dict[str, Any] | None:
+def _manifest(storage: Storage, output: str, state: State) -> Manifest | None:
     """The manifest of a revision whose publication was begun, if it is as it was written."""
     if state.intent is None:
         return None
     try:
-        return publish.read_manifest(storage, output, known(Published, state.intent["published"]))
+        return read_manifest(storage, output, state.intent.published)
     except (JobError, StorageError):
-        return None  # a list of runs must not end for one that was tidied away
+        return None  # a deleted manifest must not end the list of runs
 
 
-def _took(state: State, manifest: dict[str, Any] | None) -> tuple[str, float | None]:
-    """When the flow run began that ended the run, or that writes now, and how long it took."""
+def _took(state: State, manifest: Manifest | None) -> tuple[str, float | None]:
+    """When the flow run began that ended the run or is writing it now, and how long it took."""
     kept = state.ended.at if state.ended else ""
-    end = "" if state.holder is not None else manifest["validated_at"] if manifest else kept
-    # Whoever opened the ledger after that tidied up.
+    end = "" if state.holder is not None else manifest.validated_at if manifest else kept
+    # A writer that opened the ledger after that only finished the publication.
     writers = [writer for _, writer in state.openers if not end or writer.at <= end]
     if not writers:
         return "", None
@@ -219,13 +222,13 @@ def _took(state: State, manifest: dict[str, Any] | None) -> tuple[str, float | N
     return began, (dt.datetime.fromisoformat(end) - dt.datetime.fromisoformat(began)).total_seconds()
 
 
-def first_metric(metrics: dict[str, Any]) -> Metric | None:
-    """The figure by which nights are compared first: of the evaluation, else the greatest value of a checked column."""
-    evaluation = metrics.get("evaluation") or {}
-    for name in ("auc_roc", "log_loss"):
-        if evaluation.get(name) is not None:
-            return Metric(name, evaluation[name])
-    for column, state in metrics.get("columns", {}).items():
-        if state["max"] is not None:
-            return Metric(f"{column}.max", state["max"])
+def first_metric(metrics: Figures) -> Metric | None:
+    """The first figure for comparing nights: of the evaluation, else the greatest value of a checked column."""
+    if (evaluation := metrics.evaluation) is not None:
+        for name, value in (("auc_roc", evaluation.auc_roc), ("log_loss", evaluation.log_loss)):
+            if value is not None:
+                return Metric(name, value)
+    for column, found in metrics.columns.items():
+        if found.max is not None:
+            return Metric(f"{column}.max", found.max)
     return None

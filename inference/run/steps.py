@@ -1,4 +1,5 @@
-"""The steps of a run: `discover`, `score`, `validate`, `publish_run`; and `plan`, `check`, `look`, which only look.
+"""The steps of a run: `discover`, `score`, `validate`, `publish_run`; and `plan`, `check`, `check_input`, which
+write nothing that stays.
 
 Each step that writes opens an epoch, does its part, and stops. The flow's tasks call these, and so may a plain script.
 They hand each other small frozen records; whatever matters is in the ledger, so that any step may be repeated, by
@@ -7,7 +8,7 @@ anybody, at any time.
 
 from __future__ import annotations
 
-from nightjar.inference.run.checking import Checked, check, look
+from nightjar.inference.run.checking import Checked, check, check_input
 from nightjar.inference.run.planning import discover, plan
 from nightjar.inference.run.publishing import publish_run
 from nightjar.inference.run.results import Planned, Publication, Scored, Verdict
@@ -21,8 +22,8 @@ __all__ = [
     "Scored",
     "Verdict",
     "check",
+    "check_input",
     "discover",
-    "look",
     "nothing_to_score",
     "plan",
     "publish_run",

@@ -1,4 +1,4 @@
-"""The third step: the cover proved from the files written, the gates, and the manifest."""
+"""The third step: proves the cover from the files written, judges the gates, and writes the manifest."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.identity.snapshots import verify
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger.ledger import LedgerWriter, Record
-from nightjar.inference.ledger.lines import Revoked, encode
+from nightjar.inference.ledger.epochs import LedgerWriter
+from nightjar.inference.ledger.lines import Revoked
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
-from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
@@ -42,17 +41,17 @@ from nightjar.inference.run.resume import (
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.validation.evidence import found
-from nightjar.inference.validation.manifest import write_manifest
+from nightjar.inference.validation.manifest import read_manifest, write_manifest
 from nightjar.inference.validation.offenders import with_replays
 from nightjar.inference.validation.rescore import Rescored, sample
 
 
 def validate(request: RunRequest, scored: Scored, discovery: Discovery, listeners: Sequence[Listener] = ()) -> Verdict:
-    """Prove the cover from the files written, hold them against the gates, and write the manifest.
+    """Prove the cover from the files written, judge the gates, and write the manifest.
 
     Raises:
-        AuditFailed: the files do not prove that every row is there once.
-        GateFailed: a check said no.
+        AuditFailed: The files do not prove that every row is there exactly once.
+        GateFailed: A gate did not pass.
     """
     began = time.time()
     uri = revs.revision_uri(request.run_uri, scored.revision)
@@ -138,15 +137,15 @@ def _rescore(
 
 
 def _revoke(writer: LedgerWriter, table: pa.Table, audited: Audited) -> int:
-    """Take back the receipts of shards whose parts are damaged, so that they are scored again; returns how many."""
+    """Revoke the receipts of shards with damaged parts, so that they are scored again. Returns their number."""
     damaged = table.filter(pc.is_in(table["shard"], value_set=pa.array(audited.damaged, pa.string())))
     if damaged.num_rows:
         writer.append([_revocation(line, audited.damaged[line["shard"]]) for line in outcomes.lines(damaged)])
     return len(damaged)
 
 
-def _revocation(line: dict[str, Any], why: str) -> Record:
-    revoked = Revoked(
+def _revocation(line: dict[str, Any], why: str) -> Revoked:
+    return Revoked(
         line["shard"],
         line["attempt"],
         "PartDamaged",
@@ -156,7 +155,6 @@ def _revocation(line: dict[str, Any], why: str) -> Record:
         rows_quarantined=line["rows_quarantined"] or 0,
         cuts=line["cuts"] or 0,
     )
-    return encode(revoked)
 
 
 def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited: Audited, revoked: int) -> None:
@@ -186,7 +184,8 @@ def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:
     """The verdict of a revision that was published before, from its manifest."""
     entry = scored.published
     assert entry is not None
-    manifest = publish.read_manifest(request.storage, request.output, entry)
-    results = tuple(map(gates.of_record, manifest["gates"]))
-    shards = f"runs/{request.run_id}/r{scored.revision}/{manifest['shards']['file']}"
-    return Verdict(scored.revision, scored.epoch, results, manifest["metrics"], entry.manifest, entry.checksum, shards)
+    manifest = read_manifest(request.storage, request.output, entry)
+    shards = f"runs/{request.run_id}/r{scored.revision}/{manifest.shards.file}"
+    return Verdict(
+        scored.revision, scored.epoch, manifest.gates, manifest.metrics, entry.manifest, entry.checksum, shards
+    )

@@ -1,4 +1,4 @@
-"""Whether tonight's input is there, and waiting until it is: a look now and then, which holds no cluster."""
+"""Waits until tonight's input is there. It looks now and then, and holds no cluster meanwhile."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from dataclasses import dataclass
 from nightjar.inference.errors import GateFailed, Missing, Transient
 from nightjar.inference.input.files import matching_files
 from nightjar.inference.input.listing import input_folder
-from nightjar.inference.job.model import Job, Wait
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.sections import Wait
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import GateResult
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-"""Between two looks: a listing of a large bucket costs seconds, and money."""
+"""The shortest and longest time between two looks; listing a large bucket costs seconds, and money."""
 
 _SAID_EVERY_S = 600.0
-"""So often a run says that it still waits, though nothing has changed."""
+"""Seconds after which a run says again that it still waits, though nothing has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What a run waits for. what: in words, with its place. there: what of it was found. waited_s: so far."""
+    """What a run waits for. what: in words, with its location. there: what was found so far. waited_s: seconds so
+    far.
+    """
 
     wait: Wait
     what: str
@@ -38,7 +41,7 @@ class Awaited:
 
 
 def awaited(storage: Storage, job: Job) -> Awaited | None:
-    """What the job waits for, if it is to wait and that is not there yet."""
+    """What the job waits for; None if it does not wait, or if the input is there."""
     if job.input.wait is None:
         return None
     until, folder = job.input.wait.until, input_folder(job.input.uri)
@@ -60,14 +63,14 @@ def await_input(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Return once the input is there; whether it had to be waited for.
+    """Return when the input is there. Returns whether the run had to wait.
 
-    tell: is told what is waited for, at first, when more of it has come, and every ten minutes. patient: false to look
-    once only.
+    tell: called with what the run waits for: at first, when more has come, and every ten minutes. patient: False to
+    look only once.
 
     Raises:
-        GateFailed: it was not there in time.
-        StorageError: what says no to the look; what may pass is looked at again.
+        GateFailed: The input did not come in time.
+        StorageError: The storage refused; after an error that may pass, the run looks again.
     """
     began, pause, told, told_at = clock(), _FIRST_PAUSE_S, "", 0.0
     while True:
@@ -100,7 +103,9 @@ def _late(awaited: Awaited, patient: bool) -> GateFailed:
 
 
 def _is_there(storage: Storage, folder: str, marker: str) -> bool:
-    """Asked for by its name: a marker begins with `_` or `.` as a rule, and such files are no input."""
+    """Whether the marker exists. It is not listed, because its name usually begins with `_` or `.`, as no input's
+    does.
+    """
     beside = folder.rpartition("/")[0]
     with suppress(Missing):
         storage.stat(join(folder, marker))

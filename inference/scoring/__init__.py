@@ -1,1 +1,1 @@
-"""Inside a worker's process: one shard from its first row to its receipt."""
+"""Scores shards inside a worker's process: each from its first row to its receipt."""

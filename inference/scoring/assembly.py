@@ -1,4 +1,4 @@
-"""What one attempt at a shard has scored so far, piece by piece: rows, metrics and quarantine, ready to be written."""
+"""Collects what one attempt at a shard has scored so far: rows, metrics and quarantine, ready to be written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nightjar.inference.storage.protocol import Storage
 
 
 class Assembly:
-    """What one attempt has scored so far, piece by piece."""
+    """What one attempt at a shard has scored so far, added piece by piece."""
 
     def __init__(self, spec: WorkerSpec, shard: Shard) -> None:
         self.spec = spec
@@ -69,7 +69,7 @@ class Assembly:
         return table.unify_dictionaries()
 
     def metrics(self) -> Metrics:
-        # Over the whole shard at once, so that the sums do not depend on micro-batches.
+        # Over the whole shard at once, so that the metrics do not depend on micro-batches.
         metrics = Metrics.for_job(self.spec.job)
         for index, table in enumerate(self._tables):
             metrics.update(table, self._labels[index] if self._labels else None)
@@ -89,10 +89,10 @@ class Assembly:
 
 
 def _only(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """These rows of a table, given in ascending order.
+    """Select rows of a table. rows: their indices, ascending.
 
-    By a mask, not by `take`: that joins a column's chunks first, and text of more than 2 GiB has no array that holds
-    it whole. View types cannot be filtered yet either: they go by way of the large plain ones.
+    This filters by a mask, because `take` joins a column's chunks first, and no array can hold more than 2 GiB of text.
+    Arrow cannot filter view types yet, so they are cast to the large plain types.
     """
     mask = np.zeros(table.num_rows, dtype=bool)
     mask[rows] = True

@@ -1,4 +1,4 @@
-"""What a worker is sent: the run's side of it once, and one assignment for each attempt at a shard."""
+"""What is sent to a worker: the run's part once, and one assignment for each attempt at a shard."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ from nightjar.inference.storage.protocol import Storage
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Everything a worker needs, sent once.
+    """Everything that a worker needs for the run; it is sent once.
 
-    run: its name, and its place if that must be said, as `nightjar replay` takes them.
-    schema: the columns to read, in order, as most files have them. scoring, cache: as in `RunRequest`. epoch,
-    segment: the writer's lease, and the newest ledger segment it knew. budget: rows the whole run
-    may lose; None where its rows are not known before they are read.
-    own_process: nothing else runs in the process that loads it, as everywhere but in tests: the code's folder becomes
-    its working directory, and what the user's code does there is noticed.
+    run: the arguments with which `nightjar replay` names the run. schema: the columns to read, in order, as most files
+    have them. scoring, cache: as in `RunRequest`. epoch, segment: the writer's epoch, and the newest ledger segment
+    that it knew. budget: the most rows that the whole run may quarantine; None if the run's rows are not known before
+    they are read. own_process: whether the worker has its process to itself, as everywhere except in tests. Then the
+    code's folder becomes the working directory, and what the user's code uses is noted.
     """
 
     job: Job
@@ -66,37 +65,37 @@ class Assignment:
 
 
 def read_schema(job: Job, schema: pa.Schema) -> pa.Schema:
-    """The columns a worker reads: what the model sees, what is carried, the label; in file order."""
+    """The columns that a worker reads, in file order: those for the model, the carried ones, and the label."""
     wanted = {*input_columns(job, schema), *job.carry, *([job.label] if job.label else [])}
     return pa.schema([item for item in schema if item.name in wanted])
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a process scores with: the loaded model, and the run's files that it reads where they lie.
+    """What a process scores with: the loaded model, and the run's files that were not copied.
 
-    linked: large files, and those of the installed packages that count: both may be read long after this.
+    linked: large files, and files of the installed packages that count. Both may still be read later.
     """
 
     scorer: Scorer
     linked: tuple[Linked, ...] = ()
 
     def check(self) -> None:
-        """Whether the linked files are still what was loaded.
+        """Check that the linked files have not changed.
 
         Raises:
-            ModelChanged: one of them was written to or replaced.
+            ModelChanged: One of them was written to or replaced.
         """
         for each in self.linked:
             each.check()
 
 
 def open_scorer(spec: WorkerSpec) -> Opened:
-    """Load the model, with the code, that the run began with, from this node's copies of them.
+    """Load the run's model and code from this process's copies.
 
     Raises:
-        JobError: model or code are no more what they were, or cannot be loaded; names the key.
-        StorageError: the model cannot be fetched.
+        JobError: Model or code have changed since the run began, or cannot be loaded. Names the key.
+        StorageError: The model cannot be fetched.
     """
     job, cache = spec.job, Path(spec.cache)
     linked = _installed_packages(spec)
@@ -108,7 +107,7 @@ def open_scorer(spec: WorkerSpec) -> Opened:
         job, more = enter_copy(spec.storage, job, spec.scoring.code, cache, stand=spec.own_process)
         linked += more
         if spec.own_process:
-            # Not the input: that a shard's identity has its own files does not cover another's that a predictor reads.
+            # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
             known = filter(None, [path, *(each.source for each in linked)])
             packages = _installed_predictor(spec)
             witness.watch(job.folder, known, spec.job.folder, options=job.model.options, packages=packages)
@@ -123,7 +122,7 @@ def open_scorer(spec: WorkerSpec) -> Opened:
 
 
 def _installed_predictor(spec: WorkerSpec) -> list[str]:
-    """Where the installed packages lie that `uses` or `preprocess` name."""
+    """The paths of the installed packages that `uses` or `preprocess` name."""
     named = [module for module in spec.job.modules().values() if module.partition(".")[0] in spec.scoring.packages]
     return [place for module in named for place in places_of(module)]
 
@@ -131,13 +130,13 @@ def _installed_predictor(spec: WorkerSpec) -> list[str]:
 def enter_copy(
     storage: Storage, job: Job, code: Snapshot, cache: Path, *, stand: bool = True
 ) -> tuple[Job, tuple[Linked, ...]]:
-    """The job with its folder as it was when the run began, in a copy that is this process's own; and linked files.
+    """Switch to a copy of the job's folder as it was when the run began. Returns the job there, and the linked files.
 
-    Python finds modules there in place of the live folder; and there the process stands (`stand`), so that what the
-    user's code reads by a relative name is the run's, too.
+    The copy belongs to this process. Python finds modules there instead of in the live folder. With `stand` the copy
+    becomes the working directory, so that files that the user's code reads by relative names are the run's, too.
 
     Raises:
-        JobError: a linked file is no longer what the snapshot holds, or the code cannot be kept here.
+        JobError: A linked file has changed since the snapshot, or the code cannot be stored here.
     """
     folder, linked = place_code(storage, code, cache)
     _turn_path(job.folder, folder)
@@ -147,11 +146,11 @@ def enter_copy(
 
 
 def _turn_path(live: str, folder: str) -> None:
-    """Python's path with the live folder, and places below it, replaced by those of the process's own copy.
+    """Replace the live folder, and folders in it, on Python's path by those of this process's copy.
 
     Ray puts the driver's working directory on its workers' path, and the environment may name a `src/`. Installed
-    packages stay where they are, also those of an environment that lies beside the code; and so does an entry that is
-    no place, with which some installers mark their own way of importing.
+    packages stay on the path, also those of an environment beside the code. So do entries that are not folders, with
+    which some installers mark their own import hooks.
     """
     for index, entry in enumerate(sys.path):
         below = os.path.relpath(os.path.realpath(entry or "."), os.path.realpath(live))
@@ -160,7 +159,7 @@ def _turn_path(live: str, folder: str) -> None:
 
 
 def _installed_packages(spec: WorkerSpec) -> tuple[Linked, ...]:
-    """The files of the installed packages that count, looked at before their content is found right."""
+    """The files of the installed packages that count; their stamps are taken before their content is checked."""
     files = (path for name in spec.scoring.packages for path in package_files(spec.job, name))
     linked = tuple(map(watched, dict.fromkeys(files)))
     if name := changed_package(spec.job, spec.scoring):
@@ -173,7 +172,7 @@ def _installed_packages(spec: WorkerSpec) -> tuple[Linked, ...]:
 
 
 def batch_rows(spec: WorkerSpec) -> int:
-    """Rows per micro-batch, a pure function of job and schema."""
+    """Rows per micro-batch. It depends only on job and schema."""
     size = spec.job.model.batch_size
     if isinstance(size, int):
         return size

@@ -1,7 +1,7 @@
-"""Batches that raise: those cut in two for the sake of rows that fail alone, and those that no row explains.
+"""Counts batches that raise: those with rows that fail alone, and those that no row explains.
 
-Bisection ends at the rows that fail alone. A batch of which every row can be scored and that raises all the same is
-*broken*. One may be an accident; a predictor whose every batch is broken would be scored row by row, a night long.
+Bisection ends at the rows that fail alone. A batch that raises although each of its rows can be scored is *broken*. One
+broken batch may be an accident. With a predictor that breaks every batch, bisection would score row by row all night.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from nightjar.inference.errors import BatchesBroken
 
 ALLOWED = 16
-"""So many broken batches any attempt may have: what finding them costs is seconds."""
+"""The number of broken batches that every attempt may have; finding them takes only seconds."""
 
 SHARE = 0.5
-"""As many for each batch scored whole: an attempt in which each batch fails once, and its halves do not, goes on."""
+"""Broken batches allowed per batch scored whole, so that an attempt goes on if each batch fails once, but not its
+halves."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A batch that raised. failed: rows that had failed before it was cut."""
+    """A batch that raised. failed: the number of rows that had failed before it was cut."""
 
     first: int
     last: int
@@ -28,11 +29,11 @@ class _Cut:
 
 
 class Cuts:
-    """The batches that one attempt had to cut, though memory did suffice.
+    """The batches that one attempt had to cut for another reason than memory.
 
-    batches: micro-batches that raised and were scored in parts. broken: of all that raised, parts too, those of
-    which no row failed. whole: those of several rows that were scored at once. More broken ones than both
-    `allowed` and `share` of the whole ones end the attempt.
+    batches: micro-batches that raised and were scored in parts. broken: batches and parts that raised although no row
+    failed alone. whole: batches of several rows that were scored at once. The attempt ends when there are more broken
+    batches than `allowed`, and more than `share` × `whole`.
     """
 
     def __init__(self, allowed: int = ALLOWED, share: float = SHARE) -> None:
@@ -41,15 +42,15 @@ class Cuts:
         self._around: list[_Cut] = []
 
     def cut(self, first: int, last: int, failed: int, why: str) -> None:
-        """Rows first to last raised, and are tried in two parts next. failed: how many rows have failed so far."""
+        """Rows first to last raised, and are tried in two parts next. failed: the number of rows that failed so far."""
         self.batches += not self._around
         self._around.append(_Cut(first, last, failed, why))
 
     def done(self, last: int, failed: int, *, whole: bool) -> None:
-        """Rows up to this one have outputs or have failed. whole: they were several, scored at once.
+        """Rows up to `last` have outputs or have failed. whole: several rows were scored at once.
 
         Raises:
-            BatchesBroken: too many batches raise for the sake of no row.
+            BatchesBroken: Too many batches raise although no row fails alone.
         """
         self.whole += whole
         while self._around and self._around[-1].last == last:
@@ -63,10 +64,10 @@ class Cuts:
         where = f"rows {batch.first} to {batch.last}"
         if self.whole:
             return (
-                f"the predictor fails for batches of which it can score every row: {where} together raise {batch.why}. "
-                "Mend how it takes a batch, or give it smaller ones: model.batch_size"
+                f"the predictor fails for batches though it can score each of their rows: {where} together raise "
+                f"{batch.why}. Mend how it handles a batch, or give it smaller ones: model.batch_size"
             )
         return (
             f"the predictor fails for batches of more than one row: {where} together raise {batch.why}; each row alone "
-            "is scored. Mend how it takes a batch, or set model.batch_size: 1"
+            "is scored. Mend how it handles a batch, or set model.batch_size: 1"
         )

@@ -1,7 +1,7 @@
-"""How the processes that score hold memory: what one shard frees, the next one needs, so it is not given back.
+"""Memory settings of the processes that score: memory that one shard frees is kept for the next shard.
 
-Each shard's columns and each batch's tensors are allocated and freed again. Where the pages go back to the system in
-between, a tenth of the time goes into having them zeroed anew.
+Each shard's columns and each batch's tensors are allocated and freed again. If the pages went back to the system in
+between, a tenth of the time would be spent on zeroing them again.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import pyarrow as pa
 from nightjar.inference.job.model import Job
 
 _OWN_PAGES = 256 << 20
-"""From so many bytes on an allocation has pages of its own, and gives them back."""
+"""An allocation of at least this many bytes has pages of its own, which go back to the system when it is freed."""
 
 _KEPT = 1 << 30
-"""So many free bytes are kept at most where the heap ends."""
+"""The most free bytes that are kept at the end of the heap."""
 
 
 def environment(job: Job) -> dict[str, str]:
     """Settings of glibc's allocator for processes that score; it reads them when a process starts.
 
-    As many arenas as an actor has cores: what the reading thread allocates, the scoring and the writing thread free,
-    and between arenas of their own that goes back to the system. Large pages where the system grants them on request.
-    What the environment says already stays. Other allocators do not know these names.
+    There are as many arenas as an actor has cores, because the scoring and the writing thread free what the reading
+    thread allocates; with an arena per thread this memory would go back to the system. Large pages are used if the
+    system grants them on request. Settings that are in the environment already stay. Other allocators ignore these
+    names.
 
     Sources: mallopt(3), and "Memory Allocation Tunables" in the manual of glibc.
     """
@@ -40,5 +41,5 @@ def environment(job: Job) -> dict[str, str]:
 
 
 def use_system() -> None:
-    """Arrow takes its memory from the system's allocator in this process: its own ones give pages back."""
+    """Make Arrow use the system's allocator in this process, because its own allocators give pages back."""
     pa.set_memory_pool(pa.system_memory_pool())

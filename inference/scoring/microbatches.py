@@ -1,9 +1,9 @@
-"""A table and a scorer → outputs for the rows that can be scored, and a failure for each that cannot.
+"""Scores a table: outputs for the rows that can be scored, and a failure for each row that cannot.
 
-Pure: no Ray, no storage, no framework. Rows go to the scorer in micro-batches. One that raises is cut in two,
-again and again, down to the rows that fail alone; one that runs out of memory is cut in two and its size
-remembered. Every row ends exactly once, in `ScoredRows.outputs` or in `ScoredRows.failures`. A predictor that only
-fails for rows together is not scored row by row for a night: `BatchesBroken`.
+This is pure: no Ray, no storage, no framework. Rows go to the scorer in micro-batches. A micro-batch that raises is cut
+in two, again and again, down to the rows that fail alone. One that runs out of memory is cut in two, and the smaller
+size is remembered. Every row ends exactly once, in `ScoredRows.outputs` or in `ScoredRows.failures`. If only rows
+together fail, the attempt ends with `BatchesBroken`, because scoring row by row would take all night.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from nightjar.inference.scoring.cuts import Cuts
 
 T = TypeVar("T")
 ScoreRows = Callable[[pa.Table], dict[str, pa.Array]]
-"""n rows → exactly n values of each declared output, or it raises."""
+"""A function from n rows to exactly n values of each declared output; it may raise."""
 
 TRACEBACK_CHARS = 2048
-"""Longest traceback of a failed row; its last lines say what happened."""
+"""The longest traceback of a failed row that is kept, in characters; its last lines say what happened."""
 
 _FRAMES = 12
 _NO_ROWS = range(0)
@@ -51,10 +51,10 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
-    """What became of a table.
+    """The result of scoring a table.
 
-    outputs: the declared outputs of the kept rows, in input order. kept: their int64 indices in the table,
-    None when all were kept. failures: one for each other row, in input order.
+    outputs: the declared outputs of the kept rows, in input order. kept: int64 indices of these rows in the table, of
+    shape (kept rows,); None if all were kept. failures: one for each other row, in input order.
     """
 
     outputs: pa.Table
@@ -63,9 +63,9 @@ class ScoredRows:
 
 
 class BatchSize:
-    """Rows per micro-batch, kept from table to table so that memory's lesson is learnt once.
+    """Rows per micro-batch, kept from table to table, so that running out of memory happens only once.
 
-    rows: the size in use. forced: the same when memory forced it down, else 0.
+    rows: the size in use. forced: the same if lack of memory reduced it, else 0.
     """
 
     def __init__(self, rows: int) -> None:
@@ -75,7 +75,7 @@ class BatchSize:
         self.forced = 0
 
     def force(self, rows: int) -> None:
-        """Memory did not suffice for more than `rows`."""
+        """Reduce the size, because memory did not suffice for more than `rows`."""
         self.rows = self.forced = rows
 
 
@@ -91,7 +91,7 @@ def auto_batch_rows(schema: pa.Schema, gpu: bool) -> int:
 
 
 def drained(steps: Generator[Any, None, T], between: Callable[[], object] = lambda: None) -> T:
-    """What a generator (`score_table`, mostly) returns, all of its steps done. between: called after each step."""
+    """Run a generator (usually `score_table`) to its end, and return its result. between: called after each step."""
     while True:
         try:
             next(steps)
@@ -115,16 +115,16 @@ def score_table(
 ) -> Generator[Ahead, None, ScoredRows]:
     """Score a table, yielding `Ahead` before each call of the scorer and returning `ScoredRows`.
 
-    Micro-batches start at multiples of their size from the table's first row, so that results do not depend
-    on how the table was read. Rows in `skip` are never given to the scorer and become the failures given,
-    their key being their row; rows in `singly` are each scored alone. `origin` is the number of the table's
-    first row, for messages. `cuts` counts the batches that raise, over all tables of an attempt.
+    Micro-batches start at multiples of their size from the table's first row, so that results do not depend on how the
+    table was read. skip: row → failure; these rows never go to the scorer. singly: rows that are each scored alone.
+    origin: the index in the file of the table's first row, for messages. cuts: counts the batches that raise, over all
+    tables of an attempt.
 
     Raises:
-        OverBudget: more than `budget` rows failed, as soon as they did.
-        BatchesBroken: too many batches raise of which every row can be scored.
-        NightjarError: the scorer raised one other than `OutputInvalid`; it is not about a row.
-        ProcessSpoilt: the device is lost to this process; `Ahead` told at which rows.
+        OverBudget: More than `budget` rows failed; raised as soon as they did.
+        BatchesBroken: Too many batches raise though each of their rows can be scored.
+        NightjarError: The scorer raised one other than `OutputInvalid`, which is not about a row.
+        ProcessSpoilt: This process has lost its device; the last `Ahead` named the rows.
     """
     tally = _Tally(types, budget, origin, cuts or Cuts())
     for row in sorted(skip):
@@ -268,7 +268,7 @@ def _attempt(scorer: ScoreRows, table: pa.Table, types: dict[str, pa.DataType]) 
     try:
         return _checked(scorer(table), table.num_rows, types)
     except Exception as error:
-        # Anything the user's code raises is about these rows; what Nightjar raises is about the shard.
+        # An error of the user's code is about these rows; an error of Nightjar is about the shard.
         if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
             raise
         if is_device_lost(error):
@@ -277,7 +277,7 @@ def _attempt(scorer: ScoreRows, table: pa.Table, types: dict[str, pa.DataType]) 
 
 
 def _checked(outputs: dict[str, pa.Array], rows: int, types: dict[str, pa.DataType]) -> list[pa.Array]:
-    """The declared outputs in order: a scorer that breaks its promise must not shift rows."""
+    """The declared outputs in order, checked, so that a faulty scorer cannot shift rows."""
     for name, type_ in types.items():
         if name not in outputs:
             raise OutputInvalid(f"output {name!r} is missing")
@@ -285,7 +285,7 @@ def _checked(outputs: dict[str, pa.Array], rows: int, types: dict[str, pa.DataTy
             raise OutputInvalid(f"output {name!r} has {len(outputs[name])} values for {rows} rows")
         if outputs[name].type != type_:
             raise OutputInvalid(f"output {name!r} is {outputs[name].type}, not {type_}")
-    # A predictor may fill the same memory again for the next batch: what it returned is copied before that.
+    # Copied, because a predictor may use the same memory again for the next batch.
     return [pa.concat_arrays([outputs[name]]) for name in types]
 
 
@@ -299,7 +299,7 @@ def _raised(error: Exception) -> _Raised:
 
 
 def _tail(text: str) -> str:
-    """The last whole lines that fit."""
+    """The last whole lines that fit into the limit."""
     if len(text) <= TRACEBACK_CHARS:
         return text
     text = text[-TRACEBACK_CHARS:]

@@ -1,13 +1,12 @@
-"""What preflight does in a worker: load the model once and score a few rows.
+"""Preflight in a worker: loads the model once and scores a few rows.
 
-Apart from the engine, so that the process that tries needs nothing of Ray Data.
+It is separate from the engine, so that the process that tries the model does not need Ray Data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,23 +35,23 @@ from nightjar.inference.scoring.microbatches import (
     score_table,
 )
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.witness.packages import as_json, loaded_packages
+from nightjar.inference.witness.packages import Package, loaded_packages
 
 SAMPLE_ROWS = 32
 PLACES = 8
 WRITES = (
-    "the model's code writes over the batch it is given; that is a copy, so carried columns and rows tried again are "
-    "what was read. Where that was not meant, let it work on a copy of its own"
+    "the model's code writes into its batch. The batch is a copy, so carried columns and rows that are tried again "
+    "are not changed. If this was not meant, let the code work on a copy of its own"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What preflight learnt: the device the model is on, and why the samples could not be scored, if so.
+    """What preflight found: the device of the model, and why the samples could not be scored, if they could not.
 
-    place: which of the places was tried last. hung: nothing came of it for as long as the job allows. notes: what
-    else a person should know of the model's code. outside: what it used so far that identity does not cover.
-    packages: the installed ones that are loaded, as in the manifest.
+    place: the index of the place that was tried last. hung: whether the trial took longer than the job allows. notes:
+    what else a person should know about the model's code. outside: what the code used that the identity does not cover.
+    packages: the installed packages that are loaded.
     """
 
     device: str
@@ -61,11 +60,11 @@ class Loaded:
     hung: bool = False
     notes: tuple[str, ...] = ()
     outside: tuple[witness.Seen, ...] = ()
-    packages: Mapping[str, Any] = field(default_factory=dict)
+    packages: Mapping[str, Package] = field(default_factory=dict)
 
 
 def samples(plan: Plan) -> list[Piece]:
-    """Some places of the input, far from each other, the first of it first: where to try the model."""
+    """Pieces of the input, far from each other, on which to try the model; the first piece of the input comes first."""
     rows = plan.table["rows"]
     readable = pc.indices_nonzero(pc.or_(pc.greater(rows, 0), pc.equal(rows, UNKNOWN)))
     at = sorted({len(readable) * index // PLACES for index in range(PLACES)}) if len(readable) else []
@@ -73,15 +72,15 @@ def samples(plan: Plan) -> list[Piece]:
 
 
 Trial = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded | str"]]
-"""`try_model`, or what does as much and more: what is known after each step, or what is wrong with the model."""
+"""`try_model`, or a function that does more. Yields what is known after each step, or what is wrong with the model."""
 
 
 def observed(
     trial: Trial, load: Callable[[], ShardWorker], places: Sequence[Piece], last: bool = False
 ) -> Iterator[Loaded | str]:
-    """Load the model, then the trial: with what is noticed meanwhile, and at last the packages that are loaded.
+    """Load the model and run the trial; add what the code used meanwhile, and at the end the loaded packages.
 
-    A model that cannot be loaded is a sentence.
+    If the model cannot be loaded, yields a sentence.
     """
     with witness.closely():
         try:
@@ -93,15 +92,15 @@ def observed(
         for outcome in trial(worker, places, last):
             yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
         if isinstance(outcome, Loaded):
-            yield replace(outcome, outside=witness.seen(), packages=as_json(loaded_packages(witness.data())))
+            yield replace(outcome, outside=witness.seen(), packages=loaded_packages(witness.data()))
 
 
 def try_model(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
-    """Yields `Loaded` before and after a place of the input is scored, or what is wrong with the model.
+    """Yield `Loaded` before and after a place of the input is scored, or a sentence on what is wrong with the model.
 
-    The next place is tried only if nothing at all can be scored at those before: a bad file is no bad model; and
-    once more where rows fail together that can be scored, which may have been an accident. last: try the last rows
-    there, not the first.
+    The next place is tried only if no row can be scored at the places before, because a bad file does not mean a bad
+    model. A place is tried once more if rows fail only together, because this may have been an accident. last: try the
+    last rows of each place, not the first.
     """
     spec, device = worker.spec, worker.scorer.device
     unread, broken, refused = "", "", []
@@ -110,7 +109,7 @@ def try_model(worker: ShardWorker, places: Sequence[Piece], last: bool = False) 
         try:
             table, first = read_sample(spec.storage, spec.job, piece, worker.features(), SAMPLE_ROWS, last=last)
         except (ShardError, StorageError) as error:
-            # A file that cannot be read is the passes' business: it costs its own shards.
+            # A file that cannot be read fails its own shards later, in the passes.
             unread = unread or clip(str(error))
             continue
         try:
@@ -121,7 +120,7 @@ def try_model(worker: ShardWorker, places: Sequence[Piece], last: bool = False) 
             broken = clip(str(error))
             continue
         except ProcessSpoilt as spoilt:
-            # As with a row that kills its process: the passes find it.
+            # The passes will find this row, as they find a row that kills its process.
             yield Loaded(device, str(spoilt))
             return
         failures = scored.failures
@@ -142,9 +141,9 @@ def try_model(worker: ShardWorker, places: Sequence[Piece], last: bool = False) 
 
 
 def score_sample(worker: ShardWorker, table: pa.Table, first: int, scorer: ScoreRows | None = None) -> ScoredRows:
-    """What becomes of the rows. A batch of which every row can be scored must not fail: `BatchesBroken`.
+    """Score the rows. Raises BatchesBroken if a batch fails though each of its rows can be scored.
 
-    scorer: in place of the worker's own.
+    scorer: used instead of the worker's own.
     """
     return drained(calls(worker, table, min(SAMPLE_ROWS, worker.size.rows), first, scorer))
 
@@ -157,7 +156,7 @@ def calls(
     scorer: ScoreRows | None = None,
     budget: int | None = None,
 ) -> Generator[Ahead, None, ScoredRows]:
-    """`score_table` in batches of so many rows, of which none may break: `BatchesBroken`."""
+    """Run `score_table` in batches of `rows` rows. Raises BatchesBroken if any batch is broken."""
     size, types = BatchSize(rows), worker.spec.job.model.output_types()
     cuts = Cuts(allowed=0, share=0.0)
     return score_table(table, scorer or worker.scorer, size, types, origin=first, cuts=cuts, budget=budget)
@@ -169,4 +168,4 @@ def _nonfinite(outputs: pa.Table) -> list[str]:
         if holds_floats(column.type):
             found[name] = FiniteState()
             found[name].update(column)
-    return nonfinite_notes({name: asdict(state) for name, state in found.items()}, "the sample")
+    return nonfinite_notes({name: state.results() for name, state in found.items()}, "the sample")

@@ -1,11 +1,11 @@
-"""What a shard's failures so far say about its next attempt. Pure.
+"""Decides a shard's next attempt from its failures so far. This is pure.
 
-A worker reports what it can catch, and a process that must end says at which rows. The death of one that says
-nothing is narrowed down: the shard rides alone and leaves a crumb before each micro-batch (second death), then
-before each row of the batch the last crumb named (third death); that row goes to the quarantine without being
-scored: two processes have died over it. A death while no row was with the predictor, in reading or writing,
-blames none. No chain is endless: attempts that failed are bounded by the job, deaths without a new culprit by
-`deaths_allowed`, and culprits by `MAX_CULPRITS`.
+A worker reports errors that it can catch, and a process that must end reports the rows that it was scoring. If a
+process dies without a report, the search narrows: after the first death the shard is tried alone, with a crumb before
+each micro-batch. After the second death there is a crumb before each row of the micro-batch that the last crumb named.
+After the third death the last crumb names the row, and it goes to the quarantine without being scored, because two
+processes have died over it. A death during reading or writing blames no row. Every search ends: the job limits failed
+attempts, `deaths_allowed` limits deaths without a new culprit, and `MAX_CULPRITS` limits culprits.
 """
 
 from __future__ import annotations
@@ -14,34 +14,50 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from nightjar.inference.records import Failed
+from nightjar.inference.records import Failed, Piece, RowFailure
 
 MAX_CULPRITS = 16
-"""Rows of one shard that may kill their process before the shard is given up."""
+"""The most rows of one shard that may kill their process; with more the shard is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows [row, row + rows) of a file. why: what is known of them beyond that their process died."""
+    """Rows [row, row + rows) of a file. why: what is known about them, besides that their process died."""
 
     uri: str
     row: int
     rows: int
     why: str = ""
 
+    def within(self, piece: Piece) -> bool:
+        """Whether these rows begin in this piece of a file."""
+        return self.uri == piece.uri and piece.first_row <= self.row < piece.first_row + piece.rows
+
+    def as_failure(self) -> RowFailure:
+        """The failure for the quarantine."""
+        how = self.why or "scoring this row ended its process without an exception (exit, signal or out of memory)"
+        return RowFailure(self.row, "ProcessDied", how, "")
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """How to try a shard next.
 
-    number: 1 for the first. crumbs: say before each micro-batch what is about to be scored. singly: rows to
-    score one at a time. skip: rows that killed their process, and how often it was seen.
+    number: counted from 1. crumbs: whether to leave a crumb before each micro-batch. singly: rows to score one at a
+    time. skip: rows that killed their process, which are not scored.
     """
 
     number: int = 1
     crumbs: bool = False
     singly: Rows | None = None
     skip: tuple[Rows, ...] = ()
+
+    def singly_in(self, piece: Piece) -> range:
+        """The rows to score one at a time, counted from the piece's first row."""
+        if self.singly is None or not self.singly.within(piece):
+            return range(0)
+        first = self.singly.row - piece.first_row
+        return range(first, first + self.singly.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +69,10 @@ class GivenUp:
 
 
 def next_attempt(failures: Sequence[Failed], attempts: int, earlier: Sequence[Failed] = ()) -> Attempt | GivenUp:
-    """Fold a shard's failures, oldest first, into what to do next.
+    """Decide from a shard's failures, oldest first, what to do next.
 
-    attempts: tries the job allows (`retry.attempts`). Deaths that narrow the search cost none of them.
-    earlier: deaths under earlier commands. What they say of rows is kept; they do not bring the end nearer.
+    attempts: the tries that the job allows (`retry.attempts`); deaths that narrow the search do not count. earlier:
+    deaths under earlier commands; what they tell about rows is used, but they do not count as tries.
     """
     number, failed_tries, deaths = 1, 0, 0
     crumbs, singly = False, None
@@ -74,7 +90,7 @@ def next_attempt(failures: Sequence[Failed], attempts: int, earlier: Sequence[Fa
                 skip.append(Rows(failed.uri, failed.row, 1, failed.message if failed.cause != "ProcessDied" else ""))
                 singly, deaths = None, 0
             elif failed.rows:
-                # Seen once it may be an accident, also of a micro-batch of one row.
+                # One death may be an accident, even with a micro-batch of one row.
                 singly = Rows(failed.uri, failed.row, failed.rows)
         if failed_tries >= attempts:
             return GivenUp(failed, f"failed {failed_tries} times: {failed.message}")
@@ -90,5 +106,5 @@ def _holds(rows: Rows, failed: Failed) -> bool:
 
 
 def deaths_allowed(attempts: int) -> int:
-    """Deaths without a new culprit: three find a row, and a kill from outside may interfere."""
+    """The most deaths without a new culprit: three deaths find a row, and kills from outside may interfere."""
     return max(3, attempts) + 2

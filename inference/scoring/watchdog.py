@@ -1,8 +1,8 @@
-"""Ends what hangs: a step of a worker that makes no progress for too long.
+"""Ends a step of a worker that makes no progress for too long.
 
-At first by an exception out of whatever the main thread waits for, so that the worker can say what happened
-before its process ends. What no exception can interrupt, code that never comes back to Python, is ended by
-force a little later, its stack in the worker's log; that looks like any other death.
+First an exception is raised in the main thread, so that the worker can report what happened before its process ends.
+Code that never returns to Python cannot be interrupted. Then the process is ended by force a little later, with its
+stack in the worker's log; to the run this looks like any other death.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 from nightjar.inference.errors import ProcessSpoilt
 
 _BY_FORCE = 1.2
-"""When the process is ended by force, in multiples of the time after which it is interrupted."""
+"""The time until the process is ended by force, in multiples of the time until it is interrupted."""
 
 
 class Watchdog:
-    """While entered, at most `stall_s` seconds may pass between two signs of progress.
+    """A context in which at most `stall_s` seconds may pass between two signs of progress.
 
     Raises:
-        ProcessSpoilt: out of the code that hangs. It was interrupted anywhere, so the process must end.
+        ProcessSpoilt: Raised inside the code that hangs. The code was interrupted anywhere, so the process must end.
     """
 
     def __init__(self, stall_s: float) -> None:
@@ -35,7 +35,7 @@ class Watchdog:
         self._before: Any = None
 
     def __enter__(self) -> Watchdog:
-        # Python runs handlers in its main thread only; elsewhere there is the end by force.
+        # Python runs signal handlers only in its main thread; in other threads there is only the end by force.
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGALRM, self._interrupt)
             signal.setitimer(signal.ITIMER_REAL, self.stall_s)
@@ -53,10 +53,10 @@ class Watchdog:
             self._before = None
 
     def calling(self) -> None:
-        """A sign of progress, before foreign code is called: the time begins anew."""
+        """Give a sign of progress before foreign code is called; the time begins again."""
         if self._before is not None:
             signal.setitimer(signal.ITIMER_REAL, self.stall_s)
-        # That one costs a thread each time, so it is not renewed for every micro-batch.
+        # The end by force needs a new thread each time, so it is not renewed for every micro-batch.
         now = time.monotonic()
         if not self._forced_at or now - self._forced_at > self.stall_s / 20:
             self._forced_at = now
@@ -64,7 +64,7 @@ class Watchdog:
             faulthandler.dump_traceback_later(self.stall_s * _BY_FORCE + 1, exit=True, file=log)
 
     def _interrupt(self, _: int, frame: FrameType | None) -> None:
-        if not self._armed:  # it rang while the last step ended
+        if not self._armed:  # the alarm came while the last step ended
             return
         self._armed = False
         raise ProcessSpoilt("Stalled", f"no progress for retry.stall_s = {self.stall_s:g} s{_where(frame)}")

@@ -1,7 +1,7 @@
-"""One shard from start to receipt, in one process. No Ray here: the engine runs this in its actors.
+"""Scores shards from start to receipt, in one process. It does not need Ray; the engine runs it in its actors.
 
-Reading runs ahead by one piece and writing behind by one shard, so that storage and model overlap. What can
-be caught becomes a `Failed` event and the worker goes on to the next shard.
+Reading is one piece ahead of scoring, and writing one shard behind, so that storage and model work at the same time. An
+error that can be caught becomes a `Failed` event, and the worker goes on to the next shard.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -37,7 +37,6 @@ from nightjar.inference.records import (
     Part,
     Piece,
     Receipt,
-    RowFailure,
     Started,
 )
 from nightjar.inference.scoring import memory
@@ -50,7 +49,8 @@ from nightjar.inference.scoring.assignment import (
     open_scorer,
 )
 from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, score_table
-from nightjar.inference.scoring.suspects import Attempt, Rows
+from nightjar.inference.scoring.position import At, Running
+from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
@@ -67,12 +67,12 @@ def host_of(worker: str) -> str:
 
 
 class ShardWorker:
-    """Scores shards with a model loaded once."""
+    """Scores shards with a model that is loaded once."""
 
     def __init__(
         self, spec: WorkerSpec, scorer: Scorer | None = None, *, turn_to: Callable[[Started], None] = lambda _: None
     ) -> None:
-        """turn_to: called with each attempt before its rows are scored; others are read and written meanwhile."""
+        """turn_to: called with each attempt before its rows are scored; other attempts may be read or written then."""
         pa.set_cpu_count(spec.job.resources.cores)
         memory.use_system()
         self.spec = spec
@@ -85,20 +85,20 @@ class ShardWorker:
         self._reader = ThreadPoolExecutor(1, "nightjar-read")
         self._writer = ThreadPoolExecutor(1, "nightjar-write")
         self._watchdog = Watchdog(spec.job.retry.stall_s)
-        self._at: _At | None = None
+        self._at: At | None = None
         self._behind: tuple[Started, Future[Event]] | None = None
         self._said = 0.0
         self._turn_to = turn_to
 
     def features(self) -> pa.Schema:
-        """The columns the model side is given."""
+        """The columns for the model and the preprocess."""
         return pa.schema([self.spec.schema.field(name) for name in self._features])
 
     def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
         """Score the assignments in order, yielding events as they happen.
 
         Raises:
-            ProcessSpoilt: a step hung or the device is lost; it was said, and the process must end.
+            ProcessSpoilt: A step hung or the device is lost. It was reported, and the process must end.
         """
         events = self._events(assignments)
         while True:
@@ -121,7 +121,7 @@ class ShardWorker:
         while following is not None:
             running = following
             upcoming = next(ahead, None)
-            # A suspect rides alone: nothing else is read or written while it may take the process with it.
+            # Nothing else is read or written while a suspect is scored, because it may kill the process.
             alone = running.alone or (upcoming is not None and upcoming.attempt.crumbs)
             following = None if alone else (yield from self._begin(upcoming))
             result = yield from self._score(running)
@@ -134,19 +134,19 @@ class ShardWorker:
         yield from self._written()
 
     def _written(self) -> Iterator[Event]:
-        """Wait for the write that goes on behind the scoring, if any."""
+        """Wait for the write that runs behind the scoring, if there is one."""
         if self._behind is None:
             return
         started, writing = self._behind
-        self._at = _At(started)
+        self._at = At(started)
         event = writing.result()
         self._behind = None
         yield event
 
     def _last_words(self, spoilt: ProcessSpoilt) -> Iterator[Event]:
-        """What this process can still say: how the write behind went, and what ends it at which rows."""
+        """Report before this process ends: the result of the running write, and at which rows what ends the process."""
         if self._behind is not None and (self._at is None or self._behind[0] is not self._at.started):
-            with suppress(TimeoutError):  # then it is charged as what was started and not answered
+            with suppress(TimeoutError):  # then the shard is charged, as one that was started and has no receipt
                 yield self._behind[1].result(self.spec.job.retry.stall_s)
         if self._at is None:
             return
@@ -163,23 +163,23 @@ class ShardWorker:
             worker=self.name,
         )
 
-    def _begin(self, assignment: Assignment | None) -> Generator[Event, None, _Running | None]:
-        """Say that a shard is started, then read its first piece: a file may kill its reader, too."""
+    def _begin(self, assignment: Assignment | None) -> Generator[Event, None, Running | None]:
+        """Report that a shard is started, then read its first piece: a file may kill the process that reads it."""
         if assignment is None:
             return None
         retry = self.spec.job.retry
-        # One storage a shard, so that each fault is counted with the shard that met it.
+        # One storage per shard, so that each retry is counted with its shard.
         storage = RetryingStorage(self.spec.storage, retry.attempts, retry.backoff_s)
         started = Started(assignment.shard.id, assignment.attempt.number, self.name)
         at, began = time.time(), time.monotonic()
         yield started
-        return _Running(assignment, started, storage, self._read(storage, assignment.shard.pieces[0]), at, began)
+        return Running(assignment, started, storage, self._read(storage, assignment.shard.pieces[0]), at, began)
 
     def _read(self, storage: Storage, piece: Piece) -> Future[pa.Table]:
         return self._reader.submit(read_piece, storage, self.spec.job, piece, self.spec.schema)
 
-    def _score(self, running: _Running) -> Generator[Event, None, Future[Event] | None]:
-        """Score one shard, leaving crumbs if it is suspected; returns its write, still going on."""
+    def _score(self, running: Running) -> Generator[Event, None, Future[Event] | None]:
+        """Score one shard, with crumbs if it is suspected. Returns its write, which may still be running."""
         shard = running.assignment.shard
         self._turn_to(running.started)
         assembly = Assembly(self.spec, shard)
@@ -187,13 +187,13 @@ class ShardWorker:
         try:
             reading = running.first
             for piece, following in zip(shard.pieces, (*shard.pieces[1:], None), strict=True):
-                self._at = _At(running.started, piece.uri)
+                self._at = At(running.started, piece.uri)
                 table = reading.result()
-                counted = replace(piece, rows=table.num_rows)  # it may not have been known before
+                counted = replace(piece, rows=table.num_rows)  # the number may not have been known before
                 if following and not running.alone:
                     reading = self._read(running.storage, following)
                 scored = yield from self._score_piece(running, counted, table, assembly, deadline)
-                self._at = _At(running.started, piece.uri)
+                self._at = At(running.started, piece.uri)
                 if running.alone:
                     yield Crumb(shard.id, piece.uri, piece.first_row, 0)
                 assembly.add(counted, table, scored)
@@ -205,7 +205,7 @@ class ShardWorker:
         return self._writer.submit(self._write, running, assembly, self.size.forced)
 
     def _score_piece(
-        self, running: _Running, piece: Piece, table: pa.Table, assembly: Assembly, deadline: float
+        self, running: Running, piece: Piece, table: pa.Table, assembly: Assembly, deadline: float
     ) -> Generator[Crumb, None, ScoredRows]:
         attempt = running.assignment.attempt
         steps = score_table(
@@ -213,8 +213,8 @@ class ShardWorker:
             self.scorer,
             self.size,
             self.spec.job.model.output_types(),
-            skip={rows.row - piece.first_row: _killer(rows) for rows in attempt.skip if _within(rows, piece)},
-            singly=_singly(attempt, piece),
+            skip={rows.row - piece.first_row: rows.as_failure() for rows in attempt.skip if rows.within(piece)},
+            singly=attempt.singly_in(piece),
             budget=None if self.spec.budget is None else self.spec.budget - assembly.failed,
             origin=piece.first_row,
             cuts=assembly.cuts,
@@ -225,12 +225,12 @@ class ShardWorker:
             except StopIteration as stop:
                 scored: ScoredRows = stop.value
                 return scored
-            self._at = _At(running.started, piece.uri, piece.first_row + step.first, step.rows)
+            self._at = At(running.started, piece.uri, piece.first_row + step.first, step.rows)
             yield from self._before_rows(attempt, self._at, deadline)
             self._watchdog.calling()
 
-    def _before_rows(self, attempt: Attempt, at: _At, deadline: float) -> Iterator[Crumb]:
-        """What is due before a micro-batch: the look at the time, a suspect's crumb, a sign of life."""
+    def _before_rows(self, attempt: Attempt, at: At, deadline: float) -> Iterator[Crumb]:
+        """Do what is due before a micro-batch: check the time, leave a suspect's crumb, give a sign of life."""
         now = time.monotonic()
         if now > deadline:
             raise ShardTooSlow(
@@ -240,10 +240,10 @@ class ShardWorker:
         if attempt.crumbs:
             yield Crumb(at.started.shard, at.uri, at.row, at.rows)
         elif now - self._said > self.spec.job.retry.stall_s / 4:
-            # It blames no row: the next micro-batches leave no crumb.
+            # From here on a death blames no row, because the next micro-batches leave no crumb.
             yield Crumb(at.started.shard, at.uri, at.row, 0)
 
-    def _write(self, running: _Running, output: Assembly, forced: int) -> Event:
+    def _write(self, running: Running, output: Assembly, forced: int) -> Event:
         storage = running.storage
         try:
             table, metrics = output.table(), output.metrics()
@@ -276,9 +276,10 @@ class ShardWorker:
         )
 
     def _check_epoch(self, storage: Storage, *written: Part | None) -> None:
-        """A replaced writer's workers leave nothing behind: looked at before a part appears, and after.
+        """Check, before and after a part is written, that the writer was not replaced; then workers leave no parts
+        behind.
 
-        After it, because a worker may stand still between the two for as long as the successor needs.
+        The check after is needed because a worker may stand still in between for as long as the successor needs.
         """
         newest = Ledger(storage, self.spec.revision).newest(self._segment)
         if newest is None:
@@ -289,7 +290,7 @@ class ShardWorker:
         # So that each look lists only what came since the last.
         self._segment = newest.number
 
-    def _failed(self, running: _Running, error: Exception) -> Failed:
+    def _failed(self, running: Running, error: Exception) -> Failed:
         pieces = running.assignment.shard.pieces
         return Failed(
             shard=running.started.shard,
@@ -302,51 +303,3 @@ class ShardWorker:
             row=error.row if isinstance(error, OverBudget) and len(pieces) == 1 else -1,
             worker=self.name,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    assignment: Assignment
-    started: Started
-    storage: RetryingStorage
-    first: Future[pa.Table]
-    at: float
-    began: float
-
-    @property
-    def alone(self) -> bool:
-        return self.assignment.attempt.crumbs
-
-
-@dataclass(frozen=True, slots=True)
-class _At:
-    """What the worker is busy with. rows: how many are with the predictor, from `row` on; 0: none."""
-
-    started: Started
-    uri: str = ""
-    row: int = -1
-    rows: int = 0
-
-    @property
-    def where(self) -> str:
-        """For a message."""
-        if not self.rows:
-            return f" while {self.uri} was read or written" if self.uri else " while a part was written"
-        last = "" if self.rows == 1 else f" to {self.row + self.rows - 1}"
-        return f" at row{'s' if last else ''} {self.row}{last} of {self.uri}"
-
-
-def _within(rows: Rows, piece: Piece) -> bool:
-    return rows.uri == piece.uri and piece.first_row <= rows.row < piece.first_row + piece.rows
-
-
-def _singly(attempt: Attempt, piece: Piece) -> range:
-    if attempt.singly is None or not _within(attempt.singly, piece):
-        return range(0)
-    first = attempt.singly.row - piece.first_row
-    return range(first, first + attempt.singly.rows)
-
-
-def _killer(rows: Rows) -> RowFailure:
-    how = rows.why or "scoring this row ended its process without an exception (exit, signal or out of memory)"
-    return RowFailure(rows.row, "ProcessDied", how, "")

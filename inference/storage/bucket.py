@@ -1,14 +1,12 @@
-"""Buckets of S3, GCS and Azure through obstore. Behind `lake`, which imports this when a URI needs it.
+"""Buckets of S3, GCS and Azure through obstore. `lake` imports this module when a URI needs it.
 
-A call that is one request is tried again here: so each fault is counted, what is known of an earlier try of a
-creation is not lost, and what is not idempotent (a bulk delete) is tried again, too. Of a call that is many
-requests, a listing or an upload in parts, obstore tries each again. Both for as long as
-`StorageSettings.retry_s` says.
+This module retries a call that is one request. So each error is counted, a creation knows of its earlier tries, and a
+request that obstore would not repeat (a bulk delete) is retried, too. If a call is many requests (a listing, or an
+upload in parts), obstore retries each of them. Both go on for `StorageSettings.retry_s`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,11 +19,11 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from nightjar.inference.errors import (
     AlreadyExists,
-    Denied,
     Missing,
     StorageError,
     Transient,
 )
+from nightjar.inference.storage.bucketfaults import fault_of, said, status_of
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.objectfile import PART, ObjectFile
 from nightjar.inference.storage.protocol import Entry, Names
@@ -44,10 +42,7 @@ if TYPE_CHECKING:
     from nightjar.inference.storage.credentials import Keys
 
 _UNLIMITED = 10_000
-"""Retries by obstore: time is to limit them, not their number."""
-
-_OVER = "ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired"
-"""S3's names for credentials that were good once."""
+"""The number of retries by obstore, so large that only the time limits them."""
 
 _Store: TypeAlias = S3Store | GCSStore | AzureStore
 T = TypeVar("T")
@@ -64,8 +59,8 @@ class BucketStorage:
                 self._once = _store(root, settings, keys, retries=0)
                 self._stubborn = _store(root, settings, keys, retries=_UNLIMITED)
             except sdk.BaseError as error:
-                raise StorageError(f"{root}: {_said(error)}") from error
-        # Look-alikes, directory buckets and Azure may list folder by folder, not by whole name.
+                raise StorageError(f"{root}: {said(error)}") from error
+        # Other servers with S3's API, directory buckets and Azure may list folder by folder, not sorted by whole name.
         aws = root.startswith("s3://") and not settings.endpoint and not root.endswith("--x-s3")
         self._lists_sorted = aws or root.startswith("gs://")
 
@@ -99,7 +94,7 @@ class BucketStorage:
         return self._entry(self._retried(uri, lambda: self._head(uri)), uri)
 
     def open(self, uri: str) -> pa.NativeFile:
-        # Arrow reads in threads of its own, which do not know on whose behalf.
+        # Arrow reads in threads of its own, where the context variable is not set.
         on_retry = current_on_retry()
 
         def fetch(start: int, end: int) -> bytes:
@@ -113,7 +108,7 @@ class BucketStorage:
         try:
             self._retried(which, lambda: obstore.delete(self._once, [self._key(uri) for uri in uris]))
         except Missing:
-            # GCS and Azure report an object that is gone; what became of the others is unknown.
+            # GCS and Azure report an object that does not exist; whether the others were deleted is unknown.
             if len(uris) > 1:
                 for uri in uris:
                     self.delete([uri])
@@ -153,8 +148,8 @@ class BucketStorage:
         try:
             return obstore.head(self._once, self._key(uri))
         except (sdk.GenericError, sdk.PermissionDeniedError) as error:
-            if _status(error) in {400, 403}:
-                # An answer to HEAD has no body: asked for a byte, the server says what is wrong.
+            if status_of(error) in {400, 403}:
+                # An answer to HEAD has no body. A request for one byte makes the server say what is wrong.
                 obstore.get_range(self._once, self._key(uri), start=0, end=1)
             raise
 
@@ -162,15 +157,15 @@ class BucketStorage:
         try:
             obstore.put(self._once, self._key(uri), data, mode="create", use_multipart=False)
         except sdk.AlreadyExistsError as error:
-            # S3 also refuses while another creation of the name is under way, which may still fail.
+            # S3 also refuses while another writer is creating the name, and that may still fail.
             try:
                 self._head(uri)
             except FileNotFoundError:
-                raise Transient(f"{uri}: another writer was creating it and did not") from None
+                raise Transient(f"{uri}: another writer began to create it and did not finish") from None
             raise AlreadyExists(f"{uri}: exists already") from error
 
     def _retried(self, uri: str, call: Callable[[], T], on_retry: OnRetry | None = None) -> T:
-        """What one request gives, retried while its fault may pass."""
+        """Return the answer to one request, which is retried while its error may pass."""
 
         def once() -> T:
             with self._as_ours(uri):
@@ -180,16 +175,16 @@ class BucketStorage:
 
     @contextmanager
     def _as_ours(self, uri: str) -> Iterator[None]:
-        """Faults of obstore as ours."""
+        """Convert errors of obstore to ours."""
         try:
             yield
         except (sdk.BaseError, OSError, ValueError) as error:
-            # What kept the keys away is known better where they were looked for.
+            # Where the keys were looked for, more is known about why there are none.
             trouble = self._keys.trouble if self._keys and isinstance(error, sdk.UnauthenticatedError) else None
-            raise (trouble or _ours(error, uri)) from error
+            raise (trouble or fault_of(error, uri)) from error
 
     def _entries(self, prefix: str, after: str) -> Iterator[Entry]:
-        """Objects under `prefix` after `after`, in the store's order."""
+        """Objects below `prefix` and after `after`, in the store's order."""
         rest = after.removeprefix(prefix) if after.startswith(prefix) else ""
         start = rest if self._lists_sorted else _early_start(rest)
         offset = self._key(prefix) + start if start else None
@@ -203,9 +198,10 @@ class BucketStorage:
                         yield self._entry(meta, uri)
 
     def _is_folder_marker(self, meta: ObjectMeta) -> bool:
-        """Consoles keep a folder as an empty object whose name ends with a slash, which obstore cuts off.
+        """Whether this is a console's marker of a folder: an empty object whose name ends with a slash.
 
-        Only asking tells it from an empty file: there is no object of the name without the slash.
+        obstore cuts off the slash. Only a request tells the marker from an empty file: there is no object of the name
+        without the slash.
         """
         if meta["size"]:
             return False
@@ -224,10 +220,10 @@ class BucketStorage:
 
 
 def _early_start(name: str) -> str:
-    """Where to start a listing so that nothing after `name` is missed, on stores that walk the folders.
+    """Where to start a listing so that no name after `name` is missed on stores that list folder by folder.
 
-    There the folder `a` comes before `a.b`, though `a/x` sorts after it; and starting after `a` leaves
-    out all of folder `a` (SeaweedFS). So start before the shortest folder name that could be hit.
+    On such stores the folder `a` comes before `a.b`, though `a/x` sorts after it, and starting after `a` leaves out the
+    whole folder `a` (SeaweedFS). So the listing starts before the shortest folder name that could matter.
     """
     if "/" in name:
         return ""
@@ -242,7 +238,7 @@ def _store(root: str, settings: StorageSettings, keys: Keys | None, retries: int
     retry: RetryConfig = {
         "max_retries": retries,
         "retry_timeout": timedelta(seconds=settings.retry_s),
-        # Each wait is random between the first one and three times the last.
+        # Each wait is random, between the first wait and three times the last one.
         "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 3},
     }
     if scheme == "gs":
@@ -253,78 +249,7 @@ def _store(root: str, settings: StorageSettings, keys: Keys | None, retries: int
     if settings.region:
         config["region"] = settings.region
     if settings.endpoint:
-        # Own servers seldom have a host name for each bucket.
+        # Servers of one's own seldom have a host name for each bucket.
         config["endpoint"], config["virtual_hosted_style_request"] = settings.endpoint, False
         client["allow_http"] = settings.endpoint.startswith("http://")
     return S3Store(bucket, config=config, client_options=client, retry_config=retry, credential_provider=keys)
-
-
-def _ours(error: Exception, uri: str) -> StorageError:
-    """A fault of obstore as one of ours, by its type."""
-    if isinstance(error, FileNotFoundError):
-        return Missing(f"{uri}: no such object")
-    if isinstance(error, sdk.AlreadyExistsError):
-        return AlreadyExists(f"{uri}: exists already")
-    if isinstance(error, sdk.PermissionDeniedError | sdk.UnauthenticatedError):
-        return _denied(error, uri)
-    if isinstance(error, sdk.InvalidPathError | ValueError):
-        return StorageError(
-            f"{uri}: object names with empty, '.' or '..' parts or control characters cannot be used: {_said(error)}"
-        )
-    if isinstance(error, sdk.GenericError):
-        return _by_status(error, uri)
-    return StorageError(f"{uri}: {_said(error)}")
-
-
-def _by_status(error: sdk.GenericError, uri: str) -> StorageError:
-    """The one place that reads a message: of all these faults obstore tells the HTTP status only there."""
-    text, status = str(error), _status(error)
-    # S3 answers to a session token that is over with 400, as to a malformed request.
-    if status in {401, 403} or re.search(rf"<Code>({_OVER}|InvalidToken)</Code>", text):
-        return _denied(error, uri)
-    if status == 404:
-        return Missing(f"{uri}: no such bucket")
-    if status == 416:
-        return StorageError(f"{uri}: it was overwritten while it was read, by a shorter object")
-    if "redirect" in text:
-        return StorageError(f"{uri}: the bucket is in another region; set AWS_DEFAULT_REGION to its region")
-    # Without a status there was no answer: refused, cut off, timed out, name not resolved. 501 is for ever.
-    if status in {0, 408, 429} or (status >= 500 and status != 501):
-        return Transient(f"{uri}: {_said(error)}")
-    code = re.search(r"<Code>(\w+)</Code>", text)
-    why = f"{_said(error)} ({code[1]})" if code else _said(error)
-    # S3 answers with 400 to a body that came too slowly.
-    if code and code[1] in {"RequestTimeout", "RequestTimeoutException"}:
-        return Transient(f"{uri}: {why}")
-    return StorageError(f"{uri}: {why}")
-
-
-def _status(error: Exception) -> int:
-    """The HTTP status of the answer; 0 when there was none."""
-    match = re.search(r"non-2xx status code: (\d{3})", str(error))
-    return int(match[1]) if match else 0
-
-
-def _denied(error: Exception, uri: str) -> Denied:
-    reason = re.search(r"<Code>(\w+)</Code>", str(error))
-    if reason and re.fullmatch(_OVER, reason[1]):
-        return Denied(
-            f"{uri}: the credentials have expired ({reason[1]}); get new ones where the run starts and repeat the "
-            "command: what is committed is kept"
-        )
-    return Denied(
-        f"{uri}: {reason[1] if reason else _said(error)}; "
-        "check the credentials and what they are allowed to do with this bucket"
-    )
-
-
-def _said(error: Exception) -> str:
-    """What happened, without the request and the dump of Rust structures that obstore appends."""
-    text = str(error)
-    line = text.partition("\n")[0].partition(": <?xml")[0].rstrip(": ")
-    asked = re.search(r"Error performing (\w+) (\w+://[^/ ]+)\S* in [^ ,]+(, after \d+ retries)?.*? - (.*)", line)
-    if asked:
-        line = f"{asked[1]} {asked[2]}{asked[3] or ''}: {asked[4]}"
-    # Of a connection that failed only the dump says how.
-    how = re.search(r'(?:message|error): "([^"]+)"|source: (TimedOut)', text) if "status code" not in line else None
-    return line[:300] + (f" ({how[1] or 'timed out'})" if how else "")

@@ -1,6 +1,6 @@
-"""How to reach S3 and as whom: boto3's own chain of credentials, asked here and nowhere else.
+"""The endpoint, region and credentials for S3. Only this module asks boto3's chain of credentials.
 
-boto3 is imported where it is first needed: a run over local files never loads it.
+boto3 is imported when it is first needed, so a run over local files never loads it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ _HOW_TO_SIGN_IN = (
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """How to reach S3 and as whom; travels from the driver to the workers.
+    """Endpoint, region and credentials for S3, sent from the driver to the workers.
 
-    What is None is found where it is used, by boto3's own chain (environment, profile, role).
-    retry_s: how long one request is tried again, with longer and longer jittered waits, before its fault is
-    raised as `Transient`. timeout_s: how long one try may take, its answer included. So an operation of one
-    request ends after retry_s + timeout_s at most; a listing, a large upload and a read of an opened object
-    are many requests, each with that bound.
-    GCS and Azure find their credentials in each machine's own environment.
+    A process finds a field that is None by boto3's own chain (environment, profile, role). retry_s: how long one
+    request is retried, with longer and longer jittered waits, before its error is raised as `Transient`. timeout_s: how
+    long one try may take, with its answer. So an operation of one request ends after at most retry_s + timeout_s. A
+    listing, a large upload and a read of an opened object are many requests, each with that limit. GCS and Azure find
+    their credentials in each machine's own environment.
     """
 
     endpoint: str | None = None
@@ -49,10 +48,10 @@ class StorageSettings:
 
     @classmethod
     def from_environment(cls) -> StorageSettings:
-        """What boto3 finds on this machine, credentials that expire left out: each worker finds its own.
+        """The settings that boto3 finds on this machine, without credentials that expire: each worker finds its own.
 
         Raises:
-            Denied: the environment or profile is contradictory; the message says what to set.
+            Denied: The environment or the profile is contradictory; the message says what to set.
         """
         import boto3
         from botocore.credentials import RefreshableCredentials
@@ -61,13 +60,14 @@ class StorageSettings:
             session = boto3.Session()
             endpoint = _configured_endpoint(session)
             found = session.get_credentials()
-            # What expires would be dead before the night is over, so each worker gets its own. The
-            # environment's credentials are the exception: a worker has no other way to find those.
+            # Credentials that expire would not last the night, so each worker gets its own. The environment's
+            # credentials
+            # are the exception: a worker has no other way to find them.
             static = found and (found.method == "env" or not isinstance(found, RefreshableCredentials))
             captured = found.get_frozen_credentials() if found and static else None
         return cls(
             endpoint=endpoint,
-            # boto3 itself does not look at AWS_REGION; every other AWS SDK does.
+            # boto3 itself ignores AWS_REGION; every other AWS SDK reads it.
             region=session.region_name or os.environ.get("AWS_REGION"),
             profile=os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE"),
             access_key=captured.access_key if captured else None,
@@ -77,7 +77,7 @@ class StorageSettings:
 
 
 def _configured_endpoint(session: boto3.Session) -> str | None:
-    """The S3 endpoint that environment or profile name, else None: AWS's own needs no naming."""
+    """The S3 endpoint that the environment or the profile names; None for AWS's own endpoint."""
     from botocore.config import Config
 
     stock = Config(ignore_configured_endpoint_urls=True)  # type: ignore[call-arg] # stubs lack it
@@ -86,9 +86,9 @@ def _configured_endpoint(session: boto3.Session) -> str | None:
 
 
 class Keys:
-    """AWS keys for S3 requests, asked of boto3 again as often as they may have changed. For obstore.
+    """AWS keys for obstore's S3 requests; boto3 is asked again whenever the keys may have changed.
 
-    trouble: why there were none last time, which obstore does not tell apart. config: for obstore, too.
+    trouble: why the last call gave no keys; obstore does not pass this on. config: part of obstore's configuration.
     """
 
     def __init__(self, settings: StorageSettings, root: str) -> None:
@@ -119,15 +119,16 @@ class Keys:
         keys = self._found.get_frozen_credentials()
         assert keys.access_key is not None
         assert keys.secret_key is not None
-        # Asking costs nothing but in the last 15 minutes of keys: then botocore fetches new ones each time, and
-        # those given for 15 minutes or less are in their last ones all the time.
+        # Asking is free until the last 15 minutes before the keys expire: then botocore fetches new keys each time.
+        # Keys valid for 15 minutes or less are always in that last time, so the found keys are kept for a
+        # while.
         if isinstance(self._found, RefreshableCredentials) and self._found.refresh_needed():
             self._keep_until = time.monotonic() + (1 if self._found.refresh_needed(60) else 30)
         return {
             "access_key_id": keys.access_key,
             "secret_access_key": keys.secret_key,
             "token": keys.token,
-            # obstore asks again, ten times a second at most, for what is good for no more than five minutes.
+            # obstore asks again, at most ten times a second, for keys that expire within five minutes.
             "expires_at": datetime.now(UTC) + timedelta(minutes=5),
         }
 
@@ -147,20 +148,20 @@ def _session(settings: StorageSettings) -> boto3.Session:
 
 @contextmanager
 def _signing_in(root: str) -> Iterator[None]:
-    """Faults of finding credentials, as ours."""
+    """Convert errors of finding credentials to ours."""
     from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
-    # It logs a traceback of what it raises as well.
+    # botocore also logs a traceback of each error that it raises.
     logging.getLogger("botocore.credentials").setLevel(logging.ERROR)
     try:
         yield
     except (ConnectionError, HTTPClientError) as error:
         raise Transient(f"{root}: AWS credentials: {error}") from error
-    # A plain RuntimeError is botocore's word for: looked for new ones, and these are over as well.
+    # botocore raises a plain RuntimeError if it fetched new keys and these have expired, too.
     except (BotoCoreError, ClientError, RuntimeError) as error:
         if isinstance(error, ClientError) and error.response["ResponseMetadata"]["HTTPStatusCode"] >= 500:
             raise Transient(f"{root}: AWS credentials: {error}") from error
-        # On one line, whatever a program printed that was asked for them.
+        # On one line, because a credential process may have printed several.
         said = " ".join(str(error).split())
         raise Denied(f"{root}: AWS credentials: {said}; {_HOW_TO_SIGN_IN}") from error
     except ValueError as error:

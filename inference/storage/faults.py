@@ -1,8 +1,8 @@
-"""A storage that fails on purpose, where and when a test says. For testing what is built on `Storage`.
+"""A storage that fails on purpose, where and when a test says, for tests of code that uses a `Storage`.
 
     storage = FaultyStorage(LakeStorage(), [lose_answer("create", "*/ledger/*", nth=2)])
 
-The second creation of a ledger segment then happens, and raises `Transient` all the same.
+The second creation of a ledger segment then happens, and still raises `Transient`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong with which call.
+    """Which call fails, and how.
 
-    operation: a method of `Storage`, or "*". pattern: glob on the URI ("*" crosses slashes).
-    nth: which matching call, from 1; None is every one. The rest is what happens, see the functions below.
+    operation: a method of `Storage`, or "*". pattern: a glob on the URI, in which "*" also matches slashes. nth: which
+    matching call, counted from 1; None for every one. The other fields say what happens: see the functions below.
     """
 
     operation: str
@@ -57,12 +57,12 @@ def pause(operation: str, pattern: str = "*", nth: int | None = 1, *, before: Ca
 
 
 def tear(operation: str = "write", pattern: str = "*", nth: int | None = 1, *, stored: float = 0.5) -> Fault:
-    """A write or create stores only the beginning of its data, that share, and says that all is well."""
+    """A write or create stores only the first part of its data, the share `stored`, and reports success."""
     return Fault(operation, pattern, nth, stored=stored)
 
 
 class FaultyStorage:
-    """`inner`, with these faults. A pickled copy goes on from the counts so far, on its own."""
+    """`inner` with these faults. A pickled copy continues from the current counts, independently."""
 
     def __init__(self, inner: Storage, faults: Iterable[Fault]) -> None:
         self.inner, self.faults = inner, tuple(faults)
@@ -90,7 +90,7 @@ class FaultyStorage:
         self._call("write", uri, lambda share: self.inner.write(uri, view[: int(len(view) * share)]))
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
-        """A lost answer is a listing that breaks off at its end."""
+        """With a lost answer the listing raises at its end."""
         fault = self._next("list", folder)
         if fault.before:
             fault.before(folder)
@@ -106,12 +106,12 @@ class FaultyStorage:
         return self._call("open", uri, lambda _: self.inner.open(uri))
 
     def delete(self, uris: Iterable[str]) -> None:
-        """One call, matched by the first of the URIs."""
+        """The first of the URIs is matched."""
         all_uris = tuple(uris)
         self._call("delete", all_uris[0] if all_uris else "", lambda _: self.inner.delete(all_uris))
 
     def copy(self, source: str, target: str) -> None:
-        """Matched by the target."""
+        """The target is matched."""
         self._call("copy", target, lambda _: self.inner.copy(source, target))
 
     def options(self, uri: str) -> dict[str, str]:
@@ -121,7 +121,7 @@ class FaultyStorage:
         return self._call("leftovers", folder, lambda _: self.inner.leftovers(folder))
 
     def _call(self, operation: str, uri: str, do: Callable[[float], T]) -> T:
-        """`do` is told what share of its data to store."""
+        """Run `do`, whose argument is the share of its data to store, with the fault that is due."""
         fault = self._next(operation, uri)
         if fault.before:
             fault.before(uri)
@@ -133,7 +133,7 @@ class FaultyStorage:
         return answer
 
     def _next(self, operation: str, uri: str) -> Fault:
-        """The first fault that is due for this call; counts the call for all that match."""
+        """The first fault that is due for this call; the call is counted for every fault that matches it."""
         due = Fault(operation)
         with self._lock:
             for index, fault in reversed(tuple(enumerate(self.faults))):

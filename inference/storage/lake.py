@@ -1,6 +1,6 @@
-"""Every kind of storage by the scheme of its URIs: local files (`local`), S3, GCS and Azure (`bucket`).
+"""The storage that chooses by a URI's scheme: local files (`local`); S3, GCS and Azure (`bucket`).
 
-SDKs are imported where they are first needed: a run over local files never loads one.
+An SDK is imported when it is first needed, so a run over local files never loads one.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _BULK = 1000
 
 @dataclass(frozen=True)
 class LakeStorage:
-    """Local files, S3, GCS and Azure by the scheme of each URI. Cheap to make, to pickle and to share.
+    """Local files, S3, GCS and Azure, by the scheme of each URI. It is cheap to make, to pickle and to share.
 
-    With default settings S3 is reached as boto3 would reach it from this machine.
+    With default settings it reaches S3 as boto3 would from this machine.
     """
 
     settings: StorageSettings = field(default_factory=StorageSettings)
@@ -36,12 +36,12 @@ class LakeStorage:
 
     @classmethod
     def from_environment(cls, *uris: str) -> LakeStorage:
-        """For the driver: settings captured for the workers, if any of these URIs is on S3."""
+        """The driver's storage. If any of these URIs is on S3, it carries this machine's settings to the workers."""
         remote = any(uri.startswith("s3://") for uri in uris)
         return cls(StorageSettings.from_environment() if remote else StorageSettings())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Connections stay behind: the copy opens its own.
+        # The copy opens its own connections.
         return LakeStorage, (self.settings,)
 
     def subfolders(self, folder: str) -> Names:
@@ -89,7 +89,7 @@ class LakeStorage:
         root = _root(uri)
         backend = self._backends.get(root)
         if backend is None:
-            # Two threads may both build one; either serves.
+            # If two threads both build one, both are good.
             backend = self._backends.setdefault(root, self._connect(root))
         return backend
 
@@ -110,9 +110,9 @@ class LakeStorage:
 
 
 def probe_conditional_writes(storage: Storage, folder: str) -> bool:
-    """Whether create-if-absent is honoured there: of two creations of one name the second must fail."""
+    """Whether the storage honours create-if-absent in this folder: the second creation of a name must fail."""
     uri = join(folder, f".nightjar-probe-{uuid.uuid4().hex}")
-    with suppress(AlreadyExists):  # a request sent twice; nobody else knows the name
+    with suppress(AlreadyExists):  # the request was sent twice: nobody else knows the name
         storage.create(uri, b"first")
     try:
         storage.create(uri, b"second")
@@ -125,7 +125,7 @@ def probe_conditional_writes(storage: Storage, folder: str) -> bool:
 
 
 def _root(uri: str) -> str:
-    """What one connection serves: `s3://bucket`, or "" for all local files."""
+    """The root that one connection serves: `s3://bucket`, or "" for all local files."""
     if is_local(uri):
         return ""
     scheme, separator, rest = uri.partition("://")

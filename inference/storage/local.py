@@ -1,10 +1,10 @@
-"""Local files as objects: whole, durable, never half-written. Behind `lake`, which dispatches here.
+"""Local files as objects: whole, durable, never half-written. `lake` calls this module for local paths.
 
-A new object is a temporary file in its own folder, synced, then given its name in one step: `link`, which
-refuses a name that exists, or `rename`, which replaces it. It is not listed, and its name holds the object's,
-which tells whose it was when a killed process has left it. File and folder are both synced, for ledger and
-parts alike: the ledger's word that a part is durable must not outlive the part in a power cut. It costs
-1 to 4 ms for an object and about 5 ms for 10 MB here, against seconds of scoring.
+A new object is first a temporary file in the object's folder. The file is synced, and then gets its name in one step:
+by `link`, which refuses a name that exists, or by `rename`, which replaces the old file. Listings leave temporary files
+out. Their names contain the object's name, which tells what a killed process was writing. File and folder are both
+synced, for ledger and parts alike, so that after a power cut the ledger never names a part that is lost. This takes 1
+to 4 ms for an object and about 5 ms for 10 MB on the machine where it was measured; scoring takes seconds.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 _PREFIX, _SUFFIX = ".nightjar-", ".tmp"
 _NAMED = 64
-"""Longest name, in bytes, that is repeated in its temporary file's, which must fit wherever the object's does.
+"""The longest object name, in bytes, that its temporary file's name repeats; that name must fit, too.
 
-A part's has 44."""
+A part's name has 44 bytes."""
 
 _PASSING = {
     errno.EAGAIN,
@@ -51,7 +51,7 @@ _PASSING = {
     errno.ENOTCONN,
     errno.ESTALE,
 }
-"""Errnos of a disk or a mounted file system that may be well again soon."""
+"""Errnos of faults of a disk or a mounted file system that may pass."""
 
 _SENTENCES = {
     errno.ENOSPC: "no space left on its file system; free some, or choose another output.uri",
@@ -64,7 +64,7 @@ _NOT_BY_LINK = {*_NO_LINKS, errno.EXDEV, errno.EMLINK}
 
 
 def storage_error(error: OSError, uri: str) -> StorageError:
-    """The fault of a local file as one of ours, by its type and errno."""
+    """Convert an error of a local file to one of ours, by its type and errno."""
     if error.errno in _SENTENCES:
         return StorageError(f"{uri}: {_SENTENCES[error.errno]}")
     reason = error.strerror or str(error) or type(error).__name__
@@ -151,17 +151,17 @@ class LocalStorage:
     def leftovers(self, folder: str) -> dict[str, str]:
         with _as_ours(folder), suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
             names = [item.name for item in found if _is_temporary(item.name)]
-            # Of a long name's, and of those of earlier versions, nobody knows what it was to become.
+            # Temporary files of long names, and of earlier versions, do not tell their object's name.
             return {join(folder, name): join(folder, target) for name in names if (target := _target(name))}
         return {}
 
 
 def read_link(uri: str) -> str | None:
-    """Where a symbolic link leads, as it was written; None if there is no link."""
+    """The target of a symbolic link, as it was written; None if there is no link."""
     with _as_ours(uri):
         try:
             return str(Path(uri).readlink())
-        except FileNotFoundError:  # asked once: another command may take it away at any moment
+        except FileNotFoundError:  # one call, because another command may remove the link at any moment
             return None
         except OSError as error:
             if error.errno != errno.EINVAL:
@@ -170,7 +170,7 @@ def read_link(uri: str) -> str | None:
 
 
 def replace_link(uri: str, target: str) -> None:
-    """Let a symbolic link lead there, in one step for those who follow it; a folder of that name stays, as an error.
+    """Point a symbolic link at `target`, atomically for readers. A folder of that name stays, and is an error.
 
     Does nothing on a file system without symbolic links.
     """
@@ -196,7 +196,7 @@ def _as_ours(uri: str) -> Iterator[None]:
 
 @contextmanager
 def _temporary(uri: str) -> Iterator[Path]:
-    """A name no one else uses, beside `uri`, in a folder that exists; gone afterwards."""
+    """A name that no one else uses, beside `uri`, in a folder that exists. The file is removed afterwards."""
     folder, name = Path(uri).parent, Path(uri).name
     _make_folder(folder)
     named = f"{name}-" if len(os.fsencode(name)) <= _NAMED else ""
@@ -204,7 +204,7 @@ def _temporary(uri: str) -> Iterator[Path]:
     try:
         yield temporary
     finally:
-        # Also after a rename: between two links to one file rename does nothing and leaves both.
+        # Also after a rename: if both names are links to one file, rename does nothing and leaves both.
         temporary.unlink(missing_ok=True)
 
 
@@ -213,7 +213,7 @@ def _is_temporary(name: str) -> bool:
 
 
 def _target(name: str) -> str:
-    """The name of the object that a temporary file was to become; empty if it does not say."""
+    """The name of the object that a temporary file was to become; empty if its name does not tell."""
     return name.removeprefix(_PREFIX).removesuffix(_SUFFIX).rpartition("-")[0]
 
 
@@ -228,7 +228,7 @@ def _link(temporary: Path, target: Path) -> None:
     try:
         target.hardlink_to(temporary)
     except FileExistsError:
-        # NFS may lose the answer to a link and then find it done: the second name is the proof.
+        # NFS may lose the answer to `link` and then find the name taken: a second link proves that it was ours.
         if temporary.stat().st_nlink < 2:
             raise
     except OSError as error:
@@ -252,7 +252,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         _sync(folder)
     except OSError as error:
-        # Some network file systems cannot sync a folder, and need not.
+        # Some network file systems cannot sync a folder, and do not need to.
         if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
             raise
 
@@ -266,14 +266,14 @@ def _sync(path: Path) -> None:
 
 
 def _walk(folder: str, after: str, above: tuple[tuple[int, int], ...]) -> Iterator[Entry]:
-    """Files under `folder` (which ends with a slash) in the order of their URIs, one folder in memory.
+    """Files below `folder` (which ends with a slash) in the order of their URIs; one folder at a time is in memory.
 
-    `above`: the folders being walked, by device and inode, so that a link to one of them ends here.
+    above: the folders that are being walked, by device and inode, so that a link to one of them is not followed.
     """
     try:
         found = Path(folder).stat()
         with os.scandir(folder) as items:
-            # A folder sorts by its name and slash, as all names under it do.
+            # A folder is sorted by its name with the slash, as the URIs below it are.
             names = sorted(item.name + "/" if item.is_dir() else item.name for item in items)
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -293,7 +293,7 @@ def _walk(folder: str, after: str, above: tuple[tuple[int, int], ...]) -> Iterat
 
 
 def _entry(uri: str) -> Entry | None:
-    """The entry of a file; None if it has gone meanwhile, or is a link to nothing, a pipe or a socket."""
+    """The entry of a file; None if the file is gone, or is a dangling link, a pipe or a socket."""
     try:
         found = Path(uri).stat()
     except FileNotFoundError:

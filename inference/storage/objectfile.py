@@ -1,4 +1,4 @@
-"""An object as a file: which bytes to fetch for what is read. How they are fetched is `bucket`'s business."""
+"""An object as a file. This module decides which bytes to fetch; `bucket` fetches them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 PART = 8 << 20
-"""Bytes of one request of a large upload or download; several are under way at once."""
+"""Bytes per request of a large upload or download; several requests run at once."""
 
 _AHEAD = 1 << 20
-"""Fewest bytes a read fetches: a Parquet footer in one request, not three."""
+"""The fewest bytes that a read fetches, so that a Parquet footer takes one request, not three."""
 
 
 class ObjectFile(io.RawIOBase):
-    """An object of `size` bytes as a read-only file. Small reads fetch ahead; large ones come in parts, side by side.
+    """An object of `size` bytes as a read-only file. Small reads fetch ahead; large ones are fetched in parts, in
+    parallel.
 
-    fetch: gives the bytes from one offset to another; called from several threads.
+    fetch: returns the bytes from one offset to another; it is called from several threads.
     """
 
     def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
@@ -47,7 +48,7 @@ class ObjectFile(io.RawIOBase):
         if end - start >= _AHEAD:
             return self._fetch(start, end)
         if not self._ahead_at <= start <= end <= self._ahead_at + len(self._ahead):
-            # Near the end it is the footer that is read, backwards: take in what lies before it.
+            # Near the end the footer is read, backwards: fetch the bytes before it, too.
             low = min(start, max(0, whole - _AHEAD))
             self._ahead, self._ahead_at = self._fetch(low, min(max(end, low + _AHEAD), whole)), low
         return self._ahead[start - self._ahead_at : end - self._ahead_at]
@@ -56,6 +57,6 @@ class ObjectFile(io.RawIOBase):
         starts = range(start, end, PART)
         if len(starts) == 1:
             return self._fetch_part(start, end)
-        # One S3 connection is slower than the network. (`get_ranges` would join neighbours to one request.)
+        # One S3 connection is slower than the network. (`get_ranges` would join adjacent parts into one request.)
         with ThreadPoolExecutor(min(len(starts), 8)) as pool:
             return b"".join(pool.map(lambda low: self._fetch_part(low, min(low + PART, end)), starts))

@@ -1,7 +1,7 @@
-"""What Nightjar asks of object storage, and how it names an object there.
+"""The seam of storage: the operations that Nightjar needs, and how objects are named.
 
 An absolute URI names an object: `/a/b` on this machine, `s3://bucket/key`, `gs://bucket/key`, `az://container/key`. A
-local path starts with a slash and may hold any other character. Everything raised is from `errors`, by type, and
+local path starts with a slash and may contain any other character. Every error is a class of `errors`, and its message
 names the URI.
 """
 
@@ -20,7 +20,7 @@ Names = list[str]  # inside the classes `list` is the method
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object. size: bytes. version: its etag, or a local file's `local_version`."""
+    """One object. size: in bytes. version: its etag, or the `local_version` of a local file."""
 
     uri: str
     size: int
@@ -28,67 +28,70 @@ class Entry:
 
 
 class Storage(Protocol):
-    """What Nightjar asks of storage. Every method may raise `Denied`, `Transient` and `StorageError`."""
+    """A storage for objects. Every method may raise `Denied`, `Transient` and `StorageError`."""
 
     def subfolders(self, folder: str) -> Names:
-        """Names of the folders right under this one, sorted."""
+        """Names of the folders directly in this one, sorted."""
 
     def read(self, uri: str) -> bytes:
-        """The whole object. Raises: Missing."""
+        """Read the whole object. Raises: Missing."""
 
     def create(self, uri: str, data: bytes) -> None:
-        """Create the object, whole and durable, if there is none. Raises: AlreadyExists.
+        """Create the object, whole and durable, if it does not exist. Raises: AlreadyExists.
 
-        `Transient` leaves open whether this call created it (an answer may be lost): read back to know.
-        `LakeStorage` reads back itself when it sent a request again: its `AlreadyExists` is another's object.
+        After `Transient` the caller must read the object back to know whether this call created it, because the answer
+        may have been lost. `LakeStorage` itself reads back when it has repeated a request: its `AlreadyExists` means
+        that another writer created the object.
         """
 
     def write(self, uri: str, data: Buffer) -> None:
-        """Write the whole object, durable, under a name that nobody else writes; replaces what is there."""
+        """Write the whole object durably, replacing any that exists. Nobody else may be writing this name."""
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
-        """Every object under the folder, at any depth, sorted by URI; only those with a URI > `after`.
+        """List the objects below the folder, at any depth, sorted by URI; only those whose URI is > `after`.
 
-        A folder without objects gives nothing; a bucket that does not exist raises Missing.
+        A folder without objects gives an empty listing; a bucket that does not exist raises Missing.
         """
 
     def stat(self, uri: str) -> Entry:
-        """Size and version. Raises: Missing, also for a folder."""
+        """Return the object's size and version. Raises: Missing, also for a folder."""
 
     def open(self, uri: str) -> pa.NativeFile:
-        """The object for random access; close it. Parquet: open with `pre_buffer=True`. Raises: Missing.
+        """Open the object for random access; the caller closes it. Raises: Missing.
 
-        Reading a local file raises OSError: `local.storage_error` gives its type.
+        Read Parquet with `pre_buffer=True`. Reading a local file raises OSError, which `local.storage_error` converts.
         """
 
     def delete(self, uris: Iterable[str]) -> None:
-        """Delete these objects; one that is gone already is fine."""
+        """Delete these objects. An object that does not exist is no error."""
 
     def copy(self, source: str, target: str) -> None:
-        """Copy inside one bucket or file system without reading; replaces the target. Raises: Missing.
+        """Copy within one bucket or file system without reading the bytes; replaces the target. Raises: Missing.
 
-        A local copy is a hard link: both names see a later change in place. `write` makes none.
+        A local copy is a hard link, so a later change in place would show under both names. `write` never changes in
+        place.
         """
 
     def options(self, uri: str) -> dict[str, str]:
-        """How a library of object_store reaches that place as whom this storage does, for the next minutes.
+        """Return options with which a library built on object_store reaches this URI with the same credentials.
 
-        Nothing for a local file, nor where such a library finds the way itself, from this machine's environment.
+        The credentials are valid for the next minutes. Empty for a local file, and where the library finds everything
+        in this machine's environment.
         """
 
     def leftovers(self, folder: str) -> dict[str, str]:
-        """What lies right in this folder of objects that were begun: URI → URI of the object it was to become.
+        """List the temporary files directly in this folder: URI → URI of the object that was being written.
 
-        It is not listed, and may be deleted if no living writer is at that object. Nothing in a bucket, where an
-        object is whole or not there: an upload in parts that was broken off is for the bucket's lifecycle rules.
+        `list` does not show them. They may be deleted if no living writer is writing that object. A bucket has none: an
+        object in it is whole or does not exist, and the bucket's lifecycle rules remove unfinished multipart uploads.
         """
 
 
 def is_local(uri: str) -> bool:
-    """Whether an absolute URI names a file of this machine (or a mounted file system)."""
+    """Whether an absolute URI names a file on this machine (or on a mounted file system)."""
     return uri.startswith("/")
 
 
 def join(base: str, *names: str) -> str:
-    """`names` under the folder `base`, which may end with a slash."""
+    """The URI of `names` below the folder `base`, which may end with a slash."""
     return "/".join((base.rstrip("/"), *names))

@@ -1,8 +1,8 @@
-"""Retries of what may pass. `RetryingStorage` adds them, and a count of them, to any storage.
+"""Retries of transient errors. `RetryingStorage` adds retries, and a count of them, to any storage.
 
-A fault is retried where it is met: a request to a bucket by `bucket`, for `StorageSettings.retry_s`; anything else that
-raises `Transient` by `RetryingStorage`, some number of times. The two do not multiply: `RetryingStorage` begins no try
-later than `within_s` after the first, and a bucket that was out of reach for its whole `retry_s` has used that up.
+`bucket` retries a request to a bucket for `StorageSettings.retry_s`. `RetryingStorage` retries any other call that
+raises `Transient`, a limited number of times. The two do not multiply: `RetryingStorage` begins no try later than
+`within_s` after the first, and a bucket that could not be reached for all of `retry_s` has used up that time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ OnRetry = Callable[[Transient], None]
 """Called with the error before each retry."""
 
 _LONGEST_BACKOFF_S = 10.0
-"""The longest wait between two tries, however many there were: a store that is back is found within this."""
+"""The longest wait between two tries, however many there were, so that a store that is back is soon noticed."""
 
 _on_retry: ContextVar[OnRetry | None] = ContextVar("on_retry", default=None)
 
 
 def current_on_retry() -> OnRetry:
-    """The `on_retry` of the `RetryingStorage` whose call is under way in this thread, for the storage within it."""
+    """The `on_retry` of the `RetryingStorage` whose call is running in this thread; the wrapped storage calls it,
+    too.
+    """
     return _on_retry.get() or (lambda _: None)
 
 
@@ -44,9 +46,9 @@ def current_on_retry() -> OnRetry:
 class RetryPolicy:
     """How often, and for how long, a call that raises `Transient` is tried.
 
-    within_s: no try begins later than this after the first, so a call takes at most this and one try.
-    backoff_s: the longest wait before the second try; doubled for each further one, up to 10 s, and jittered.
-    attempts: tries in all.
+    within_s: no try begins later than this after the first, so a call takes at most this time and one try.
+    backoff_s: the longest wait before the second try; it doubles for each further try, up to 10 s, and is jittered.
+    attempts: the largest number of tries.
     """
 
     within_s: float
@@ -54,10 +56,10 @@ class RetryPolicy:
     attempts: int = sys.maxsize
 
     def call(self, call: Callable[[], T], on_retry: OnRetry) -> T:
-        """What `call` returns.
+        """Return what `call` returns, retrying it while it raises `Transient`.
 
         Raises:
-            Transient: no try is left. The last error, and how often it was tried.
+            Transient: No try is left. The message has the last error and the number of tries.
         """
         began, failures = time.monotonic(), 0
         while True:
@@ -74,13 +76,13 @@ class RetryPolicy:
                 time.sleep(pause)
 
     def _pause(self, failures: int) -> float:
-        """Jittered: actors that failed together should not come back together."""
+        """Seconds to wait, jittered so that actors that failed together do not retry together."""
         return min(self.backoff_s * 2.0 ** min(failures - 1, 30), _LONGEST_BACKOFF_S) * random.uniform(0.5, 1.0)
 
     def listing(self, begin: Callable[[str], Iterator[Entry]], after: str, on_retry: OnRetry) -> Iterator[Entry]:
-        """A sorted listing that begins after `after`; one that breaks goes on after the last entry handed out.
+        """Yield a sorted listing that begins after `after`; after an error it continues behind the last entry yielded.
 
-        The policy is that of each entry: once one has come, the next error is a first one.
+        The policy applies to each entry: after an entry has come, the next error counts as the first.
         """
         entries: Iterator[Entry] | None = None
 
@@ -99,9 +101,10 @@ class RetryPolicy:
 
 
 def settling(create: Callable[[], None], read: Callable[[], bytes], data: bytes) -> Callable[[], None]:
-    """A creation to be tried again: an object found on a later try is ours if its bytes are ours.
+    """Make a creation repeatable: if a later try finds an object with our bytes, an earlier try created it.
 
-    On the first try equal bytes are another's: two writers may say the same, and one only may think that it did.
+    On the first try an object with equal bytes is another writer's: two writers may write the same bytes, and only one
+    may believe that it created the object.
     """
     tried = False
 
@@ -118,14 +121,13 @@ def settling(create: Callable[[], None], read: Callable[[], bytes], data: bytes)
 
 
 class RetryingStorage:
-    """Retries what raised `Transient`: up to `attempts` tries in all, with a longer wait each time.
+    """Retries calls that raise `Transient`: up to `attempts` tries in all, with a longer wait each time.
 
-    No try begins later than `within_s` after the first, so that a call takes at most that long and one try:
-    for a bucket, with the defaults, 60 s and one time-out of 60 s, whether or not it was wrapped. A listing,
-    a large upload and a read of an opened object are many requests: the bound is that of each.
-    `retries` counts the retries, here and by the storage within; those of single pages of a listing
-    and single parts of an upload of more than 8 MiB are not seen here. What is read through `open` is covered
-    for buckets; a local file is read by Arrow.
+    No try begins later than `within_s` after the first, so a call takes at most this time and one try. For a bucket
+    with the defaults these are 60 s and one time-out of 60 s, wrapped or not. A listing, a large upload and a read of
+    an opened object are many requests, and the limit holds for each request. `retries` counts the retries made here and
+    by the wrapped storage, without those of single pages of a listing and of single parts of an upload over 8 MiB.
+    Reads through `open` are retried for buckets only; Arrow itself reads a local file.
     """
 
     def __init__(self, inner: Storage, attempts: int = 4, backoff_s: float = 0.5, within_s: float = 60.0) -> None:
@@ -144,7 +146,7 @@ class RetryingStorage:
         return self._retried(lambda: self.inner.read(uri))
 
     def create(self, uri: str, data: bytes) -> None:
-        """As `Storage.create`; after a lost answer, an object with our bytes is ours."""
+        """As `Storage.create`. After a lost answer, an object with our bytes counts as created by this call."""
         self._retried(settling(lambda: self.inner.create(uri, data), lambda: self.inner.read(uri), data))
 
     def write(self, uri: str, data: Buffer) -> None:

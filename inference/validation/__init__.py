@@ -1,1 +1,1 @@
-"""May it be published: the audit, the rescore, the gates, the manifest."""
+"""Decides whether a revision may be published: the audit, the rescore, the gates, the manifest."""

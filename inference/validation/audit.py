@@ -1,7 +1,7 @@
-"""What the files written prove, shard by shard. No Ray here: the engine runs this as a pass.
+"""The audit: proves from the files written, shard by shard, that every row is covered. The engine runs it as a pass.
 
-For every shard: size and checksum of its parts, the footers, and that data and quarantine together hold each
-planned row of each file exactly once. Counters are not trusted; they are compared with what was found.
+For every shard it checks the size and checksum of the parts, their footers, and that data and quarantine together hold
+each planned row of each file exactly once. Counters are not trusted; they are compared with what was found.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nightjar.inference.errors import AuditFailed, Missing
-from nightjar.inference.job.model import LINEAGE, Job
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.parts import (
@@ -32,17 +33,17 @@ from nightjar.inference.validation.offenders import Finder, Offenders
 from nightjar.inference.validation.offenders import join as join_offenders
 
 MAX_FINDINGS = 20
-"""Findings kept for the message: enough to act on, bounded whatever went wrong."""
+"""The most findings that are kept for the message: enough to act on, and bounded whatever went wrong."""
 
 MAX_DAMAGED = 1000
-"""Damaged shards kept by name. If there are more, the next audit finds them."""
+"""The most damaged shards that are kept by name. The next audit finds the others."""
 
 
 @dataclass
 class Audited:
-    """What a block of shards proved. `metrics` are merged in shard order.
+    """What the audit of a block of shards found. Counts are of shards, rows and bytes.
 
-    damaged: shard → what is wrong with its parts. offenders: as of `offenders.Finder`.
+    damaged: shard → what is wrong with its parts. metrics: merged in shard order. offenders: as in `offenders.Finder`.
     """
 
     shards: int = 0
@@ -115,7 +116,7 @@ def _audit_shard(
 def _part(
     storage: Storage, revision: str, part: dict[str, Any], shard: str, lineage: bool
 ) -> tuple[bytes, pa.Table, dict[bytes, bytes]]:
-    """A part's bytes, its lineage columns and its footer, after the bytes were checked."""
+    """Check a part's bytes. Returns them, the lineage columns and the footer."""
     raw = read_part(storage, join(revision, part["name"]), part["size"])
     _equal(f"bytes of {part['name']}", len(raw), part["size"])
     _equal(f"checksum of {part['name']}", checksum(raw), part["checksum"])
@@ -128,11 +129,12 @@ def _part(
 
 
 def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.Table) -> None:
-    """Each row of each piece, exactly once, in data or quarantine; nothing else; data in input order.
+    """Check that each row of each piece is in data or quarantine exactly once, nothing else is, and data is in input
+    order.
 
-    Of a piece whose rows were not known before they were read: its rows from 0 on, without a gap. With `rows_in`, what
-    the worker read, that proves that every row it read ended once, and nothing else did. That it read the whole file
-    no second count proves: its size and version were the planned ones before and after.
+    If a piece's rows were not known before they were read, its rows must begin at 0 and have no gap. Together with
+    `rows_in`, the worker's count, this proves that every row that was read ended exactly once. It does not prove that
+    the whole file was read; only the file's size and version were checked before and after.
     """
     found = 0
     for uri in dict.fromkeys(piece["uri"] for piece in pieces):
@@ -147,14 +149,14 @@ def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.T
         for low, high in spans:
             _prove_span(uri, low, high, kept, lost)
     if found != data.num_rows + quarantined.num_rows:
-        raise AuditFailed(f"{data.num_rows + quarantined.num_rows - found} rows name files that are not the shard's")
+        raise AuditFailed(f"{data.num_rows + quarantined.num_rows - found} rows name files that are not in this shard")
 
 
 def _prove_span(uri: str, low: int, high: int, kept: np.ndarray, lost: np.ndarray) -> None:
     if not lost.size and np.array_equal(kept, np.arange(low, high)):
         return
     if kept.size > 1 and not bool((np.diff(kept) > 0).all()):
-        raise AuditFailed(f"rows of {uri} are not in input order, or one is there twice")
+        raise AuditFailed(f"rows of {uri} are not in input order, or one occurs twice")
     rows, counts = np.unique(np.concatenate([kept, lost]), return_counts=True)
     if (counts > 1).any():
         raise AuditFailed(f"row {rows[counts > 1][0]} of {uri} is there {counts.max()} times")
@@ -169,7 +171,7 @@ def _prove_span(uri: str, low: int, high: int, kept: np.ndarray, lost: np.ndarra
 def _rows_of(table: pa.Table, uri: str) -> np.ndarray:
     files, rows = (table[name].combine_chunks() for name in LINEAGE)
     if isinstance(files, pa.DictionaryArray):
-        # Left as the indices they are stored as: decoding a long path per row costs more than all the rest.
+        # The indices are not decoded: decoding a long path for each row costs more than all the rest.
         at = pc.index(files.dictionary, uri).as_py()
         mine = pc.equal(files.indices, at) if at >= 0 else pa.repeat(False, len(files))
     else:
@@ -183,9 +185,9 @@ def _equal(what: str, found: Any, expected: Any) -> None:
 
 
 def check_plan_covers(lines: Iterable[dict[str, Any]], files: dict[str, int]) -> list[str]:
-    """Whether the shards' pieces cover rows [0, n) of every file, none twice. Returns what is wrong.
+    """Check that the shards' pieces cover rows [0, n) of every file exactly once. Returns what is wrong.
 
-    files: uri → rows, as discovery found them; `UNKNOWN` of a file that one piece must take in whole.
+    files: uri → rows, as discovery found them; `UNKNOWN` for a file that must be one whole piece.
     """
     expected: dict[str, int] = {}
     wrong = []

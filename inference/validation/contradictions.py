@@ -1,5 +1,6 @@
-"""What a job's keys and its columns' types rule out, whatever the values: a gate that could only fail, a label that
-nothing can be compared with. Found before anything is read or started.
+"""Finds contradictions between a job's keys and its columns' types, before anything is read or started.
+
+These are gates that could only fail, and labels without a score to compare them with.
 """
 
 from __future__ import annotations
@@ -7,7 +8,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import ColumnCheck, Job
+from nightjar.inference.job.checks import ColumnCheck
+from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
 
@@ -17,16 +19,16 @@ _ANSWERED_BY = {
     "max": {"", "number"},
     "finite": {"", "number", "list", "date", "time", "timestamp", "timestamp_utc", "duration"},
 }
-"""Kinds of columns (`ColumnState.kind`) that a gate can judge; it refuses the others. "" is a column of nulls."""
+"""The kinds of columns (`ColumnState.kind`) that a gate can judge; it refuses others. "" is a column of nulls."""
 
 
 def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
-    """Whether the label has a score to be compared with, and each check a column whose values it can judge.
+    """Check that the label has a score to compare it with, and that each check can judge its column's values.
 
-    schema: the input's columns, each one that the job names among them.
+    schema: the input's columns, with every column that the job names.
 
     Raises:
-        JobError: names the key, the column and its type.
+        JobError: One of them does not. Names the key, the column and its type.
     """
     Metrics.for_job(job)
     outputs = job.model.output_types()
@@ -45,7 +47,7 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
 
 
 def _kind(type_: pa.DataType) -> str:
-    """What the gates will take a column of this type for."""
+    """The kind that the gates will see for a column of this type."""
     state = ColumnState()
     state.update(pa.chunked_array([], type_))
     return state.kind

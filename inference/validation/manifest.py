@@ -1,29 +1,131 @@
-"""What a validated revision says of itself: totals, gates, metrics, versions, and where every shard is listed."""
+"""The manifest of a validated revision: totals, gates, metrics, versions, and the name of the list of shards."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import platform
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pyarrow as pa
 
+from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.model import Job
-from nightjar.inference.ledger.ledger import LedgerWriter
+from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.ledger.epochs import LedgerWriter
+from nightjar.inference.ledger.lines import Published
+from nightjar.inference.ledger.remarks import Remarks
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import outcomes
+from nightjar.inference.output.manifests import ShardsFile, read_verified
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.predictors.adapter import frameworks
-from nightjar.inference.storage.protocol import join
+from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.rescore import Rescored
+from nightjar.inference.witness import Collection, Seen
+from nightjar.inference.witness.packages import Package, installed_packages
 
 LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "numpy", "pandas", "prefect")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What scored, by content. files: by name, with their SHA-256."""
+
+    digest: str
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Of all shards. bytes: of the data parts. batches_cut: that failed and were scored in parts."""
+
+    shards: int
+    rows_in: int
+    rows_out: int
+    rows_quarantined: int
+    bytes: int
+    batches_cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the audit proved. cover: of what that every row is there once. checksums: their kind."""
+
+    cover: str
+    shards: int
+    checksums: str
+    rescored: Rescored | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """`manifest-<epoch>.json`. What has a default is not in every manifest of an earlier version.
+
+    fingerprint: under which all shards were scored, by `identity` (the job's keys), code, model and packages.
+    outside, loaded, preflight, again: what a person should know of that, as in `Remarks`. libraries: versions where it
+    was validated. validated_at: UTC, as ISO 8601.
+    """
+
+    job: str
+    run_id: str
+    date: str
+    revision: int
+    fingerprint: str
+    input: str
+    identity: Mapping[str, Any]
+    code: Content | None = None
+    model: Content | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    outside: tuple[Seen, ...] = ()
+    loaded: Mapping[str, tuple[Package, ...]] = field(default_factory=dict)
+    preflight: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+    libraries: Mapping[str, str]
+    totals: Totals
+    shards: ShardsFile
+    audit: Proof
+    gates: tuple[GateResult, ...]
+    metrics: Figures
+    failed_attempts: int
+    validated_at: str
+
+    def remarks(self) -> Remarks:
+        """What a person should know, with the packages as they are installed now: nothing is loaded any more."""
+        loaded = dict(self.loaded)
+        now = installed_packages({name: states[-1] for name, states in loaded.items()})
+        return Remarks(self.again, self.preflight, Collection(self.outside), loaded, now, unproven=True)
+
+
+def manifest_of(raw: bytes) -> Manifest:
+    """What a manifest says. Earlier ones have one state of a package, in no list.
+
+    Raises:
+        ValueError, LookupError, TypeError, AttributeError: it is none that this version can read.
+    """
+    found = json.loads(raw)
+    states = {name: each if isinstance(each, list) else [each] for name, each in found.get("loaded", {}).items()}
+    return of_json(Manifest, {**found, "loaded": states})
+
+
+def read_manifest(storage: Storage, output: str, published: Published) -> Manifest:
+    """The manifest of a published revision, checked against the snapshot.
+
+    Raises:
+        JobError: it is not the file that was published, or another version wrote it.
+    """
+    raw = read_verified(storage, output, published)
+    try:
+        return manifest_of(raw)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise JobError(f"{join(output, published.manifest)}: not a manifest that this version can read") from error
 
 
 def write_manifest(
@@ -36,54 +138,62 @@ def write_manifest(
     uri: str,
     table: pa.Table,
     audited: Audited,
-    metrics: dict[str, Any],
+    metrics: Figures,
     gates: tuple[GateResult, ...],
     rescored: Rescored | None,
 ) -> tuple[str, str, str]:
-    """Write `shards-<epoch>.parquet` and `manifest-<epoch>.json`; returns the manifest's name and checksum, and the
-    name of the former. Names are relative to the output."""
-    storage, epoch = writer.ledger.storage, writer.epoch
+    """Write `shards-<epoch>.parquet` and `manifest-<epoch>.json`.
+
+    Returns the manifest's name and checksum, and the name of the list of shards. Names are relative to the output."""
+    storage, epoch, about = writer.ledger.storage, writer.epoch, writer.state.about
     shards = outcomes.to_parquet(table, writer.state)
     shards_name = f"shards-{epoch:06d}.parquet"
     storage.create(join(uri, shards_name), shards)
-    manifest = {
-        "job": job.name,
-        "run_id": run_id,
-        "date": date,
-        "revision": revision,
-        "fingerprint": identity.fingerprint,
-        "input": job.input.uri,
-        "identity": identity.job,
-        "code": {"digest": identity.code_digest, "files": identity.code},
-        "model": {"digest": identity.model_digest, "files": identity.model},
-        "packages": identity.packages,
-        **writer.state.about.as_json(),
-        "libraries": _versions(),
-        "totals": {
-            "shards": len(table),
-            "rows_in": audited.rows_in,
-            "rows_out": audited.rows_out,
-            "rows_quarantined": audited.rows_quarantined,
-            "bytes": audited.size,
-            "batches_cut": outcomes.total(table, "cuts"),
-        },
-        "shards": {"file": shards_name, "checksum": checksum(shards), "size": len(shards)},
-        "audit": {
-            "cover": "every row index" if job.output.lineage else "row counts (output.lineage is false)",
-            "shards": audited.shards,
-            "checksums": "xxh3-128",
-            "rescored": asdict(rescored) if rescored else None,
-        },
-        "gates": [asdict(gate) for gate in gates],
-        "metrics": metrics,
-        "failed_attempts": sum(len(failures) for failures in writer.state.failures.values()),
-        "validated_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-    }
-    raw = json.dumps(manifest, indent=1).encode()
+    manifest = Manifest(
+        job=job.name,
+        run_id=run_id,
+        date=date,
+        revision=revision,
+        fingerprint=identity.fingerprint,
+        input=job.input.uri,
+        identity=identity.job,
+        code=Content(identity.code_digest, identity.code),
+        model=Content(identity.model_digest, identity.model),
+        packages=identity.packages,
+        outside=about.outside.all(),
+        loaded=about.loaded,
+        preflight=about.preflight,
+        again=about.again,
+        libraries=_versions(),
+        totals=_totals(table, audited),
+        shards=ShardsFile(shards_name, checksum(shards), len(shards)),
+        audit=_proof(job, audited, rescored),
+        gates=gates,
+        metrics=metrics,
+        failed_attempts=sum(len(failures) for failures in writer.state.failures.values()),
+        validated_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    )
+    raw = json.dumps(to_json(manifest), indent=1).encode()
     name = f"manifest-{epoch:06d}.json"
     storage.create(join(uri, name), raw)
     folder = f"runs/{run_id}/r{revision}"
     return f"{folder}/{name}", checksum(raw), f"{folder}/{shards_name}"
+
+
+def _totals(table: pa.Table, audited: Audited) -> Totals:
+    return Totals(
+        shards=len(table),
+        rows_in=audited.rows_in,
+        rows_out=audited.rows_out,
+        rows_quarantined=audited.rows_quarantined,
+        bytes=audited.size,
+        batches_cut=outcomes.total(table, "cuts"),
+    )
+
+
+def _proof(job: Job, audited: Audited, rescored: Rescored | None) -> Proof:
+    cover = "every row index" if job.output.lineage else "row counts (output.lineage is false)"
+    return Proof(cover, audited.shards, "xxh3-128", rescored)
 
 
 def _versions() -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Where the values lie that a gate on a column refuses: the first row of each of the first few shards that hold any.
+"""Finds the rows with values that a gate refuses: the first such row of each of the first few shards that have any.
 
-Workers look while they audit, in the part they have in memory; the driver adds the commands.
+Workers search while they audit, in the part that is in memory; the driver adds the replay commands.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nightjar.inference.input.plan import shard_of_line
-from nightjar.inference.job.model import LINEAGE, Job
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
@@ -24,14 +25,14 @@ from nightjar.inference.validation.gates import ColumnGate, Offender, column_gat
 from nightjar.inference.validation.gates.verdict import number
 
 Offenders = dict[str, tuple[Offender, ...]]
-"""Key of a gate → the first rows that speak against its column, one a shard, in order."""
+"""Key of a gate → the first rows that it refuses, one per shard, in order."""
 
 MAX_OFFENDERS = 3
-"""Of a gate: the manifest has the column's figures, the parts have every row."""
+"""The most offenders per gate. The manifest has the column's figures, and the parts have every row."""
 
 
 def join(earlier: Offenders, later: Offenders) -> Offenders:
-    """Those of two blocks of shards."""
+    """Join the offenders of two blocks of shards."""
     return {key: (earlier.get(key, ()) + later.get(key, ()))[:MAX_OFFENDERS] for key in {**earlier, **later}}
 
 
@@ -43,7 +44,7 @@ class Finder:
         self._gates = column_gates_of(job)
 
     def look(self, line: dict[str, Any], metrics: Metrics, part: bytes) -> None:
-        """A shard's line of `outcomes.OUTCOMES`, what was counted of it, and its part as it was read."""
+        """Search one shard. line: of `outcomes.OUTCOMES`. metrics: of the shard. part: its bytes."""
         for gate in self._gates:
             known, state = self.found.get(gate.key, ()), metrics.columns[gate.column]
             if len(known) < MAX_OFFENDERS and not gate.spared_by(state):
@@ -61,7 +62,9 @@ def _offender(gate: ColumnGate, line: dict[str, Any], part: bytes) -> Offender:
 
 
 def _first(gate: ColumnGate, column: pa.ChunkedArray) -> int:
-    """The first row that speaks against the column, by halves: what counts a row decides about it, too."""
+    """The first row that the gate refuses, found by bisection: the same state that judges the column judges each
+    part.
+    """
     low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2
@@ -83,7 +86,7 @@ def _shown(row: pa.ChunkedArray) -> str:
 
 
 def _planned(line: dict[str, Any], index: int) -> tuple[str, int]:
-    """Without lineage the plan tells which row it was, unless rows before it are in the quarantine, or not counted."""
+    """The row by the plan, for parts without lineage; -1 if rows before it are quarantined or were not counted."""
     pieces = line["pieces"]
     if line["quarantine"] is not None or (len(pieces) > 1 and any(piece["rows"] == UNKNOWN for piece in pieces)):
         return (pieces[0]["uri"] if len(pieces) == 1 else "", -1)
@@ -97,9 +100,9 @@ def _planned(line: dict[str, Any], index: int) -> tuple[str, int]:
 def with_replays(
     job_path: str, run: tuple[str, ...], table: pa.Table, offenders: Mapping[str, tuple[Offender, ...]]
 ) -> Offenders:
-    """The offenders with the commands that score their rows again.
+    """Add to the offenders the commands that score their rows again.
 
-    run: as `replay` takes it, see `replay_command`. table: the run's `outcomes.OUTCOMES`.
+    run: the arguments that name the run, see `replay_command`. table: the run's `outcomes.OUTCOMES`.
     """
     wanted = pa.array(sorted({offender.shard for found in offenders.values() for offender in found}), pa.string())
     lines = outcomes.lines(table.filter(pc.is_in(table["shard"], value_set=wanted)))

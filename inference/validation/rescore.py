@@ -1,7 +1,7 @@
-"""The rescore audit: a sample of shards read and scored a second time, elsewhere, and compared with what was written.
+"""The rescore: a sample of shards is read and scored a second time, elsewhere, and compared with what was written.
 
-It sees what no count can: a device that computes wrongly, a model that answers differently each time, outputs that
-belong to other rows. No Ray here: the engine runs `rescore` in processes of their own.
+It finds what no count can: a device that computes wrongly, a model that answers differently each time, outputs that
+belong to other rows. The engine runs `rescore` in separate processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.input.sources.reading import read_piece
-from nightjar.inference.job.model import LINEAGE
+from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip
 from nightjar.inference.output.parts import read_part
 from nightjar.inference.predictors import Scorer, input_columns
@@ -43,11 +43,11 @@ from nightjar.inference.storage.retrying import RetryingStorage
 
 @dataclass
 class Rescored:
-    """What scoring again found.
+    """The result of scoring again.
 
-    shards, rows: compared. differing: rows of which any value differs. greatest: the largest difference of two
-    numbers, relative to 1 + their size. first: one differing value, for a message. changed: shards that could
-    not be compared, because their input is no longer the one that was scored.
+    shards, rows: the numbers that were compared. differing: rows with any different value. greatest: the largest
+    difference of two numbers, relative to 1 + their size. first: one differing value, for a message. changed: shards
+    that were not compared, because their input has changed since they were scored.
     """
 
     shards: int = 0
@@ -58,7 +58,7 @@ class Rescored:
     changed: int = 0
 
     def merge(self, other: Rescored) -> None:
-        """Add what another process found."""
+        """Add the result of another process."""
         self.shards += other.shards
         self.rows += other.rows
         self.differing += other.differing
@@ -68,9 +68,9 @@ class Rescored:
 
 
 def sample(table: pa.Table, share: float, salt: str) -> pa.Table:
-    """A share of the shards that have rows, at least one: others each night, the same when repeated.
+    """Choose a share of the shards that have rows, at least one. The choice depends only on the shards and the salt.
 
-    table: as `outcomes`. salt: names the night.
+    table: as in `outcomes`. salt: names the night, so that other nights give other samples.
     """
     scored = table.filter(pc.greater(table["rows_out"], 0))
     count = min(scored.num_rows, max(1, math.ceil(share * table.num_rows)))
@@ -83,10 +83,10 @@ def sample(table: pa.Table, share: float, salt: str) -> pa.Table:
 
 
 def rescore(spec: WorkerSpec, lines: Iterable[dict[str, Any]]) -> Iterator[Rescored]:
-    """Score shards (lines of `outcomes.OUTCOMES`) again, in this process, and compare; one answer for each.
+    """Score shards (lines of `outcomes.OUTCOMES`) again in this process, and compare. Yields one result per shard.
 
     Raises:
-        RunFailed: this process was spoilt by it.
+        RunFailed: Scoring spoilt this process.
     """
     scorer, size = open_scorer(spec).scorer, BatchSize(batch_rows(spec))
     storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
@@ -102,7 +102,7 @@ def rescore(spec: WorkerSpec, lines: Iterable[dict[str, Any]]) -> Iterator[Resco
 
 
 def _quarantined(storage: Storage, revision: str, line: dict[str, Any]) -> set[tuple[str, int]]:
-    """The rows that could not be scored: (file, row). They are not tried again, one may kill its process."""
+    """The quarantined rows: (file, row). They are not tried again, because one may kill its process."""
     if line["quarantine"] is None:
         return set()
     table = _part(storage, revision, line["quarantine"], list(LINEAGE))
@@ -119,7 +119,7 @@ def _part(storage: Storage, revision: str, part: dict[str, Any], columns: list[s
 def _score(
     spec: WorkerSpec, shard: Shard, lost: set[tuple[str, int]], scorer: Scorer, size: BatchSize, storage: Storage
 ) -> Assembly:
-    """The shard scored as it was at first: the same micro-batches, without the rows that were quarantined."""
+    """Score the shard as the first time: in the same micro-batches, without the quarantined rows."""
     again = Assembly(spec, shard)
     features = list(input_columns(spec.job, spec.schema))
     with Watchdog(spec.job.retry.stall_s) as watchdog:
@@ -162,10 +162,10 @@ def _first(line: dict[str, Any], name: str, part: pa.Table, now: pa.Table, index
 
 
 def differences(before: pa.ChunkedArray, after: pa.ChunkedArray, tolerance: float) -> tuple[np.ndarray, float]:
-    """Which rows differ, and the greatest relative difference of two finite numbers.
+    """Which rows differ (a bool array of shape (rows,)), and the greatest relative difference of two finite numbers.
 
-    Two numbers agree when |a - b| ≤ tolerance × (1 + |a|). Null agrees with null, NaN with NaN; all but floats and
-    lists of floats must be equal.
+    Two numbers agree if |a - b| ≤ tolerance × (1 + |a|). Null agrees with null, and NaN with NaN. Values other than
+    floats and lists of floats must be equal.
     """
     a, b = _plain(before), _plain(after)
     if len(a) != len(b):
@@ -179,13 +179,11 @@ def differences(before: pa.ChunkedArray, after: pa.ChunkedArray, tolerance: floa
     except pa.ArrowNotImplementedError:
         pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
         return np.array([repr(x) != repr(y) for x, y in pairs], dtype=bool), 0.0
-    return np.asarray(pc.or_(unequal, pc.not_equal(pc.is_null(a), pc.is_null(b))), dtype=bool), 0.0
+    return np.asarray(pc.or_(unequal, pc.not_equal(pc.is_null(a), pc.is_null(b)))), 0.0
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:
     array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # too large for one array, or without a chunk
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
@@ -197,7 +195,8 @@ def _holds_floats(kind: pa.DataType) -> bool:
 
 def _float_differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.ndarray, float]:
     nulls = np.asarray(pc.is_null(a)), np.asarray(pc.is_null(b))
-    x, y = (pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) for values in (a, b))
+    # A null comes as NaN, so that no distance is measured from it.
+    x, y = (values.cast(pa.float64()).to_numpy(zero_copy_only=False) for values in (a, b))
     with np.errstate(invalid="ignore"):
         distance = np.abs(x - y) / (1 + np.abs(x))
     same = (x == y) | (np.isnan(x) & np.isnan(y))

@@ -1,5 +1,6 @@
-"""What this process uses beyond what identity covers: files, libraries, environment variables, network, databases,
-programs: noticed while the model loads and scores, and said."""
+"""Notes what a process uses that the identity does not cover, while the model loads and scores.
+
+These are files, libraries, environment variables, network addresses, databases and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Things seen, each once: only so many of each kind and folder are kept, and of the others how many there were."""
+"""A collection of things seen, each once. Per kind and folder a limited number is kept; the others are counted."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterable
 from nightjar.inference.witness.records import Seen, folder_of
 
 PER_FOLDER = 50
-"""So many of one kind are kept of one folder; of things that lie in no folder so many of one kind."""
+"""The most things of one kind that are kept per folder, or per kind for things without a folder."""
 
 PER_KIND = 200
-"""So many of one kind are kept of all folders together. No kind takes another's place."""
+"""The most things of one kind that are kept for all folders together. Each kind has its own limit."""
 
 _COUNTED = 5000
-"""So many beyond those are told apart, so that each counts once."""
+"""The number of further names that are remembered, so that each is counted only once."""
 
 
 class Collection:
-    """What one process noticed, or all processes of a run. Safe for any number of threads, but for a count."""
+    """What one process noticed, or all processes of a run. It is thread-safe, but counts may then be inexact."""
 
     def __init__(self, seen: Iterable[Seen] = ()) -> None:
         self._kept: dict[tuple[str, str], Seen] = {}
@@ -31,9 +31,9 @@ class Collection:
             self.add(one)
 
     def add(self, one: Seen) -> Seen | None:
-        """Keep or count it; returns what is to be told of that, None for nothing new.
+        """Keep or count one thing. Returns what to report, or None if it is nothing new.
 
-        Of those beyond the limits their number is told as it comes to 1, 2, 4, 8 …
+        The number of things beyond the limits is reported when it reaches 1, 2, 4, 8 …
         """
         if one.more:
             return self._raise(one)
@@ -50,11 +50,11 @@ class Collection:
         return one
 
     def get(self, kind: str, name: str) -> Seen | None:
-        """What is kept of it."""
+        """The kept thing of this kind and name, if any."""
         return self._kept.get(_key(kind, name))
 
     def all(self) -> tuple[Seen, ...]:
-        """What is kept, in the order in which it came; then how many there were beyond, by kind and folder."""
+        """The kept things in the order in which they came; then the numbers of further things, by kind and folder."""
         return (*list(self._kept.values()), *list(self._more.values()))
 
     def __eq__(self, other: object) -> bool:
@@ -64,7 +64,7 @@ class Collection:
         return f"Collection({self.all()!r})"
 
     def _improve(self, before: Seen, one: Seen) -> Seen | None:
-        """That it is named says less than that it is read, and a line more than none."""
+        """Replace a thing by a better report of it: reading says more than naming, and a known line more than none."""
         if before.kind == "named" != one.kind:
             better = Seen(one.kind, before.name, one.by or before.by)
         else:
@@ -76,7 +76,7 @@ class Collection:
 
     def _count(self, one: Seen, folder: str) -> Seen | None:
         if not self._in_folder[one.kind, folder]:
-            folder = ""  # one of so many that they are not told apart
+            folder = ""  # too many to remember their names
         name = (one.kind, folder, one.name)
         if name in self._names or len(self._names) >= _COUNTED:
             return None
@@ -85,7 +85,7 @@ class Collection:
         return self._raise(Seen(one.kind, folder, one.by, self._beyond[one.kind, folder]))
 
     def _raise(self, now: Seen) -> Seen | None:
-        """Several processes count for themselves: the highest number is one that there are at least."""
+        """Keep the highest number. Each process counts for itself, so there are at least so many."""
         where = now.kind, now.name
         known = self._more.get(where)
         if known is not None and now.more <= known.more:
@@ -95,5 +95,5 @@ class Collection:
 
 
 def _key(kind: str, name: str) -> tuple[str, str]:
-    """A file counts once, however it was come by."""
+    """The key under which a thing is kept. A file counts once, whether it was read, mapped or named."""
     return ("path" if name.startswith("/") else kind, name)

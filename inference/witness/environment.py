@@ -1,4 +1,4 @@
-"""Who asks for environment variables: `os.environ` becomes one that tells."""
+"""Notes who reads which environment variable, by a subclass of `os.environ`'s class."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nightjar.inference.witness.notes import EVERY, Notes
 
 _PLUMBING = {"HOME", "PATH", "USER", "LOGNAME", "SHELL", "TMPDIR", "TEMP", "TMP", "LANG", "TERM", "PWD", "HOSTNAME"}
 _SETTINGS = ("/pydantic_settings/", "/environs/", "/decouple.py", "/dotenv/", "/dynaconf/", "/environ/")
-"""Libraries that read the environment for whoever asks them."""
+"""Libraries that read the environment for their callers."""
 
 _STANDARD = (os.__file__, sys.modules["_collections_abc"].__file__ or "", "<frozen", __file__)
-"""Where `os.getenv`, `.get` and `.items` live: they ask for others."""
+"""The files of `os.getenv`, `.get` and `.items`, which read for their callers."""
 
 notes: Notes | None = None
-"""Who takes them, if anybody."""
+"""Where reads are noted; None for nowhere."""
 
 
 class _Environment(os._Environ):  # type: ignore[type-arg]
@@ -38,14 +38,14 @@ class _Environment(os._Environ):  # type: ignore[type-arg]
 
 
 def install() -> None:
-    """Make `os.environ` tell from now on. Its content stays where it is, for whoever holds it already."""
+    """Make `os.environ` note reads from now on. The object and its content stay the same for code that refers to it."""
     for environ in (os.environ, os.environb):
         if type(environ) is os._Environ:
             environ.__class__ = _Environment
 
 
 def _asked(key: Any, frame: FrameType | None) -> None:
-    """Note it if the user's own code asks, or a library of settings asks for it; others ask for themselves."""
+    """Note a read by the user's own code, or by a library of settings. Other libraries read for themselves."""
     if notes is None:
         return
     taking, settings = notes, False

@@ -1,4 +1,4 @@
-"""What Python's audit events mean: which files, libraries, addresses and programs they are about."""
+"""Translates Python's audit events into notes about files, libraries, addresses and programs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from nightjar.inference.witness.notes import Notes
 
 _PROBES = {"ldconfig", "gcc", "g++", "cc", "c++", "ld", "objdump", "uname", "lscpu", "nvidia-smi", "ptxas", "file"}
-"""Programs by which libraries look at the machine."""
+"""Programs that libraries start to inspect the machine."""
 
 _resolved = threading.local()
 
 
 def _opened(notes: Notes, by: str, path: Any, mode: Any, flags: Any) -> None:
-    if isinstance(path, int):  # a descriptor, which was opened before
+    if isinstance(path, int):  # a file descriptor, noted when it was opened
         return
     writes = isinstance(flags, int) and flags & os.O_ACCMODE != os.O_RDONLY
     if writes:
@@ -40,13 +40,13 @@ def _imported(notes: Notes, by: str, module: Any, file: Any, *_: Any) -> None:
 
 
 def _loaded(notes: Notes, by: str, name: Any) -> None:
-    # By its name alone the system looks for it: the mapped files tell which it found.
+    # The system searches for a bare name; the mapped files tell which file it found.
     if isinstance(name, (str, bytes)) and b"/" in os.fsencode(name):
         notes.path("library", name, by)
 
 
 def _asked_for(notes: Notes, by: str, host: Any, port: Any, *_: Any) -> None:
-    """The name says more than the address that is connected to next."""
+    """Note the host's name, which says more than the address of the connection that follows."""
     host = host.decode() if isinstance(host, bytes) else host
     if host and str(port).isdigit():
         _resolved.last = int(port), by
@@ -69,7 +69,7 @@ def _queried(notes: Notes, by: str, database: Any) -> None:
 
 
 def _started(notes: Notes, by: str, program: Any, arguments: Any = (), *_: Any) -> None:
-    """Of the arguments only files are told: others may be secrets."""
+    """Note a program. Of its arguments only files are noted, because others may be secrets."""
     words = [arguments] if isinstance(arguments, (str, bytes)) else list(arguments or [program])
     text = [os.fsdecode(word) for word in words if isinstance(word, (str, bytes, os.PathLike))]
     pieces = [piece for word in text for piece in word.split()]
@@ -92,10 +92,10 @@ FILES: dict[str, Handler] = {
     "import": _imported,
     "ctypes.dlopen": _loaded,
 }
-"""Whoever reads a file that nothing covers, it is worth a word: a library's own thread may read for the predictor."""
+"""Events about files. They are noted whoever causes them, because a library's thread may read for the predictor."""
 
 PATH_AT = {"open": 0, "import": 1, "ctypes.dlopen": 0}
-"""Where in an event's arguments its path is."""
+"""The index of the path in an event's arguments."""
 
 CALLS: dict[str, Handler] = {
     "sqlite3.connect": _queried,
@@ -106,4 +106,5 @@ CALLS: dict[str, Handler] = {
     "os.posix_spawn": _started,
     "os.exec": _started,
 }
-"""Of these only what the predictor causes is: libraries' threads and Ray connect and start for themselves."""
+"""Events that are noted only if the predictor causes them: Ray and threads of libraries have connections of their
+own."""

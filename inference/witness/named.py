@@ -1,6 +1,6 @@
-"""The files that the user's code names while it loads and scores: what C code reads by itself is seen no other way.
+"""Notes the files that the user's code names while it loads and scores, because reads by C code cannot be seen.
 
-Costs a little on each call of a Python function, so it is done in preflight only.
+This makes each call of a Python function a little slower, so it is done only in preflight.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from nightjar.inference.witness.notes import Notes
 
 _LONGEST = 1024
 _ITEMS = 64
-"""Of a list or mapping so many values are looked at."""
+"""The number of values of a list or mapping that are inspected."""
 
 _VALUES = 200_000
-"""So many values are looked at in all: preflight must end."""
+"""The number of values that are inspected in all, so that preflight ends."""
 
 _STORES = re.compile(
     r"(s3a?|gs|gcs|az|abfss?|wasbs?|hf|hdfs|mongodb(\+srv)?|redis|postgres(ql)?(\+\w+)?|mysql(\+\w+)?)://"
@@ -39,13 +39,13 @@ class _Names:
         self._left = _VALUES
 
     def look(self, value: Any, by: str, depth: int = 2) -> None:
-        """Note what existing files a value names, and those in it."""
+        """Note the existing files that a value names, and those that the values in it name."""
         self._left -= 1
         if self._left < 0:
             return
         if isinstance(value, (str, bytes, os.PathLike)):
             self._text(value, by)
-        elif depth and type(value) is dict:  # others may compute what they hold
+        elif depth and type(value) is dict:  # other mappings may compute their values
             self._each(list(value.values())[:_ITEMS], by, depth)
         elif depth and type(value) in {list, tuple, set, frozenset}:
             self._each(list(value)[:_ITEMS], by, depth)
@@ -61,16 +61,16 @@ class _Names:
         self._known.add(text)
         if _STORES.match(text):
             parts = urlsplit(text)
-            # Neither a password nor a signature.
+            # Without password and signature.
             self._notes.add("named", f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", by)
         elif "\0" not in text:
             self._notes.path("named", os.path.expanduser(text), by, folders=True)  # noqa: PTH111
 
     def tracer(self) -> Callable[[FrameType, str, Any], Any]:
-        """For `sys.settrace`: called where a function begins, and where one that was chosen here returns."""
+        """The function for `sys.settrace`. It is called when a function begins, and when a chosen function returns."""
         mine, act = self._mine, self._act
 
-        # Importing a large library calls a million functions: for those this must be short.
+        # Importing a large library calls a million functions, so this must be short.
         def trace(frame: FrameType, event: str, arg: Any) -> Any:
             caller = frame.f_back
             if mine[frame.f_code.co_filename] or (caller is not None and mine[caller.f_code.co_filename]):
@@ -89,7 +89,7 @@ class _Names:
             elif frame.f_back is not None:
                 given = [value for name, value in frame.f_locals.items() if name != "self"] if event == "call" else arg
                 self.look(given, self._notes.line(frame.f_back))
-        except Exception:  # noqa: BLE001 (an odd value of the user's: to raise here would stop the user's code)
+        except Exception:  # noqa: BLE001 (an odd value of the user's; an error here would stop the user's code)
             self._notes.failures += 1
         return trace
 
@@ -123,7 +123,7 @@ class _Mine(dict[str, bool]):
 
 
 def _importer(notes: Notes, trace: Any, original: Any) -> Any:
-    """An `__import__` that does not trace the modules of others while they are imported: that takes seconds."""
+    """An `__import__` that does not trace modules that are not the user's: tracing their import would take seconds."""
 
     def importing(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         if sys.gettrace() is not trace or level or notes.places.has_module(name):
@@ -139,7 +139,7 @@ def _importer(notes: Notes, trace: Any, original: Any) -> Any:
 
 @contextmanager
 def naming(notes: Notes, options: Mapping[str, Any]) -> Iterator[None]:
-    """Look at what the user's code and the job's options name; not under a debugger, which needs the same place."""
+    """Note what the user's code and the job's options name. Does nothing under a debugger, which uses the same hook."""
     names = _Names(notes)
     names.look(dict(options), "model.options")
     if sys.gettrace() is not None:

@@ -1,4 +1,4 @@
-"""What was noticed so far in this process: each thing once, with the user's line that was nearest."""
+"""What was noticed in this process: each thing once, with the nearest line of the user's code."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from nightjar.inference.witness.places import Places, source_of
 from nightjar.inference.witness.records import Seen
 
 MAPPED_S = 10.0
-"""So often at most a worker looks at its mapped files."""
+"""The shortest time in seconds between two looks at a worker's mapped files."""
 
 _LONGEST = 400
 
 EVERY = "every variable"
-"""What is noted of code that goes through the whole environment."""
+"""The name that is noted if code reads the whole environment."""
 
 _NIGHTJAR = str(Path(__file__).parents[1]) + "/"
 _CALLS_THE_USER = tuple(_NIGHTJAR + name for name in ("predictors/user.py", "predictors/__init__.py"))
@@ -28,10 +28,10 @@ _RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
 
 
 class Notes:
-    """Takes notes for one predictor; safe for any number of threads.
+    """Takes notes for one predictor. It is thread-safe.
 
-    home: the folder of the user's code; who reads from there is named. covered: files and folders that identity covers
-    (the model, installed packages that count). live: the job's folder, which a run must not read.
+    home: the folder of the user's code, whose lines are named. covered: files and folders that the identity covers (the
+    model, installed packages that count). live: the job's folder, which a run must not read.
     """
 
     def __init__(self, home: str, covered: Iterable[str], live: str) -> None:
@@ -45,13 +45,13 @@ class Notes:
         self.failures = 0
 
     def all(self) -> tuple[Seen, ...]:
-        """What was noticed so far, files that are mapped at this moment included."""
+        """Everything noticed so far, with the files that are mapped at this moment."""
         mapped = mapped_files()
         for path in sorted(mapped - self._mapped):
             self.path("library" if ".so" in Path(path).name else "mapped", path, "")
         self._mapped |= mapped
         found = self._seen.all()
-        # That a folder is named tells nothing more once something in it was seen, or was written there.
+        # A named folder tells nothing more after a file in it was seen, or was written there.
         names = [*(seen.name for seen in found), *list(self.places.written)]
         return tuple(
             seen
@@ -60,21 +60,21 @@ class Notes:
         )
 
     def news(self) -> list[Seen]:
-        """What was not told before. The mapped files are looked at only now and then: a large library maps hundreds."""
+        """What was not reported before. Mapped files are inspected only now and then: a large library maps hundreds."""
         if (now := time.monotonic()) - self._looked_at > MAPPED_S:
             self._looked_at = now
             self.all()
-        # Other threads go on taking notes.
+        # Other threads may add notes meanwhile.
         return [self._untold.popleft() for _ in range(len(self._untold))]
 
     def add(self, kind: str, name: str, by: str) -> None:
-        """Keep it, if it is new."""
+        """Keep a thing, if it is new."""
         name = name.encode(errors="backslashreplace").decode()[:_LONGEST]
         if (news := self._seen.add(Seen(kind, name, by))) is not None:
             self._untold.append(news)
 
     def path(self, kind: str, path: str | bytes | os.PathLike[str], by: str, folders: bool = False) -> None:
-        """Keep a file that nothing covers; with `folders` a folder, too."""
+        """Keep a file that nothing covers; with `folders` also a folder."""
         name = self.places.uncovered(path, folders)
         if name is None:
             return
@@ -88,7 +88,7 @@ class Notes:
         self.add(kind, name, by)
 
     def every(self, by: str) -> bool:
-        """Whether code of this file went through the whole environment: then single variables say nothing more."""
+        """Whether code of this file read the whole environment. Then single variables say nothing more."""
         found = self._seen.get("environment", EVERY)
         return found is not None and found.by.partition(":")[0] == by.partition(":")[0]
 
@@ -104,9 +104,9 @@ class Notes:
         return file.startswith(self._homes)
 
     def cause(self, frame: FrameType | None) -> tuple[str, bool] | None:
-        """The user's line that led to this frame, and whether the predictor did; None: Nightjar or Ray for themselves.
+        """The user's line that led to this frame, and whether the predictor did; None if Nightjar or Ray did.
 
-        A library's own threads have neither the user's lines nor Nightjar's below them: ("", False).
+        A library's own thread has neither the user's nor Nightjar's code on its stack: the result is ("", False).
         """
         while frame is not None:
             if line := self.line(frame):
@@ -114,7 +114,7 @@ class Notes:
             file = frame.f_code.co_filename
             if file.startswith(_CALLS_THE_USER):
                 return "", True
-            # The witness itself stands between the user's import and what it loads.
+            # Frames of the witness itself lie between the user's import and what it loads.
             if not file.startswith(_WITNESS) and (file.startswith(_NIGHTJAR) or any(part in file for part in _RAY)):
                 return None
             frame = frame.f_back
@@ -122,7 +122,7 @@ class Notes:
 
 
 def mapped_files() -> set[str]:
-    """The files that are mapped into this process; none where the system does not tell."""
+    """The files that are mapped into this process; empty if the system does not tell."""
     try:
         text = Path("/proc/self/maps").read_text(errors="surrogateescape")
     except OSError:

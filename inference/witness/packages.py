@@ -1,4 +1,4 @@
-"""Which releases of the installed packages scored: their versions, what was installed, and what was edited since."""
+"""Records which installed packages scored: their versions, what was installed, and which files were edited since."""
 
 from __future__ import annotations
 
@@ -9,65 +9,69 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from email.parser import HeaderParser
 from functools import cached_property
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from nightjar.inference.identity.packages import editable_folder
+from nightjar.inference.jsonform import SELDOM
 
 _HASHED_BYTES = 1 << 20
-"""Larger files, and libraries, are compared by their size only: this is done before every night."""
+"""Larger files, and libraries, are compared only by size, because this happens before every night."""
 
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, csv.Error)
 
 _FILES_MOST = 200
-"""So many files of one package are kept by name."""
+"""The most files of one package that are kept by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One distribution of which something was loaded.
+    """One distribution of which files were loaded.
 
-    installed: hash over what its installer says it wrote; '' when it does not say. edited: loaded files that are no
-    more what was installed, by their hash. own: loaded files that its installer does not know, as in an editable
-    installation, by theirs. read: data that was read, by its.
+    installed: a hash of what its installer recorded; '' if it recorded nothing. The others map files to their hashes.
+    edited: loaded files that differ from what was installed. own: loaded files that the installer does not know, as in
+    an editable installation. read: data files that were read.
     """
 
     version: str
-    installed: str = ""
-    edited: Mapping[str, str] = field(default_factory=dict)
-    own: Mapping[str, str] = field(default_factory=dict)
-    read: Mapping[str, str] = field(default_factory=dict)
+    installed: str = field(default="", metadata=SELDOM)
+    edited: Mapping[str, str] = field(default_factory=dict, metadata=SELDOM)
+    own: Mapping[str, str] = field(default_factory=dict, metadata=SELDOM)
+    read: Mapping[str, str] = field(default_factory=dict, metadata=SELDOM)
 
 
 def loaded_packages(data: Iterable[str] = ()) -> dict[str, Package]:
-    """By distribution: what is loaded in this process at this moment. Half a second with the largest of libraries.
+    """The packages that are loaded in this process now, by distribution. Takes half a second with the largest
+    libraries.
 
-    data: files that it has read, wherever they lie.
+    data: files that the process has read, wherever they are.
     """
-    files = _loaded_files()
+    files = _Loaded()
     tops = {name.partition(".")[0] for name in list(sys.modules)}
     found: dict[str, Package] = {}
     for each in distributions():
         installed = _Installed(each)
-        # Whatever is damaged about how one was installed, it must not keep the night from beginning.
+        # A package with a damaged installation must not stop the night.
         with suppress(*_DAMAGED):
             if installed.may_hold(tops) and (package := _package(installed, files, data)):
-                # The first one on the path is the one that Python imports from.
-                found.setdefault(each.metadata["Name"] or "", package)
+                # Python imports from the first one on the path.
+                found.setdefault(installed.named[0] or "", package)
     return dict(sorted(found.items()))
 
 
 def installed_packages(before: Mapping[str, Package]) -> dict[str, Package]:
-    """The same packages as they are installed for this process, none of them loaded; without those that are not."""
+    """The same packages as they are installed now, without loading them. Packages that are not installed are left
+    out.
+    """
     found: dict[str, Package] = {}
     for name, old in before.items():
         with suppress(PackageNotFoundError, *_DAMAGED):
             installed = _Installed(distribution(name))
-            # Some images leave out what an installer wrote, tests mostly: what is gone was not loaded.
+            # Some images remove installed files, mostly tests; a missing file was not loaded.
             wrote = {
                 file: of
                 for file, of in installed.record.items()
@@ -77,33 +81,22 @@ def installed_packages(before: Mapping[str, Package]) -> dict[str, Package]:
             own = {file: _hash((installed.source or installed.root) + file) for file in old.own}
             hashes = {file: _hash(installed.root + file) for file in edited[:_FILES_MOST]}
             read = {file: _content(installed.root + file) for file in old.read}
-            found[name] = Package(installed.distribution.version, installed.digest, hashes, own, read)
+            found[name] = Package(installed.named[1], installed.digest, hashes, own, read)
     return found
 
 
-def as_json(packages: Mapping[str, Package]) -> dict[str, dict[str, Any]]:
-    """For the manifest; empty fields left out."""
-    return {name: {key: value for key, value in asdict(p).items() if value} for name, p in packages.items()}
-
-
-def from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Package]:
-    """The inverse of `as_json`; keys of a newer version are ignored."""
-    known = Package.__dataclass_fields__
-    return {name: Package(**{key: item[key] for key in item if key in known}) for name, item in found.items()}
-
-
 def differences(before: Mapping[str, Package], now: Mapping[str, Package]) -> list[str]:
-    """What differs, one clause a package: "numpy 2.4.6 → 2.5.0". Of what only one of them loaded nothing is said."""
+    """The differences, one clause per package: "numpy 2.4.6 → 2.5.0". Packages in only one of the two are left out."""
     found = (_difference(name, before[name], now[name]) for name in sorted(before.keys() & now.keys()))
     return [clause for clause in found if clause]
 
 
 States = dict[str, tuple[Package, ...]]
-"""By distribution: each of the states in which it was loaded once, in the order in which they came."""
+"""Distribution → the states in which it was loaded, in the order in which they came."""
 
 
 def added(states: States, now: Mapping[str, Package]) -> States:
-    """These states and those of now, of which what differs in nothing from a known one adds its files to that."""
+    """Add the present packages to the states. A package that equals a known state adds its files to that state."""
     found = dict(states)
     for name, package in now.items():
         before = found.get(name, ())
@@ -118,19 +111,8 @@ def added(states: States, now: Mapping[str, Package]) -> States:
 
 
 def changes(states: States) -> list[str]:
-    """From each state of a package to the next, a clause each."""
+    """One clause for each change from one state of a package to the next."""
     return [_difference(name, *pair) for name, each in sorted(states.items()) for pair in pairwise(each)]
-
-
-def states_as_json(states: States) -> dict[str, list[dict[str, Any]]]:
-    """For the manifest."""
-    return {name: [as_json({name: package})[name] for package in each] for name, each in states.items()}
-
-
-def states_from_json(found: Mapping[str, Any]) -> States:
-    """The inverse. Manifests of before have one state a package, in no list."""
-    lists = {name: each if isinstance(each, list) else [each] for name, each in found.items()}
-    return {name: tuple(from_json({name: state})[name] for state in each) for name, each in lists.items()}
 
 
 def _difference(name: str, old: Package, new: Package) -> str:
@@ -145,7 +127,9 @@ def _difference(name: str, old: Package, new: Package) -> str:
 
 
 def _changed(old: Package, new: Package) -> list[str]:
-    """Files edited on one side only, or each time differently. An editable package's may simply not be loaded."""
+    """Files that are edited on one side only, or differently on both. Files of an editable package may be not
+    loaded.
+    """
     edited = [file for file in old.edited.keys() | new.edited.keys() if old.edited.get(file) != new.edited.get(file)]
     own = [file for file in old.own.keys() & new.own.keys() if old.own[file] != new.own[file]]
     read = [file for file in old.read.keys() & new.read.keys() if old.read[file] != new.read[file]]
@@ -153,15 +137,22 @@ def _changed(old: Package, new: Package) -> list[str]:
 
 
 class _Installed:
-    """What a distribution's installer wrote down."""
+    """The records of a distribution's installer."""
 
     def __init__(self, distribution: Distribution) -> None:
         self.root = os.path.abspath(str(distribution.locate_file(""))).rstrip("/") + "/"  # noqa: PTH100
         self.distribution = distribution
 
     @cached_property
+    def named(self) -> tuple[str, str]:
+        """Name and version. `importlib.metadata` parses the long description below them, too, and for each of them."""
+        text = self.distribution.read_text("METADATA")
+        head = HeaderParser().parsestr(text) if text else self.distribution.metadata
+        return head["Name"], head["Version"]
+
+    @cached_property
     def record(self) -> dict[str, tuple[str, str]]:
-        """Hash and size by path, of all files that have them and are no scripts and no notes of the installer's own."""
+        """Path → hash and size, for files that have both, without scripts and the installer's own notes."""
         rows = csv.reader((self.distribution.read_text("RECORD") or "").splitlines())
         return {
             row[0]: (row[1], row[2])
@@ -171,7 +162,7 @@ class _Installed:
 
     @property
     def digest(self) -> str:
-        """Of all that it says."""
+        """A hash of the whole record."""
         lines = sorted(f"{name},{digest}" for name, (digest, _) in self.record.items())
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
 
@@ -182,22 +173,34 @@ class _Installed:
 
     @cached_property
     def folders(self) -> set[str]:
-        """Its top-level folders and files. The record of files is long; most say it in a few words, too."""
+        """Its top-level folders and files. The record of all files is long, so a shorter list is used if there is
+        one.
+        """
         names = (self.distribution.read_text("top_level.txt") or "").split()
         return {*names, *(f"{name}.py" for name in names)} or {path.partition("/")[0] for path in self.record}
 
     def may_hold(self, tops: set[str]) -> bool:
-        """Whether one of these top-level modules can be its."""
+        """Whether one of these top-level modules may belong to it."""
         return bool(self.source) or not tops.isdisjoint(name.partition(".")[0] for name in self.folders)
 
 
-def _loaded_files() -> list[str]:
-    """Of modules, in the order of their import, each once."""
-    found = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return list(dict.fromkeys(file for file in found if isinstance(file, str) and os.path.isabs(file)))  # noqa: PTH117
+class _Loaded:
+    """The files of the modules of this process, in the order of their import, each once."""
+
+    def __init__(self) -> None:
+        found = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        absolute = (file for file in found if isinstance(file, str) and os.path.isabs(file))  # noqa: PTH117
+        self._files = list(dict.fromkeys(absolute))
+        self._below: dict[str, dict[str, str]] = {}
+
+    def below(self, folder: str) -> dict[str, str]:
+        """Those in a folder (with a slash at its end), by their names there. Most distributions share one folder."""
+        if folder not in self._below:
+            self._below[folder] = {file[len(folder) :]: file for file in self._files if file.startswith(folder)}
+        return self._below[folder]
 
 
-def _package(installed: _Installed, files: list[str], data: Iterable[str]) -> Package | None:
+def _package(installed: _Installed, files: _Loaded, data: Iterable[str]) -> Package | None:
     """What is loaded and read of a distribution; None for nothing."""
     edited: dict[str, str] = {}
     own: dict[str, str] = {}
@@ -212,26 +215,24 @@ def _package(installed: _Installed, files: list[str], data: Iterable[str]) -> Pa
             edited[name] = _hash(path)
     if not loaded:
         return None
-    return Package(installed.distribution.version, installed.digest, edited, own, read)
+    return Package(installed.named[1], installed.digest, edited, own, read)
 
 
 def _read(installed: _Installed, data: Iterable[str]) -> dict[str, str]:
-    """Of the files that were read those that its installer wrote: others beside them are caches, mostly."""
+    """The read files that its installer wrote; other files beside them are mostly caches."""
     names = sorted(path.removeprefix(installed.root) for path in map(os.path.normpath, data))
     found = [name for name in names if name in installed.record]
     return {name: _content(installed.root + name) for name in found[:_FILES_MOST]}
 
 
-def _theirs(installed: _Installed, files: list[str]) -> Iterator[tuple[str, str]]:
+def _theirs(installed: _Installed, files: _Loaded) -> Iterator[tuple[str, str]]:
     """The loaded files that are the distribution's: by a name that does not depend on the machine, and the path."""
-    for path in files:
-        if path.startswith(installed.root):
-            name = path.removeprefix(installed.root)
-            # Some installers (of a Linux distribution, say) write no record: then the top-level names must do.
-            if name in installed.record or (not installed.record and name.partition("/")[0] in installed.folders):
-                yield name, path
-        elif installed.source and path.startswith(installed.source):
-            yield path.removeprefix(installed.source), path
+    for name, path in files.below(installed.root).items():
+        # Some installers (of a Linux distribution, say) write no record: then the top-level names must do.
+        if name in installed.record or (not installed.record and name.partition("/")[0] in installed.folders):
+            yield name, path
+    if installed.source:
+        yield from ((n, p) for n, p in files.below(installed.source).items() if not p.startswith(installed.root))
 
 
 def _is_as_installed(path: str, digest: str, size: str) -> bool:
@@ -245,7 +246,7 @@ def _is_as_installed(path: str, digest: str, size: str) -> bool:
 
 
 def _digest(path: str, size: int) -> bytes:
-    """Of the content, but of a large file or a library of the size only."""
+    """A hash of the content; of a large file or a library, a hash of the size only."""
     if size <= _HASHED_BYTES and path.endswith(".py"):
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError), open(path, "rb") as file:  # noqa: PTH123
             return hashlib.sha256(file.read()).digest()
@@ -253,11 +254,11 @@ def _digest(path: str, size: int) -> bytes:
 
 
 def _content(path: str) -> str:
-    """Of all of it, whatever its size: weights that a package brings along were just read."""
+    """A hash of the whole content, whatever its size: such files, for example a package's weights, were just read."""
     try:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    except OSError:  # as images of containers are stripped
+    except OSError:  # removed from a container's image
         return ""
 
 
@@ -266,7 +267,7 @@ def _hash(path: str) -> str:
 
 
 def _size(path: str) -> int:
-    """Asked for tens of thousands of files: `Path` would take longer than the question."""
+    """A file's size. `Path` would be too slow for tens of thousands of files."""
     try:
         return os.stat(path).st_size  # noqa: PTH116
     except OSError:  # removed since it was loaded, or inside an archive

@@ -1,4 +1,4 @@
-"""Where a process reads what no score depends on, or what identity covers anyway: those reads are not worth a word."""
+"""Places whose reads are not reported, because no score depends on them or the identity covers them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _ETC = re.compile(
     "/etc/(localtime|timezone|resolv.conf|hosts?|host.conf|hostname|nsswitch.conf|gai.conf|passwd|group|services|"
     "protocols|mime.types|os-release|lsb-release|debian_version|machine-id|locale.conf|locale.alias|inputrc)$"
 )
-"""Of the rest of /etc a file may well be somebody's configuration."""
+"""Files of /etc that are the system's own; other files there may be somebody's configuration."""
 
 _HOME = (
     ".cache/fontconfig/",
@@ -78,7 +78,8 @@ _HOME = (
     ".netrc",
     ".config/matplotlib/",
 )
-"""Below the home folder: credentials, and what libraries compute again. The Hub's cache holds weights: not here."""
+"""Below the home folder: credentials, and caches that libraries compute again. The Hub's cache has weights, and
+counts."""
 
 _WIDE = frozenset({"/", "/home", "/tmp", "/var/tmp", "/usr", "/usr/local", "/var", "/etc", os.path.expanduser("~")})  # noqa: PTH111
 
@@ -86,22 +87,24 @@ _SHARED_MEMORY = re.compile(r"/dev/shm/(?!(plasma|sem\.|psm_|pym-|ray_))")
 _RAY_SESSION = re.compile(
     r"/session_\d{4}(-\d\d){2}_\d\d(-\d\d){2}_\d+_\d+/(?!runtime_resources/(working_dir|py_modules)_files/)"
 )
-"""What a Ray keeps for itself; not the code that somebody sent along with a Ray job."""
+"""Ray's own session files, but not the code that somebody sent with a Ray job."""
 
 _COMPILED = re.compile(r"^/(var/)?tmp/(triton_|numba_)")
 
 
 MADE_MOST = 10_000
-"""Files of its own that a process remembers."""
+"""The most files of its own that a process remembers, to bound the memory."""
 
 _CODE = (".py", ".pyc", *EXTENSION_SUFFIXES)
 
 
 class Places:
-    """Which paths need no word: the interpreter's and the system's, the given ones, and what this process made.
+    """Decides which paths are not reported: the interpreter's, the system's, the covered ones, and files of this
+    process.
 
-    variables: of the environment, those that it set itself. written: the files that it wrote, whoever made them. data:
-    installed files that it opened and that are no code. packages: installed ones that are the predictor, their folders.
+    variables: environment variables that the process set itself. written: files that it wrote, whoever created them.
+    data: installed files that it opened and that are not code. packages: folders of the installed packages that are the
+    predictor.
     """
 
     def __init__(self, home: str, covered: Iterable[str]) -> None:
@@ -114,7 +117,7 @@ class Places:
         self._made: set[str] = set()
 
     def uncovered(self, path: str | bytes | os.PathLike[str], folders: bool = False) -> str | None:
-        """The absolute path of an existing file (or folder, if these count) that nothing covers; else None."""
+        """The absolute path of an existing file (or folder, with `folders`) that nothing covers; else None."""
         lexical = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 (links are resolved only where it matters)
         if lexical.startswith(_interpreter()) or _is_system(lexical):
             return None
@@ -126,7 +129,7 @@ class Places:
                 return None
         elif not os.path.exists(real):  # noqa: PTH110
             return None
-        # A link that lies in the snapshot and leads out of it: where it leads to is what matters.
+        # For a link from the snapshot to outside, its target matters.
         return real if lexical.startswith(self.home) else lexical
 
     def _is_covered(self, real: str) -> bool:
@@ -135,7 +138,7 @@ class Places:
         return bool(self._made) and any(path in self._made for path in _upward(real))
 
     def _is_wide(self, folder: str) -> bool:
-        """A folder so wide that it tells nothing: what is covered lies in it, too."""
+        """Whether a folder is so wide that it tells nothing, because covered files are in it, too."""
         return folder in _WIDE or any(f"{place}/".startswith(folder + "/") for place in (*self._given, *_interpreter()))
 
     def has_module(self, name: str) -> bool:
@@ -144,7 +147,7 @@ class Places:
         return any(Path(self.home).glob(f"{top}.*")) or Path(self.home, top).is_dir()
 
     def opened(self, path: object) -> None:
-        """An installed file. Of code the modules tell what is loaded."""
+        """Note an opened installed file. Code is left out, because the modules tell what is loaded."""
         if isinstance(path, str) and len(self.data) < MADE_MOST and not path.endswith(_CODE) and ".so." not in path:
             self.data.add(path)
 
@@ -157,30 +160,30 @@ class Places:
         return ""
 
     def made(self, path: str | bytes | os.PathLike[str]) -> None:
-        """This process makes this file or folder itself: that it reads it again says nothing new."""
+        """Note that this process creates this file or folder, so that reading it later is not reported."""
         real = os.path.realpath(os.fsdecode(path))
         if len(self.written) < MADE_MOST:
             self.written.add(real)
-            # An audit event comes before the act: what is there already was made by somebody else.
+            # An audit event comes before the act, so a file that exists already was made by somebody else.
             if not os.path.exists(real):  # noqa: PTH110
                 self._made.add(real)
 
     def moved(self, source: str | bytes | os.PathLike[str], target: str | bytes | os.PathLike[str]) -> None:
-        """A file of its own gets another name: libraries write beside, then rename."""
+        """Note that a file of this process gets another name: libraries write a temporary file, then rename it."""
         if os.path.realpath(os.fsdecode(source)) in self._made:
             self._made.add(os.path.realpath(os.fsdecode(target)))
 
 
 def source_of(path: str) -> str:
-    """Of bytecode in a cache the module that it was compiled from; else the path itself."""
+    """The source file of cached bytecode; for any other file the path itself."""
     if path.endswith(".pyc"):
-        with suppress(ValueError):  # one that stands without its source
+        with suppress(ValueError):  # bytecode without its source
             return source_from_cache(path)
     return path
 
 
 def is_installed(path: object) -> bool:
-    """Whether a path is the interpreter's or its packages', at a glance; also for None, and for descriptors."""
+    """Whether a path belongs to the interpreter or its packages. A fast check; also takes None and file descriptors."""
     return path.startswith(_interpreter()) if isinstance(path, str) else path is None or isinstance(path, int)
 
 
@@ -226,5 +229,5 @@ def _interpreter() -> tuple[str, ...]:
     here = str(Path(__file__).parents[1])
     flows = str(Path(__file__).parents[2] / "flows")
     paths |= {here, flows, *(os.path.realpath(path) for path in (here, flows))}
-    # A library's name goes on after the prefix (libpython3.11.so); every other one is a folder or a whole file.
+    # A library's name continues after the prefix (libpython3.11.so); the others are folders or whole files.
     return tuple(path if re.search(r"libpython|\.zip$|\.cfg$", path) else path + "/" for path in paths if path)

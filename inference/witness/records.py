@@ -1,14 +1,15 @@
-"""One thing that a process uses and identity does not cover: as a record, and in a sentence."""
+"""The record of one thing that a process uses and the identity does not cover, and a sentence about it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field
+
+from nightjar.inference.jsonform import SELDOM
 
 TELL_MOST = 8
-"""Sentences that a command prints; the manifest names what is kept, and counts the rest."""
+"""The most sentences that a command prints; the manifest has all that is kept, and the number of the others."""
 
 _SENTENCES = {
     "file": "reads {name}, which is not part of this run's identity; name it in `model.path` or put it beside the job",
@@ -31,45 +32,40 @@ _SENTENCES = {
 }
 
 _THINGS = {"environment": "variables", "network": "addresses", "database": "databases", "program": "programs"}
-"""What those are of which only the number is known, where they are no files."""
+"""The noun for things of which only the number is known; "files" for the other kinds."""
 
 UNSURE = {"folder"}
-"""Kinds that a strict job does not refuse: a folder may be where something is written."""
+"""Kinds that a strict job does not refuse: code may name a folder only to write there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was noticed.
+    """One thing that was noticed.
 
-    kind: a key of the table of sentences. name: a path, the name of a variable, host:port; never a value. by:
-    "predict.py:12", the line of the user's that was nearest; '' when none was, as in a library's own thread.
-    more: not 0: at least so many further things of this kind that are not kept by name, in the folder `name` if it is
-    not ''.
+    kind: a key of the table of sentences. name: a path, the name of a variable, or host:port; never a value. by: the
+    nearest line of the user's code, as "predict.py:12"; '' if there is none, as in a library's own thread. more: if not
+    0, the record stands for at least this many further things of this kind, in the folder `name` if that is not ''.
     """
 
     kind: str
     name: str
     by: str = ""
-    more: int = 0
+    more: int = field(default=0, metadata=SELDOM)
 
     @property
     def sentence(self) -> str:
-        """What to say of it."""
+        """A sentence for people."""
         who = self.by.partition(":")[0] or "the predictor"
         if not self.more:
             return f"{who} {_SENTENCES[self.kind].format(name=self.name)}"
         things = _THINGS.get(self.kind, "files") + (f" in {self.name}" if self.name else "")
         return f"{who} uses at least {self.more:,} more {things}, which are not part of this run's identity"
 
-    def as_json(self) -> dict[str, Any]:
-        """For ledger and manifest: `more` only where it says something."""
-        return {key: value for key, value in asdict(self).items() if value or key != "more"}
-
 
 def sentences(seen: Iterable[Seen], most: int = TELL_MOST) -> list[str]:
-    """One for each, but one only for all files of a folder where there are many; at last how many were left out.
+    """One sentence for each thing, or for all files of a folder if there are many; then the number of those left out.
 
-    Where some must be left out, each kind is told before one is told of twice.
+    If some must be left out, every kind gets one sentence before any kind gets two.
     """
     folders: dict[tuple[str, str], list[Seen]] = {}
     for one in seen:
@@ -89,7 +85,7 @@ def sentences(seen: Iterable[Seen], most: int = TELL_MOST) -> list[str]:
 
 
 def _joined(alike: list[Seen], where: str) -> list[Seen]:
-    """All of one kind and folder; as one if they are many."""
+    """The things of one kind and folder, joined into one if they are many."""
     more = sum(one.more for one in alike)
     number = sum(not one.more for one in alike) + more
     if number <= 2 or not where:
@@ -98,10 +94,10 @@ def _joined(alike: list[Seen], where: str) -> list[Seen]:
 
 
 def folder_of(one: Seen) -> str:
-    """The folder in whose name files like this one are told together; '' if it is none of many."""
+    """The folder under which files like this one are joined; '' if they are not joined."""
     if one.kind not in {"file", "mapped", "live", "module", "library"}:
         return ""
-    if "/models--" in one.name:  # a model of the Hub: its files lie in several folders of the cache
+    if "/models--" in one.name:  # a model of the Hub has files in several folders of the cache
         root, _, rest = one.name.partition("/models--")
         return f"{root}/models--{rest.partition('/')[0]}"
     return one.name.rpartition("/")[0]

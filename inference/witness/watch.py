@@ -1,6 +1,6 @@
 """The watch over a process: Python's audit hook, its environment, and its mapped files.
 
-An audit hook cannot be taken out again: it is installed once, and does nothing while nobody watches.
+An audit hook cannot be removed. It is installed once, and does nothing while nobody watches.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def watch(
     options: Mapping[str, Any] | None = None,
     packages: Iterable[str] = (),
 ) -> Notes:
-    """Begin to notice, in all threads of this process; the watch that went on before ends. See `Notes`.
+    """Begin to watch all threads of this process; an earlier watch ends. See `Notes`.
 
-    options: of the job; looked at for names of files where that is done at all. packages: the places of installed
-    ones that are the predictor: what they ask the environment is told as what the user's own code asks.
+    options: the job's options; inside `closely` they are searched for names of files. packages: folders of the
+    installed packages that are the predictor; their reads of the environment are reported like those of the user's own
+    code.
     """
     global _notes, _installed
     begun = Notes(os.fspath(home), covered, live)
@@ -55,14 +56,14 @@ def watch(
 
 
 def unwatch() -> None:
-    """Notice nothing more; what was noticed stays."""
+    """End the watch. What was noticed stays."""
     global _notes
     _notes = environment.notes = None
 
 
 @contextmanager
 def closely() -> Iterator[None]:
-    """A watch that begins within this notes the files that are named, too: for preflight, see `named`."""
+    """Make watches that begin within this context also note the files that code names: for preflight, see `named`."""
     global _naming
     with ExitStack() as _naming:
         try:
@@ -72,12 +73,12 @@ def closely() -> Iterator[None]:
 
 
 def seen() -> tuple[Seen, ...]:
-    """What was noticed since the watch began; nothing without one."""
+    """What was noticed since the watch began; empty without a watch."""
     return _notes.all() if _notes is not None else ()
 
 
 def data() -> set[str]:
-    """Installed files that were opened or are mapped, and are no code; nothing without a watch."""
+    """Installed files that were opened or are mapped, and are not code; empty without a watch."""
     if _notes is None:
         return set()
     for path in filter(is_installed, mapped_files()):
@@ -86,15 +87,15 @@ def data() -> set[str]:
 
 
 def news() -> list[Seen]:
-    """What was noticed and not told yet."""
+    """What was noticed and not reported yet."""
     return _notes.news() if _notes is not None else []
 
 
 def refuse() -> None:
-    """Hold what was noticed against a job that allows nothing.
+    """Raise if anything was noticed, for a job with `identity: strict`.
 
     Raises:
-        OutsideIdentity: something was; lists it.
+        OutsideIdentity: Something was noticed; the message lists it.
     """
     if found := [each for each in seen() if each.kind not in UNSURE]:
         raise OutsideIdentity(f"identity: strict: {'; '.join(sentences(found, most=3))}")
@@ -102,7 +103,7 @@ def refuse() -> None:
 
 @contextmanager
 def watching(home: str | os.PathLike[str], covered: Iterable[str] = (), live: str = "") -> Iterator[Notes]:
-    """Notice what happens within."""
+    """Watch what happens within this context."""
     notes = watch(home, covered, live)
     try:
         yield notes
@@ -115,7 +116,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if notes is None or event not in _EVENTS or getattr(_inside, "busy", False):
         return
     if event in PATH_AT and is_installed(arguments[PATH_AT[event]]):
-        if event == "open":  # thousands, while a library is imported
+        if event == "open":  # the import of a library causes thousands of these
             notes.places.opened(arguments[0])
         return
     _inside.busy = True
@@ -123,7 +124,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         cause = notes.cause(sys._getframe(1))
         if cause is not None and (cause[1] or event in FILES):
             _EVENTS[event](notes, cause[0], *arguments)
-    except Exception:  # noqa: BLE001 (to raise here would stop what the user's code is about to do)
+    except Exception:  # noqa: BLE001 (an error here would stop the user's code)
         notes.failures += 1
     finally:
         _inside.busy = False

@@ -1,4 +1,4 @@
-"""Ray: passes over an actor pool with Ray Data, plain tasks beside them. The one owner of Ray in this package.
+"""Ray: passes over an actor pool with Ray Data, and plain tasks. In `inference` only this room uses Ray.
 
-Workers import what they run, and nothing here that they do not need: of these modules only `passes` knows Ray Data.
+Workers import only what they run: of these modules only `passes` imports Ray Data.
 """

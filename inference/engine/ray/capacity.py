@@ -1,4 +1,4 @@
-"""What the cluster has, and whether a job fits in it."""
+"""The cluster's resources, and whether a job fits into it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from nightjar.inference.errors import ClusterError
 from nightjar.inference.job.model import Job
 
 _COPIES = 3
-"""Of the shards' descriptors in the object store at once: discovered, planned, in blocks."""
+"""The number of copies of the shards' descriptors in the object store at once: discovered, planned, and in blocks."""
 
 
 def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
-    """Whether the cluster can place the smallest pool the job allows, so many times over, and hold what it is told.
+    """Check that the cluster has room for the smallest pool that the job allows, and for the shards' descriptors.
 
-    descriptors: bytes of the shards' descriptors, all that lies in the object store.
+    pools: the number of such pools. descriptors: bytes of the shards' descriptors, the only data in the object store.
 
     Raises:
-        ClusterError: names the key to change, with the numbers.
+        ClusterError: It has not. Names the key to change, with the numbers.
     """
     need = job.resources
     nodes = [node["Resources"] for node in alive()]
@@ -43,17 +43,17 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
 
 
 def alive() -> list[dict[str, Any]]:
-    """The cluster's nodes that are there, as Ray describes them."""
+    """The cluster's live nodes, as Ray describes them."""
     return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def fits(node: dict[str, float], cpus: float, gpus: float) -> int:
-    """So many processes of these CPUs and GPUs have room on a node of these resources."""
+    """The number of processes with these CPUs and GPUs that fit on a node with these resources."""
     room = [node.get(kind, 0.0) / each for kind, each in (("CPU", cpus), ("GPU", gpus)) if each > 0]
     return int(min(room, default=1024))
 
 
 def total(resource: str) -> float:
-    """The whole cluster's, in Ray's units."""
+    """The whole cluster's amount of a resource, in Ray's units."""
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return resources.get(resource, 0.0)

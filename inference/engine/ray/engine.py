@@ -1,4 +1,4 @@
-"""The engine that scores on a Ray cluster: the one that this process is connected to."""
+"""The engine that scores on the Ray cluster to which this process is connected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nightjar.inference.validation.rescore import Rescored
 
 
 class RayEngine:
-    """`Engine` on Ray: whatever dies costs only what it was scoring."""
+    """`Engine` on Ray. If a process dies, only the shard that it was scoring is charged."""
 
     def check(self, job: Job, descriptors: int = 0) -> None:
         check_cluster(job, descriptors=descriptors)
@@ -41,4 +41,4 @@ class RayEngine:
         return tasks.rescore(spec, chosen)
 
     def close(self) -> None:
-        """The cluster is whoever's who connected to it."""
+        """Do nothing: the code that connected to the cluster also disconnects."""

@@ -1,4 +1,4 @@
-"""What workers printed before they ended, kept on each node where they were."""
+"""Collects, on each node, what workers printed before they ended."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from nightjar.inference.logs.capture import Capture, keep_rest
 from nightjar.inference.scoring.assignment import WorkerSpec
 
 _PATIENCE_S = 10.0
-"""So long a pass waits at its end for other nodes: what they have and could not say by then is kept after the next."""
+"""Seconds that a pass waits at its end for other nodes; later output of theirs is kept after the next pass."""
 
 _RAYS_OWN = (":job_id:", ":actor_name:", ":task_name:")
-"""How lines begin that Ray writes to a worker's files for its own log monitor."""
+"""Beginnings of the lines that Ray writes to a worker's files for its own log monitor."""
 
 
 def capture(spec: WorkerSpec) -> Capture:
-    """Keep what this worker's process prints; nothing without a revision, as in `check`."""
+    """Keep what this worker's process prints; nothing if there is no revision, as in `check`."""
     return Capture(spec.storage, spec.revision, spec.epoch, _RAYS_OWN)
 
 
 def gather(spec: WorkerSpec) -> None:
-    """Keep the rest of what the run's processes printed, wherever they were. For when they are done with."""
+    """Keep the rest of what the run's processes printed, on all nodes. Call it when the processes have ended."""
     if not spec.revision:
         return
     keep_rest(spec.storage, spec.revision)
@@ -41,6 +41,6 @@ def gather(spec: WorkerSpec) -> None:
         )
         for node in others
     ]
-    # A node that is lost has no more to say than what was kept in time.
+    # The output of a lost node that was not kept in time is lost.
     with contextlib.suppress(ray.exceptions.RayError):
         ray.wait(asked, num_returns=len(asked), timeout=_PATIENCE_S)

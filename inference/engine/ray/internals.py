@@ -1,7 +1,7 @@
-"""What this package uses of Ray's own that is not public: all of it, and nowhere else.
+"""Everything that `inference` uses of Ray without a public name. No other module of `inference` does so.
 
-Each function says what it is for, so that whoever moves to another version knows what to look for there. The test
-`tests/unit/test_internals.py` fails on a version on which none of this was seen to work.
+Each function says what it is for, so that you know what to look for when you move to another version. The test
+`tests/unit/test_internals.py` fails on versions on which this module has not been seen to work.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import ray.data
 from ray.data import DataContext
 
 SEEN_ON = {"ray": "2.60.0"}
-"""The version on which this file was seen to work."""
+"""The version with which this module has been seen to work."""
 
 
 def mapped(blocks: Sequence[pa.Table], actor: type, *given: Any, **how: Any) -> Any:
-    """A dataset: these blocks, each given whole to an actor of this class. given: what the actor is made of.
+    """A dataset that gives each of these blocks whole to an actor of this class. given: arguments of its constructor.
 
-    Not `map_batches`: that demands a batch size where GPUs are asked for, and then joins suspects to blocks of so many
-    rows. Not `from_arrow`: that asks a task for each block's size, and waits for ever where every CPU is taken.
+    `map_batches` is no alternative: with GPUs it requires a batch size, and joins suspects into blocks of that size.
+    Nor is `from_arrow`: it runs a task for each block's size, and waits for ever if every CPU is taken.
     """
     return ray.data.from_blocks(list(blocks)).map_batches_internal(
         actor, fn_constructor_args=given, batch_size=None, batch_format="pyarrow", **how
@@ -29,8 +29,8 @@ def mapped(blocks: Sequence[pa.Table], actor: type, *given: Any, **how: Any) -> 
 
 
 def bound_events_ahead(context: DataContext, most: int) -> None:
-    """How many events an actor may be ahead of the driver.
+    """Limit the number of events by which an actor may be ahead of the driver.
 
-    Without this a suspect's crumbs are held back: the process dies, and the last crumb that arrived names another row.
+    Without this a suspect's crumbs are held back; when the process dies, the last crumb that arrived names another row.
     """
     context._max_num_blocks_in_streaming_gen_buffer = most

@@ -1,8 +1,8 @@
 """Passes over an actor pool.
 
-A pass is one Ray Data job: a dataset of shard descriptors, mapped over actors that read, score and write,
-yielding events that stream to the driver. No row enters the object store. The settings below make a pass
-finite and lose nothing but what died: with Ray's defaults, a row that kills its process is retried for ever.
+A pass is one Ray Data job: a dataset of shard descriptors is mapped over actors that read, score and write, and yield
+events that stream to the driver. No row enters the object store. The settings below make a pass finite, and lose only
+what died. With Ray's defaults a row that kills its process would be retried for ever.
 """
 
 from __future__ import annotations
@@ -43,19 +43,22 @@ BLOCKS_PER_ACTOR = 64
 MAX_BLOCKS = 1024
 BUFFERED = 64
 FEW = 4
-"""So many suspects share one actor: Ray Data takes each crumb at once from one, at 10 Hz from several."""
+"""The most suspects that share one actor: Ray Data takes each crumb at once from one actor, but at 10 Hz from
+several."""
 LAST_WORDS_S = 1.0
 
 
 class _Sealed:
-    """A spec on its way to the actors. Ray writes what a dataclass holds into its own records, secrets, too."""
+    """A spec on its way to the actors, hidden because Ray writes a dataclass's fields, also secrets, into its
+    records.
+    """
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
 
 
 class _Actor:
-    """A `ShardWorker` as Ray Data's map_batches wants it: one block of assignments in, events out."""
+    """A `ShardWorker` as a callable class for Ray Data: takes a block of assignments, yields events."""
 
     def __init__(self, sealed: _Sealed) -> None:
         self._logs = capture(sealed.spec)
@@ -73,7 +76,7 @@ class _Actor:
                     # still on its way while its row is scored, so the death is never blamed on the row before.
                     yield table
         except ProcessSpoilt:
-            # What was said last is still on its way; if it is lost, this is a death like any other.
+            # The last event is still on its way; if it is lost, this counts as an ordinary death.
             time.sleep(LAST_WORDS_S)
             os._exit(1)
 
@@ -91,7 +94,9 @@ def _assignments(block: pa.Table) -> Iterator[Assignment]:
 
 
 def _how(attempt: Attempt) -> str:
-    """What an attempt has beyond its number; empty for all but suspects, so that a million shards stay small."""
+    """The rest of an attempt besides its number, encoded; empty except for suspects, so that a million shards stay
+    small.
+    """
     if not attempt.crumbs:
         return ""
     return json.dumps(
@@ -120,7 +125,7 @@ def _blocks(shards: pa.Table, attempts: Sequence[Attempt], actors: int) -> list[
 def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> Generator[list[Event], None, None]:
     """Score the shards (lines of `plan.SHARDS`), one attempt each; yields events in batches, [] on a tick.
 
-    Ends when Ray has nothing more to say: what was started and has no receipt by then has died. Closing the
+    The pass ends when Ray has no more events: a shard that was started and has no receipt by then has died. Closing the
     iterator ends the pass.
 
     Raises:
@@ -135,14 +140,14 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
         for batch in streamed(functools.partial(_arrived, _pass(spec, blocks, most, suspects))):
             yield [] if batch is None else [decode(json.loads(text)) for text in batch["event"].to_pylist()]
     finally:
-        # A task that lost its process leaves its exception in a reference cycle with the pool. Until that is
-        # collected the pool's actors live on and hold their CPUs, and the next pass waits for these for ever.
+        # A task that lost its process leaves its exception in a reference cycle with the pool. Until the cycle is
+        # collected, the pool's actors keep their CPUs, and the next pass would wait for these for ever.
         gc.collect()
         gather(spec)
 
 
 def _pass(spec: WorkerSpec, blocks: list[pa.Table], most: int, suspects: bool) -> Any:
-    """The dataset whose execution is the pass, over at most so many actors; nothing waits behind a suspect."""
+    """The dataset whose execution is the pass, with at most `most` actors; nothing waits behind a suspect."""
     need = spec.job.resources
     pool = ActorPoolStrategy(
         min_size=min(need.min_actors, most, len(blocks)),
@@ -179,6 +184,6 @@ def _configure(stall_s: float, buffered: int) -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.enable_auto_log_stats = False
-    # It logs a traceback for each lost task, which the ledger tells better, and a handler that keeps such a
-    # record keeps the pool's actors, too. What ends a pass is raised.
+    # Ray Data logs a traceback for each lost task, which the ledger reports better; and a handler that keeps such a
+    # record would keep the pool's actors. Errors that end a pass are raised.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Work that needs no pool, as plain Ray tasks with a limit of time: trying the model, the audit, scoring again."""
+"""Work that needs no pool, as plain Ray tasks with a time limit: trying the model, the audit, scoring again."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from nightjar.inference.validation.rescore import rescore as rescore_shards
 def preflight(spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_model) -> Loaded:
     """Load the model once, in one process without restarts, and score a few rows.
 
-    places: of the input, as of `trial.samples`.
+    places: pieces of the input, from `preflight.samples`.
 
     Raises:
-        JobError: the model cannot be loaded, its process died over that, or no row anywhere could be scored.
+        JobError: The model cannot be loaded, its process died meanwhile, or no row at any place could be scored.
     """
     loaded = _try(trial, spec, places)
     if loaded.hung:
-        # One row may be why, and the passes find that; at another place it is the model.
+        # One row may be the cause, which the passes find; if another place hangs, too, it is the model.
         others = places[loaded.place + 1 :]
         if _try(trial, spec, others or places[loaded.place :], last=not others).hung:
             raise JobError(f"{spec.job.model.loaded_by}: {loaded.sample_error}; see whether it hangs, or allow more")
@@ -60,7 +60,7 @@ def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = F
     )
     steps: Any = task.options(name="nightjar preflight").remote(trial, spec, list(places), last)
     if spec.revision:
-        # A pass follows: Ray Data takes a second to import, and this process only waits.
+        # A pass follows. Ray Data takes a second to import, and this process only waits here.
         from nightjar.inference.engine.ray import passes  # noqa: F401
     key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
     loaded: Loaded | None = None
@@ -79,7 +79,7 @@ def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = F
                 + ("`nightjar logs` has what it printed last, or " if spec.revision else "")
                 + "load it once in a plain Python process to see why"
             ) from error
-        # A row that kills its process is the passes' business: they find it and quarantine it.
+        # The passes find a row that kills its process, and quarantine it.
         return replace(loaded, sample_error="scoring the first rows ended the process")
     except TimeoutError:
         took = f"took longer than retry.stall_s = {stall_s:g} s and was ended"
@@ -102,7 +102,7 @@ def _captured(trial: Trial, spec: WorkerSpec, places: list[Piece], last: bool) -
 
 
 def _patiently(steps: Any, stall_s: float) -> Iterator[Any]:
-    """The task's results as they come; ends the task and raises TimeoutError when none comes for `stall_s`."""
+    """Yield the task's results; ends the task and raises TimeoutError if none comes for `stall_s` seconds."""
     while True:
         ready, _ = ray.wait([steps], timeout=stall_s)
         if not ready:
@@ -115,12 +115,12 @@ def _patiently(steps: Any, stall_s: float) -> Iterator[Any]:
 
 
 def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
-    """Audit committed shards on the cluster; yields None on a tick, and at last everything merged in order.
+    """Audit committed shards on the cluster; yields None on a tick, and at the end everything merged in order.
 
-    Plain tasks: an audit needs neither a pool nor a model, and repeating one harms nothing.
+    These are plain tasks, because an audit needs neither a pool nor a model, and can be repeated without harm.
 
     Raises:
-        ClusterLost: the cluster lost its tasks again and again, or let none of them end for `NO_EVENT` × `stall_s`.
+        ClusterLost: The cluster lost its tasks again and again, or none of them ended for `NO_EVENT` × `stall_s`.
     """
     audit_task = ray.remote(num_cpus=1)(_audit_lines)
     waiting = audit_blocks(outcomes)
@@ -151,7 +151,7 @@ def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iter
 
 
 def _answer(task: Any, what: str) -> Any:
-    """A task's result; ClusterLost when the cluster lost it as often as Ray tries it again."""
+    """A task's result. Raises ClusterLost if the cluster lost the task as often as Ray repeats it."""
     try:
         return ray.get(task)
     except ray.exceptions.RayTaskError as error:
@@ -163,12 +163,12 @@ def _answer(task: Any, what: str) -> Any:
 
 
 def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
-    """Score shards again in new processes, on other nodes than before where there are any; None on a tick.
+    """Score shards again in new processes, on other nodes than before if there are any; yields None on a tick.
 
     chosen: lines of `outcomes.OUTCOMES`.
 
     Raises:
-        ClusterLost: a process was lost over it, or nothing came for as long as a shard may take.
+        ClusterLost: A process was lost, or no result came for as long as a shard may take.
     """
     need = spec.job.resources
     again = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(

@@ -1,1 +1,1 @@
-"""Input formats, one file each, behind one seam: `protocol.Source`."""
+"""The input formats, one module each. All implement `protocol.Source`."""

@@ -1,4 +1,4 @@
-"""Whether a file's columns are those of the input, and how they become stored as the other files' are."""
+"""Checks that a file has the input's columns, and casts them to the types of the other files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from nightjar.inference.input.sources import normalisation
 
 
 def check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
-    """Whether a file has each wanted column once, with values of its type.
+    """Check that a file has each wanted column once, with values of its type.
 
     Raises:
-        SchemaMismatch: it has not.
+        SchemaMismatch: It has not.
     """
     for name in wanted.names:
         if (count := found.names.count(name)) != 1:
@@ -25,10 +25,10 @@ def check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
 
 
 def fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema`, stored and declared as it has them.
+    """Cast the table to `schema`.
 
     Raises:
-        SchemaMismatch: a column has nulls that it may not have, or values that cannot be stored so.
+        SchemaMismatch: A column has nulls that the schema excludes, or values that cannot be cast.
     """
     table = table.select(schema.names)
     for field in schema:

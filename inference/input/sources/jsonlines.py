@@ -1,6 +1,7 @@
-"""JSON lines: one object a line, each a row. Blank lines are no rows, and do not count.
+"""JSON lines: each line is one object and one row. Blank lines are not counted.
 
-A unit is a range of bytes of a large file, with the lines that begin in it; a small or a compressed file is one unit.
+A unit is a range of bytes of a large file, and has the lines that begin in it. A small or a compressed file is one
+unit.
 """
 
 from __future__ import annotations
@@ -21,33 +22,37 @@ from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 
 _SAMPLE_BYTES = 1 << 20
-"""A file's columns are told from the lines that begin in so many bytes of it: discovery must not read a whole lake."""
+"""The lines that begin in this many bytes decide a file's columns, because discovery must not read the whole lake."""
 
 _UNIT_BYTES = 64 << 20
-"""A larger file is cut at every so many bytes, so that several actors score it. It is part of what a plan says: with
-another number the same unit has other lines, which is found by their count, and fails the shards of unfinished runs."""
+"""Bytes per unit: a larger file is cut at multiples of this, so that several actors can score it.
+
+Do not change it: plans name units by their numbers. With another size a unit would have other lines; the count of lines
+would show it, and the shards of unfinished runs would fail."""
 
 _BLOCK_BYTES = 8 << 20
-"""So much is parsed at once, and the rest of the last line: it bounds the memory that text and values take together."""
+"""Bytes that are parsed at once, plus the rest of the last line. It bounds the memory for text and values together."""
 
 _EXPANDED = 8
-"""So many times its size a compressed file is taken to have."""
+"""The assumed ratio of a compressed file's decoded size to its size."""
 
 _COMPRESSIONS = {"": None, ".gz": "gzip", ".zst": "zstd"}
 
 
 class JsonLines(FileSource):
-    """As `protocol.Source`.
+    """The source of JSON lines.
 
-    Numbers are int64 or double, and a text that looks like a time stays text. Keys that the job's columns do not have
-    are left out; a key that a record lacks is null.
+    Numbers are int64 or double, and a text that looks like a time stays text. Keys that are not columns of the job are
+    left out; a key that a record lacks is null.
     """
 
     name = "JSON lines"
     suffixes = tuple(kind + packed for kind, packed in product((".jsonl", ".ndjson"), _COMPRESSIONS))
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
-        """Columns from the beginning; rows counted of a large file, and of one that is all beginning."""
+        """The columns come from the beginning. Rows are counted if the file is large, or is no longer than the
+        beginning.
+        """
         schema, read = _beginning(storage, entry.uri)
         if _compression(entry.uri):
             return Description(schema, (UNKNOWN,), (entry.size * _EXPANDED,))
@@ -59,7 +64,7 @@ class JsonLines(FileSource):
         return Description(schema, rows, tuple(min(_UNIT_BYTES, entry.size - low) for low in starts))
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
-        """A column is missing that no record has; of a file in units, that none in its beginning has."""
+        """A column is missing if no record has it; in a file of several units, if no record in its beginning has it."""
         schema = normalisation.admitting(schema, set())
         tables, absent = [schema.empty_table()], set(schema.names)
         for where, line, block in _of_piece(storage, piece, _BLOCK_BYTES):
@@ -74,7 +79,9 @@ class JsonLines(FileSource):
     def sample(
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
     ) -> tuple[pa.Table, int]:
-        """The last rows cost the whole piece. What a file that is not counted lacks, only `read` tells."""
+        """The last rows cost reading the whole piece. If a file's rows are not counted, only `read` finds missing
+        columns.
+        """
         if last:
             table = self.read(storage, piece, schema)
             before = max(0, table.num_rows - rows)
@@ -113,7 +120,9 @@ def _opened(storage: Storage, uri: str) -> Iterator[pa.NativeFile]:
 
 
 def _of_piece(storage: Storage, piece: Piece, size: int) -> Iterator[tuple[str, int, bytes]]:
-    """The piece's lines in blocks: where and at which line, from there on, a block begins, and the block."""
+    """The piece's lines in blocks: a text for where the lines are counted from, the block's first line, and the
+    block.
+    """
     low, high = (bound * _UNIT_BYTES for bound in piece.row_groups) if _in_units(piece) else (0, None)
     where, line = f"{piece.uri}, from byte {low} on" if low else piece.uri, 1
     with _opened(storage, piece.uri) as file:
@@ -123,8 +132,8 @@ def _of_piece(storage: Storage, piece: Piece, size: int) -> Iterator[tuple[str, 
 
 
 def _blocks(file: pa.NativeFile, low: int, high: int | None, size: int) -> Iterator[bytes]:
-    """The lines that begin at bytes [low, high) of a file, whole, about `size` bytes of them at once."""
-    at, held = max(0, low - 1), b""  # the byte before tells whether a line begins at `low`
+    """Yield the whole lines that begin at bytes [low, high) of a file, about `size` bytes at once."""
+    at, held = max(0, low - 1), b""  # the byte before `low` tells whether a line begins there
     if low:
         file.seek(at)
     skipping = low > 0
@@ -154,10 +163,10 @@ def _records(block: bytes) -> int:
 
 
 def _beginning(storage: Storage, uri: str) -> tuple[pa.Schema, int]:
-    """The columns of the records that begin in the first bytes of a file, and how many records these are.
+    """The columns and the number of the records that begin in the first bytes of a file.
 
     Raises:
-        InputCorrupt: a line is no record, or a column's values are of several types.
+        InputCorrupt: A line is not a record, or a column's values are of several types.
     """
     with _opened(storage, uri) as file:
         block = b"".join(_blocks(file, 0, _SAMPLE_BYTES, _SAMPLE_BYTES))
@@ -166,7 +175,7 @@ def _beginning(storage: Storage, uri: str) -> tuple[pa.Schema, int]:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type with text where Arrow takes a text for a time: JSON has no times, and the next text may be none."""
+    """Replace timestamps by text: JSON has no times, and where Arrow saw a time, the next text may not be one."""
     if pa.types.is_timestamp(kind):
         return pa.string()
     if pa.types.is_list(kind):
@@ -177,24 +186,24 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _parsed(where: str, line: int, block: bytes, schema: pa.Schema | None) -> pa.Table:
-    """The records of a block of whole lines. where, line: of its first line, for messages. schema: None to find out.
+    """Parse a block of whole lines. where, line: of its first line, for messages. schema: None to infer it.
 
     Raises:
-        InputCorrupt: a line is no record.
-        SchemaMismatch: a value is not of its column's type.
+        InputCorrupt: A line is not a record.
+        SchemaMismatch: A value is not of its column's type.
     """
     try:
         block.decode()
     except UnicodeDecodeError as error:
         number = line + block.count(b"\n", 0, error.start)
-        raise InputCorrupt(f"{where}: line {number} is no UTF-8 text: {error.reason}") from error
+        raise InputCorrupt(f"{where}: line {number} is not UTF-8 text: {error.reason}") from error
     try:
         table = _read(block, schema)
     except pa.ArrowInvalid as error:
         raise _fault(where, line, block, schema, error) from error
     if table.num_rows != _records(block):
         raise _no_record(where, line, block) or InputCorrupt(
-            f"{where}: {table.num_rows} rows in other than as many lines"
+            f"{where}: {table.num_rows} rows were read from another number of lines"
         )
     return table
 
@@ -210,7 +219,7 @@ def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
 def _fault(
     where: str, line: int, block: bytes, schema: pa.Schema | None, error: pa.ArrowInvalid
 ) -> InputCorrupt | SchemaMismatch:
-    """What is wrong in a block that cannot be parsed: at the first line up to which it cannot be."""
+    """Find the first line of a block that cannot be parsed, and say what is wrong with it."""
     if (found := _no_record(where, line, block)) is not None:
         return found
     lines = block.split(b"\n")
@@ -242,14 +251,14 @@ def _holds(field: pa.Field, value: object) -> bool:
 
 
 def _no_record(where: str, line: int, block: bytes) -> InputCorrupt | None:
-    """The first line that is not one JSON object, if there is one."""
+    """The error of the first line that is not one JSON object, if there is such a line."""
     for number, text in enumerate(block.split(b"\n"), line):
         try:
             record = json.loads(text) if text.strip() else {}
         except ValueError as error:
-            return InputCorrupt(f"{where}: line {number} is no JSON object: {error}")
+            return InputCorrupt(f"{where}: line {number} is not a JSON object: {error}")
         if not isinstance(record, dict):
-            return InputCorrupt(f"{where}: line {number} is no JSON object, but {clip(json.dumps(record))}")
+            return InputCorrupt(f"{where}: line {number} is not a JSON object, but {clip(json.dumps(record))}")
     return None
 
 

@@ -1,7 +1,8 @@
-"""Schema normalisation: what of a schema is only how its writer stored the values, and no reason to refuse a file.
+"""Schema normalisation: removes differences that come only from how a writer stored the values.
 
-pandas, polars, DuckDB and Arrow write the same texts as `string`, `large_string` or `string_view`, number a dictionary
-with as few bits as one file needs, and declare a column without nulls wherever a file happens to hold none.
+Such differences are no reason to refuse a file. pandas, polars, DuckDB and Arrow write the same texts as `string`,
+`large_string` or `string_view`. They number a dictionary with as few bits as one file needs, and declare that a column
+excludes nulls if a file happens to have none.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ _LARGE = {
 }
 
 PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-"""The plain type that holds whatever a view type does."""
+"""The plain type that can hold every value of a view type."""
 
 
 def normalised(schema: pa.Schema) -> pa.Schema:
-    """The schema with every dictionary numbered by 32 bits: the next file, or row group, may have more values."""
+    """The schema with 32-bit indices for every dictionary, because the next file or row group may have more values."""
     for index, field in enumerate(schema):
         kind = field.type
         if pa.types.is_dictionary(kind) and kind.index_type != pa.int32():
@@ -30,7 +31,9 @@ def normalised(schema: pa.Schema) -> pa.Schema:
 
 
 def values(kind: pa.DataType) -> pa.DataType:
-    """The type of the values, one for all the ways to store them. Two columns of the same one can be cast."""
+    """The type of the values, the same for all ways to store them. Columns with the same one can be cast to each
+    other.
+    """
     is_ = pa.types
     if is_.is_dictionary(kind):
         return values(kind.value_type)
@@ -50,17 +53,17 @@ def _field(field: pa.Field) -> pa.Field:
 
 
 def columns(schema: pa.Schema) -> pa.Schema:
-    """Names and values of the columns alone: equal for schemas that say the same."""
+    """Only the names and value types of the columns: equal for schemas that differ only in storage."""
     return pa.schema([pa.field(field.name, values(field.type)) for field in schema])
 
 
 def without_nulls(schema: pa.Schema) -> set[str]:
-    """The columns that are declared to hold no null."""
+    """Names of the columns that are declared to have no nulls."""
     return {field.name for field in schema if not field.nullable}
 
 
 def admitting(schema: pa.Schema, required: set[str]) -> pa.Schema:
-    """The schema in which no columns but these are declared to hold no null."""
+    """The schema in which only the columns `required` are declared to have no nulls."""
     for index, field in enumerate(schema):
         if not field.nullable and field.name not in required:
             schema = schema.set(index, field.with_nullable(True))

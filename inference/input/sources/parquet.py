@@ -17,7 +17,7 @@ from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage, is_local
 
 _TEXT_BYTES = 16
-"""What a value of no fixed length is taken to be at least."""
+"""The least number of bytes assumed for a value of no fixed length."""
 
 
 class Parquet(FileSource):
@@ -27,7 +27,7 @@ class Parquet(FileSource):
     suffixes = (".parquet", ".pq")
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
-        """From the footer alone."""
+        """Only the footer is read."""
         with _opened(storage, entry.uri) as file:
             groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
             rows = tuple(group.num_rows for group in groups)
@@ -36,7 +36,7 @@ class Parquet(FileSource):
                 raise InputCorrupt(
                     f"{entry.uri}: not a readable Parquet file: its footer contradicts itself on how many rows"
                 )
-            # Repeated values take next to nothing in a file: its own sizes are no measure of them.
+            # Repeated values take almost no space in a file, so the sizes in its footer say little about decoded sizes.
             kinds = (field.type for field in file.schema_arrow)
             width = sum(value_bytes(kind, text=_TEXT_BYTES, items=1, indices=True) for kind in kinds)
             sizes = tuple(max(size, int(count * width)) for size, count in zip(encoded, rows, strict=True))
@@ -51,7 +51,7 @@ class Parquet(FileSource):
     def sample(
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
     ) -> tuple[pa.Table, int]:
-        """The last rows cost their whole row group."""
+        """The last rows cost reading their whole row group."""
         with _opened(storage, piece.uri) as file:
             check_columns(piece.uri, file.schema_arrow, schema)
             groups = list(range(*piece.row_groups))
@@ -70,12 +70,12 @@ def _read_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) ->
     try:
         return file.read_row_groups(groups, columns=columns, use_threads=True)
     except pa.ArrowNotImplementedError:
-        # A dictionary inside lists or structs is another one in each row group, which no array can hold.
+        # A dictionary inside lists or structs differs in each row group, and one array cannot hold several.
         return pa.concat_tables(_read_group(file, group, columns) for group in groups)
 
 
 def _read_group(file: pq.ParquetFile, group: int, columns: list[str]) -> pa.Table:
-    """One row group, in pieces where its lists and structs hold more text, 2 GiB, than an array can."""
+    """Read one row group, in parts if its lists and structs have more text than one array can hold, 2 GiB."""
     rows = file.metadata.row_group(group).num_rows
     while True:
         try:
@@ -83,7 +83,7 @@ def _read_group(file: pq.ParquetFile, group: int, columns: list[str]) -> pa.Tabl
         except pa.ArrowNotImplementedError:
             if rows == 1:
                 raise
-            # How long the text of so many rows is, only reading it shows.
+            # The length of the text is known only after reading, so halve the rows until they fit.
             rows = (rows + 1) // 2
 
 
@@ -93,10 +93,10 @@ def _opened(storage: Storage, uri: str) -> Iterator[pq.ParquetFile]:
         storage.open(uri) as source,
         pq.ParquetFile(
             source,
-            # Fetching ahead pays across a network; on a local disk it is one more copy.
+            # Fetching ahead is faster over a network; on a local disk it is only one more copy.
             pre_buffer=not is_local(uri),
             page_checksum_verification=True,
-            # Spark's old timestamps: as nanoseconds those after 2262, 9999-12-31 say, would wrap around silently.
+            # Spark's old timestamps (INT96): in nanoseconds a date after 2262, such as 9999-12-31, would silently wrap.
             coerce_int96_timestamp_unit="us",
         ) as file,
     ):

@@ -1,4 +1,4 @@
-"""The seam of the formats: which files an input has, what is in one, and how its rows are read.
+"""The seam of input formats: list an input's files, describe a file, and read its rows.
 
 A new format is a module with a `SOURCE` here, and one line in `job.seams.SOURCES`.
 """
@@ -18,10 +18,11 @@ from nightjar.inference.storage.protocol import Entry, Storage
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is in a file. A unit is what can be read by itself, in file order: a shard is made of whole ones.
+    """What is in a file. A unit is a part of a file that can be read by itself; a shard has whole units.
 
-    schema: normalised. rows: of each unit. sizes: bytes of each unit once decoded, estimated. The rows of a file's
-    only unit may be `UNKNOWN`; those of several may not, as each row is named by its index in the file.
+    schema: normalised. rows: the number of rows of each unit, in file order. sizes: the estimated bytes of each unit
+    after decoding. If a file has only one unit, its rows may be `UNKNOWN`. If it has several, they must be known,
+    because each row is named by its index in the file.
     """
 
     schema: pa.Schema
@@ -30,53 +31,55 @@ class Description:
 
     def __post_init__(self) -> None:
         if UNKNOWN in self.rows and len(self.rows) > 1:
-            raise ValueError("a file of several units knows the rows of each")
+            raise ValueError("in a file of several units the rows of each unit must be known")
 
 
 class Source(Protocol):
-    """One format. What Arrow or the operating system raises of a file's bytes is given its type by `reading`.
+    """One input format. `reading` converts the errors of Arrow and of the operating system.
 
-    name: for messages. suffixes: how the names of its files end, in lower case; none of a table format, whose files
-    are those that it lists.
+    name: for messages. suffixes: the ends of its files' names, in lower case; empty for a table format, which lists its
+    files itself.
     """
 
     name: str
     suffixes: tuple[str, ...]
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
-        """The files of `input.uri`, sorted by uri. A table format lists those of its newest snapshot.
+        """List the files of `input.uri`, sorted by uri. A table format lists the files of its newest snapshot.
 
         Raises:
-            JobError: the uri names no input; names `input.uri`.
+            JobError: The uri names no input. Names `input.uri`.
         """
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
-        """What is in a file, from a bounded part of it.
+        """Describe a file after reading a bounded part of it.
 
         Raises:
-            InputCorrupt: the file is not of this format.
+            InputCorrupt: The file is not of this format.
         """
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
-        """The columns of `schema`, at least, of the piece's rows in file order; stored in any way that can be cast.
+        """Read the piece's rows in file order, with at least the columns of `schema`, in types that can be cast to it.
 
         Raises:
-            InputCorrupt: the bytes cannot be decoded.
-            SchemaMismatch: a column is missing, there twice, or holds values of another type.
+            InputCorrupt: The bytes cannot be decoded.
+            SchemaMismatch: A column is missing, occurs twice, or has values of another type.
         """
 
     def sample(
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
     ) -> tuple[pa.Table, int]:
-        """The first rows of a piece, or its last ones, at most `rows`; and how many rows of it lie before them.
+        """Read the first rows of a piece, or with `last` its last rows: at most `rows`.
+
+        Returns the rows, and the number of the piece's rows before them.
 
         Raises:
-            InputCorrupt, SchemaMismatch: as `read`.
+            InputCorrupt, SchemaMismatch: As in `read`.
         """
 
 
 class FileSource:
-    """What the formats share whose input is a file, a folder or a pattern."""
+    """Base of the formats whose input is a file, a folder or a pattern."""
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """As `Source.files`."""

@@ -1,4 +1,4 @@
-"""What every format shares: which one a file is of, whether the file is still the planned one, and what went wrong."""
+"""What all formats share: choosing the format of a file, checking that it did not change, and converting errors."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from nightjar.inference.storage.versions import untouched
 
 @cache
 def source_named(name: str) -> Source:
-    """The source behind a name of `input.format`."""
+    """The source for a value of `input.format`."""
     source: Source = import_module(SOURCES[name]).SOURCE
     return source
 
 
 def format_of(uri: str) -> str | None:
-    """The format that the end of a file's name tells, if it tells one."""
+    """The format that the end of a file's name tells; None if it tells none."""
     lower = uri.lower()
     return next((name for name in SOURCES if lower.endswith(source_named(name).suffixes)), None)
 
 
 def suffixes() -> tuple[str, ...]:
-    """How the names of files end that tell a format."""
+    """The ends of file names that tell a format."""
     return tuple(chain.from_iterable(source_named(name).suffixes for name in SOURCES))
 
 
 def source_of(job: Job, uri: str) -> Source:
-    """The source that reads a file. A file that the job names, and whose name tells no format, is of the first one."""
+    """The source that reads a file. If the job names a single file, and its name tells no format, the first is used."""
     return source_named(job.input.format or format_of(uri) or next(iter(SOURCES)))
 
 
 def describe(storage: Storage, job: Job, entry: Entry) -> Description:
-    """What is in a file.
+    """Describe a file.
 
     Raises:
-        InputCorrupt: the file is not of the format.
-        StorageError: it is not there, may not be read, or the storage is at fault.
+        InputCorrupt: The file is not of the format.
+        StorageError: The file does not exist, may not be read, or the storage failed.
     """
     source = source_of(job, entry.uri)
     with _decoding(source, entry.uri):
@@ -57,17 +57,16 @@ def describe(storage: Storage, job: Job, entry: Entry) -> Description:
 
 
 def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema`, in its order, for the piece's rows in file order.
+    """Read the piece's rows in file order, with the columns of `schema` in its order.
 
     Raises:
-        InputChanged: the file is not the planned one, changed while it was read, or could not be read then.
-        InputCorrupt: its bytes cannot be decoded, or hold another number of rows.
-        SchemaMismatch: a column is missing or holds values of another type.
-        StorageError: the file may not be read, or the storage is at fault.
+        InputChanged: The file is not the planned one, changed while it was read, or could not be read when it was
+        planned. InputCorrupt: Its bytes cannot be decoded, or have another number of rows. SchemaMismatch: A column is
+        missing or has values of another type. StorageError: The file may not be read, or the storage failed.
     """
     _check_unchanged(storage, piece)
     if piece.rows == UNREADABLE:
-        # Says what is wrong with it, if that is still so.
+        # This raises what is wrong with the file, if it is still wrong.
         describe(storage, job, Entry(piece.uri, piece.size, piece.version))
         raise InputChanged(f"{piece.uri}: could not be read when it was planned, and can be now; run again to plan it")
     source = source_of(job, piece.uri)
@@ -82,10 +81,12 @@ def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema) -> p
 def read_sample(
     storage: Storage, job: Job, piece: Piece, schema: pa.Schema, rows: int, *, last: bool = False
 ) -> tuple[pa.Table, int]:
-    """The first rows of a piece, or its last ones, at most `rows`; and the index in the file of the first of them.
+    """Read the first rows of a piece, or with `last` its last rows: at most `rows`.
+
+    Returns the rows, and the index in the file of the first one.
 
     Raises:
-        InputCorrupt, SchemaMismatch, StorageError: as `read_piece`.
+        InputCorrupt, SchemaMismatch, StorageError: As in `read_piece`.
     """
     source = source_of(job, piece.uri)
     with _decoding(source, piece.uri):
@@ -118,4 +119,4 @@ def _check_unchanged(storage: Storage, piece: Piece) -> None:
         if now.size == piece.size:
             how = "its size is the same"
             how += "; each machine must read the same file, not a copy of its own" if is_local(piece.uri) else ""
-        raise InputChanged(f"{piece.uri}: changed since it was planned ({how}); run again to score what it holds now")
+        raise InputChanged(f"{piece.uri}: changed since it was planned ({how}); run again to score what it has now")

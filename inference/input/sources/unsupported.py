@@ -1,6 +1,6 @@
-"""Formats that are not read yet, told by the names of their files: what to say where somebody has nothing else.
+"""Hints about file formats that are not supported, for an input without any supported file.
 
-A suffix that some source reads is none of them, whatever stands here.
+The names of the files tell the format. A suffix that some source reads is not treated as unsupported.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ _SHOWN = 3
 
 
 def suffix(name: str) -> str:
-    """What the end of a file's name tells of its format, without the compression: `.csv` of `A.CSV.gz`; or nothing."""
+    """The end of a file's name that tells its format, without the compression: `.csv` for `A.CSV.gz`; possibly
+    empty.
+    """
     found = _SUFFIX.search(name.lower())
     return found[1] if found else ""
 
 
 def advice(name: str) -> str:
-    """What to do about a file of this name; empty where its name does not tell a format."""
+    """What to do about a file of this name; empty if its name does not tell a format."""
     kind = suffix(name)
     known = "" if format_of(kind) else _FORMATS.get(kind, "")
     return f"{known} is not supported yet: Nightjar reads {_readable()}, so convert the files first" if known else ""
 
 
 def found_instead(kinds: Counter[str]) -> str:
-    """What a place holds that has no file of a known format. kinds: how many files it has of each suffix."""
+    """Say which files a place without any file of a known format has. kinds: the number of files of each suffix."""
     shown = (_files(kind, count) for kind, count in kinds.most_common(_SHOWN))
     found = f", only {', '.join(shown)}{' …' if len(kinds) > _SHOWN else ''}"
     if said := next(filter(None, (advice(kind) for kind, _ in kinds.most_common())), ""):

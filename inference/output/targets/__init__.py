@@ -1,11 +1,11 @@
-"""Publication targets: what is published, shown as a table too. A new kind is one module and one line in `TARGETS`.
+"""Publication targets: tables that also show what is published. A new kind is one module and one line in `TARGETS`.
 
-The parts stay where they are and stay Parquet. Once a snapshot has made a night visible, a second step lets each table
-of `output.tables` say what the snapshot says. The table remembers the snapshot's number in the same transaction. So
-the step may fail, be killed, be repeated and be raced: whoever comes next finds by the number what the table lacks.
-A table that is several publications behind gets the newest one, in one transaction.
+The parts stay where they are, as Parquet. After a snapshot has made a night visible, a second step commits the snapshot
+to each table of `output.tables`. The same transaction stores the snapshot's number in the table. So the step may fail,
+be killed, be repeated, and run in two commands at once: the next command sees from the number what the table lacks. A
+table that is several publications behind gets the newest one, in one transaction.
 
-Of several runs of one date a table has the one that `dates/` has.
+If a date has several runs, a table has the same one as `dates/`.
 """
 
 from __future__ import annotations
@@ -21,27 +21,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nightjar.inference.errors import JobError, Missing, StorageError
-from nightjar.inference.job.model import Job, TableTarget
+from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import TARGETS
+from nightjar.inference.job.sections import TableTarget
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
+from nightjar.inference.output.manifests import data_parts
 from nightjar.inference.output.parts import checksum, output_schema, readers_schema
-from nightjar.inference.output.publications import Published, Snapshot
+from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, join
 
 _AT_ONCE = 8
-"""Nights read at once: a table that is new may need thousands."""
+"""The number of nights that are read at once; a new table may need thousands."""
 
 _MAX_ROUNDS = 100
 
 
 @dataclass(frozen=True)
 class TableNight:
-    """A published night as a table needs it.
+    """A published night for a table.
 
-    folder: the URI of its revision. parts: name (relative to `folder`), rows and size of each data file. columns: those
-    of its parts, without which it has none. problem: why the night cannot be read; it has no parts then.
+    folder: the URI of its revision. parts: name (relative to `folder`), rows and size of each data file. columns: of
+    the parts; None without parts. problem: why the night cannot be read; then it has no parts.
     """
 
     date: str
@@ -55,10 +58,10 @@ class TableNight:
 
 @dataclass(frozen=True)
 class Change:
-    """What a table must be changed to.
+    """A change of a table.
 
-    number: the snapshot's. nights: by date, in order; the table shall hold these, and nothing of a date that is None.
-    only: every other date goes as well, as nobody can say what it was.
+    number: of the snapshot. nights: date → the night that the table must show, in order; None to remove the date. only:
+    remove all other dates, too, because it is not known what they were.
     """
 
     number: int
@@ -66,46 +69,59 @@ class Change:
     only: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TableShown:
+    """One of the job's output.tables. kind: its format, as `delta`. publication: the one that it shows; 0 for none.
+
+    problem: why this could not be looked up; empty if it could.
+    """
+
+    kind: str
+    uri: str
+    publication: int
+    problem: str = ""
+
+
 class Target(Protocol):
     """One table. Every method may raise `JobError` and `StorageError`."""
 
     def check(self, columns: pa.Schema) -> None:
-        """Look whether the table can be written, and can hold these columns; changes nothing.
+        """Check that the table can be written and can have these columns; changes nothing.
 
         Raises:
-            JobError: what must be changed first: the place, the columns, the package that is not installed.
+            JobError: Something must be changed: the location, the columns, or a package that is not installed.
         """
 
     def committed(self) -> int:
-        """The number of the snapshot that the table says, 0 for none.
+        """The number of the snapshot that is stored in the table; 0 for none.
 
         Raises:
-            JobError: another program, or another output, made the table.
+            JobError: Another program, or another output, made the table.
         """
 
     def commit(self, change: Change) -> list[str] | None:
-        """Change the table in one transaction, which also records the number.
+        """Change the table in one transaction, which also stores the number.
 
-        Returns the nights that it cannot show, a sentence each. None: somebody else has committed since `committed`
-        was asked, and nothing was changed.
+        Returns a sentence for each night that the table cannot show; or None if somebody else has committed since the
+        call of `committed`, and nothing was changed.
         """
 
 
 def opened(storage: Storage, output: str, table: TableTarget) -> Target:
-    """A table of an output. What tells its transactions from those of other outputs is the content of `job.json`."""
+    """Open a table of an output. The content of `job.json` tells its transactions from those of other outputs."""
     try:
         owner = f"nightjar-{checksum(storage.read(join(output, 'job.json')))}"
-    except Missing:  # Nothing was run yet, so there is no table of this output's either.
+    except Missing:  # Nothing was run yet, so this output has no table either.
         owner = ""
     target: Target = import_module(TARGETS[table.kind]).open_target(storage, table.uri, output, owner)
     return target
 
 
 def check(storage: Storage, job: Job, schema: pa.Schema) -> None:
-    """Whether each table of the job can be written. schema: all columns of the input.
+    """Check that each table of the job can be written. schema: all columns of the input.
 
     Raises:
-        JobError: as `Target.check`; names the key.
+        JobError: As in `Target.check`. Names the key.
     """
     columns = readers_schema(output_schema(job, schema))
     for index, table in enumerate(job.output.tables):
@@ -115,8 +131,20 @@ def check(storage: Storage, job: Job, schema: pa.Schema) -> None:
             raise JobError(f"output.tables[{index}].{table.kind}: {error}") from error
 
 
+def shown(storage: Storage, output: str, tables: Iterable[TableTarget]) -> tuple[TableShown, ...]:
+    """Which publication each table shows."""
+    return tuple(_shown(storage, output, table) for table in tables)
+
+
+def _shown(storage: Storage, output: str, table: TableTarget) -> TableShown:
+    try:
+        return TableShown(table.kind, table.uri, opened(storage, output, table).committed())
+    except (StorageError, JobError) as error:
+        return TableShown(table.kind, table.uri, 0, str(error))
+
+
 def commit(storage: Storage, output: str, tables: Iterable[TableTarget]) -> list[str]:
-    """Let each table say what is published now; returns what could not be done and why, a sentence each."""
+    """Commit what is published now to each table. Returns a sentence for each table that could not be changed."""
     problems = []
     for table in tables:
         try:
@@ -168,7 +196,7 @@ def _nights(snapshot: Snapshot) -> dict[str, tuple[str, Published]]:
 def _read(storage: Storage, output: str, date: str, run: str, entry: Published) -> TableNight:
     folder = join(output, "runs", run, f"r{entry.revision}")
     try:
-        parts = publish.data_parts(storage, output, run, entry)
+        parts = data_parts(storage, output, run, entry)
         columns = _columns(storage, join(folder, parts["name"][0].as_py())) if parts.num_rows else None
     except (Missing, JobError, pa.ArrowInvalid) as error:
         # Somebody deleted or changed it: no other night must suffer for that.

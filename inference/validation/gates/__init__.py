@@ -1,6 +1,6 @@
 """The gates: checks that decide whether a run may be published.
 
-A new gate is a class with `judge`; where a job asks for it by a check of a new kind, that is one more line in `_GATES`.
+A new gate is a class with `judge`. If a new kind of check asks for it, add one line to `_GATES`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,8 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nightjar.inference.job.model import (
-    ColumnCheck,
-    FilesCheck,
-    Job,
-    RowsCheck,
-)
+from nightjar.inference.job.checks import ColumnCheck, FilesCheck, RowsCheck
+from nightjar.inference.job.model import Job
 from nightjar.inference.validation.gates.always import (
     Complete,
     Quarantine,
@@ -31,7 +27,6 @@ from nightjar.inference.validation.gates.verdict import (
     Offender,
     enforce,
     evaluate,
-    of_record,
 )
 
 __all__ = [
@@ -48,7 +43,6 @@ __all__ = [
     "evaluate",
     "gates_of",
     "input_gates",
-    "of_record",
 ]
 
 
@@ -57,7 +51,7 @@ _GATES: dict[type, Callable[[Any, str], Iterable[Gate]]] = {
     RowsCheck: rows_gates,
     FilesCheck: files_gates,
 }
-"""Kind of check → the gates that one such check asks for, given it and its key."""
+"""Kind of check → a function that makes the gates of such a check from the check and its key."""
 
 
 def gates_of(job: Job) -> tuple[Gate, ...]:
@@ -70,10 +64,10 @@ def gates_of(job: Job) -> tuple[Gate, ...]:
 
 
 def input_gates(job: Job) -> tuple[InputGate, ...]:
-    """Those that can be judged as soon as the input is found."""
+    """The gates that can be judged as soon as the input is found."""
     return tuple(gate for gate in gates_of(job) if isinstance(gate, InputGate))
 
 
 def column_gates_of(job: Job) -> tuple[ColumnGate, ...]:
-    """Those on what was counted of a column."""
+    """The gates on the figures of a column."""
     return tuple(gate for gate in gates_of(job) if isinstance(gate, ColumnGate))

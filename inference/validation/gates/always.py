@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nightjar.inference.job.model import budget_rows
+from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted
 from nightjar.inference.validation.gates.verdict import Evidence, GateResult
 
@@ -21,14 +21,14 @@ class Complete:
         have = "1 shard has" if missing == 1 else f"{missing:,} shards have"
         sentence = (
             f"{have} no result. Mend the cause that the report names, then run again: only these are scored. "
-            "Where time alone may help, raise retry.attempts."
+            "If more tries may help, raise retry.attempts."
         )
         return GateResult("complete", False, observed, "all", sentence)
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """No more rows are quarantined than `share` of the run's."""
+    """At most the share `share` of the run's rows is quarantined."""
 
     share: float
 
@@ -36,7 +36,7 @@ class Quarantine:
         lost, allowed = evidence.rows_quarantined, budget_rows(self.share, evidence.rows_in)
         observed, limit = f"{lost:,} of {evidence.rows_in:,} rows", f"{allowed:,} rows ({self.share:g} of the run)"
         if lost <= allowed:
-            sentence = f"{counted(lost, 'row')} in quarantine, of {allowed:,} allowed."
+            sentence = f"{counted(lost, 'row')} in quarantine; {allowed:,} are allowed."
             return GateResult("quarantine", True, observed, limit, sentence)
         sentence = (
             f"{counted(lost, 'row')} in quarantine, more than the {allowed:,} that retry.max_quarantined = "
@@ -48,7 +48,7 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class Rescore:
-    """What was scored a second time came out the same."""
+    """Rows that were scored a second time gave the same outputs."""
 
     tolerance: float
 
@@ -56,7 +56,7 @@ class Rescore:
         found = evidence.rescored
         if found is None:
             return GateResult("rescore", True, "no rows", f"0 (tolerance {self.tolerance:g})", "There was no row.")
-        compared = f"{counted(found.rows, 'row')} of {found.shards:,} shards"
+        compared = f"{counted(found.rows, 'row')} of {counted(found.shards, 'shard')}"
         left_out = f" ({found.changed:,} left out: their input has changed since)" if found.changed else ""
         observed, limit = f"{found.differing:,} of {compared} differ{left_out}", f"0 (tolerance {self.tolerance:g})"
         if not found.differing:
@@ -65,6 +65,6 @@ class Rescore:
         sentence = (
             f"Scored again, {found.differing:,} of {compared} came out different; {found.first}. A device may be "
             "computing wrongly, or the model answers differently each time. Score everything again with --fresh, "
-            "elsewhere if one worker is suspected; where the model is that inexact, raise rescore.tolerance."
+            "on other machines if you suspect one worker; if the model is that inexact, raise rescore.tolerance."
         )
         return GateResult("rescore", False, observed, limit, sentence)

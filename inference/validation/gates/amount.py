@@ -1,4 +1,4 @@
-"""The gates on how much input there is. All they judge is known once the input is found, before anything is scored."""
+"""The gates on the amount of input. They can be judged when the input is found, before anything is scored."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from nightjar.inference.job.model import FilesCheck, Limits, RowsCheck
+from nightjar.inference.job.checks import FilesCheck, Limits, RowsCheck
 from nightjar.inference.messages import counted
 from nightjar.inference.validation.gates.verdict import Evidence, Found, GateResult
 
 
 class InputGate(ABC):
-    """A gate that needs nothing but `Evidence.found`."""
+    """A gate that needs only `Evidence.found`."""
 
     @abstractmethod
     def judge(self, evidence: Evidence) -> GateResult:
@@ -22,14 +22,14 @@ class InputGate(ABC):
 
 
 def rows_gates(check: RowsCheck, key: str) -> Iterator[InputGate]:
-    """The gates that one check of rows asks for. key: its place, as `checks[0]`."""
+    """The gates of one check of rows. key: the check's place in the job, as `checks[0]`."""
     yield from _bounds("rows", check.rows, f"{key}.rows")
     if check.rows.change is not None:
         yield SinceLast(f"{key}.rows.change", check.rows.change)
 
 
 def files_gates(check: FilesCheck, key: str) -> Iterator[InputGate]:
-    """The same of a check of files."""
+    """The gates of one check of files. key: as above."""
     yield from _bounds("files", check.files, f"{key}.files")
 
 
@@ -42,7 +42,9 @@ def _bounds(what: Literal["rows", "files"], limits: Limits, key: str) -> Iterato
 
 @dataclass(frozen=True)
 class Amount(InputGate):
-    """The input has at least, or at most, so many rows or files. key: where the job asks, as `checks[0].rows.min`."""
+    """The input has at least, or at most, `bound` rows or files. key: the limit's place in the job:
+    `checks[0].rows.min`.
+    """
 
     what: Literal["rows", "files"]
     key: str
@@ -68,7 +70,7 @@ class Amount(InputGate):
 
 @dataclass(frozen=True)
 class SinceLast(InputGate):
-    """The input's rows differ from the last published night's by no more than a share of those."""
+    """The number of input rows differs from that of the last published night by at most the share `change`."""
 
     key: str
     change: float
@@ -79,7 +81,7 @@ class SinceLast(InputGate):
         if last is None:
             sentence = f"No earlier night is published, so {self.key} has nothing to compare with and passes."
             return GateResult("rows.last", True, observed, "no earlier night", sentence)
-        # The decimal that the user wrote, not the binary fraction next to it.
+        # The exact decimal that the user wrote, not the nearest binary fraction.
         room = Fraction(repr(float(self.change))) * last.rows
         low, high = max(0, -((room - last.rows) // 1)), (last.rows + room) // 1
         limit = f"{low:,} to {high:,} rows"
@@ -90,15 +92,15 @@ class SinceLast(InputGate):
             sentence = f"{_described(found)}, after {before}; {self.key} = {self.change:g} holds."
             return GateResult("rows.last", True, observed, limit, sentence)
         sentence = (
-            f"{_described(found)}, after {before}: {self.key} = {self.change:g} allows {limit}. See whether the input "
-            f"is all there and there once, or raise {self.key}."
+            f"{_described(found)}, after {before}: {self.key} = {self.change:g} allows {limit}. Check that the input "
+            f"is complete and has nothing twice, or raise {self.key}."
         )
         return GateResult("rows.last", False, observed, limit, sentence)
 
 
 def _not_yet(name: str, found: Found, limit: str, key: str) -> GateResult:
-    """It passes for now: more rows may be found, and what is known does not say no."""
-    sentence = f"{_described(found)}; {key} is judged when the others are read."
+    """Pass for now: the known rows do not break the limit, and more rows may be found."""
+    sentence = f"{_described(found)}; {key} is judged when the other rows are read."
     return GateResult(name, True, f"at least {found.rows:,} rows", limit, sentence)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nightjar.inference.job.model import ColumnCheck, budget_rows
+from nightjar.inference.job.checks import ColumnCheck
+from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.validation.gates.verdict import Evidence, GateResult, number
@@ -28,7 +29,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class ColumnGate(ABC):
-    """A gate on what was counted of one column. key: where the job asks for it, as `checks[0].max`."""
+    """A gate on the figures of one column. key: the limit's place in the job, as `checks[0].max`."""
 
     column: str
     key: str
@@ -38,7 +39,7 @@ class ColumnGate(ABC):
         return f"{self.column}.{self.key.rpartition('.')[2]}"
 
     def judge(self, evidence: Evidence) -> GateResult:
-        """The verdict; what nobody counted does not pass."""
+        """Judge the column. A column without figures does not pass."""
         state = evidence.columns.get(self.column)
         if state is not None:
             result = self.judge_column(state)
@@ -49,19 +50,19 @@ class ColumnGate(ABC):
     @property
     @abstractmethod
     def limit(self) -> str:
-        """For a table."""
+        """The limit, as text for a table."""
 
     @abstractmethod
     def judge_column(self, state: ColumnState) -> GateResult:
-        """The verdict on the whole column."""
+        """Judge the figures of the whole column."""
 
     @abstractmethod
     def spared_by(self, state: ColumnState) -> bool:
-        """Whether not one of the rows that were counted there speaks against the column."""
+        """Whether the gate refuses none of the rows behind these figures."""
 
 
 def column_gates(check: ColumnCheck, key: str) -> Iterator[ColumnGate]:
-    """The gates that one check of the job asks for. key: its offender, as `checks[0]`."""
+    """The gates of one check on a column. key: the check's place in the job, as `checks[0]`."""
     if check.min is not None:
         yield End(check.column, f"{key}.min", "min", check.min)
     if check.max is not None:
@@ -74,7 +75,7 @@ def column_gates(check: ColumnCheck, key: str) -> Iterator[ColumnGate]:
 
 @dataclass(frozen=True)
 class End(ColumnGate):
-    """No value lies beyond `bound`. An infinite value may lie beyond it, and NaN lies nowhere."""
+    """No value lies beyond `bound`. An infinite value can lie beyond it; NaN never passes."""
 
     end: Literal["min", "max"]
     bound: float
@@ -89,7 +90,7 @@ class End(ColumnGate):
 
     def judge_column(self, state: ColumnState) -> GateResult:
         if state.kind not in ("", "number"):
-            shown = state.results()[self.end] or _KINDS[state.kind]
+            shown = str(getattr(state.results(), self.end) or _KINDS[state.kind])
             sentence = (
                 f"{self.key} compares numbers, but {self.column!r} holds {_KINDS[state.kind]}. Remove {self.key}."
             )
@@ -114,13 +115,13 @@ class End(ColumnGate):
             said.append(f"The {_WORDS[self.end]} {self.column!r} is {number(value)}, {side} {self.key} = {self.limit}.")
         if state.nan:
             said.append(
-                f"{self.column!r} is NaN in {counted(state.nan, 'row')}, and NaN is no value that {self.key} = "
-                f"{self.limit} allows."
+                f"{self.column!r} is NaN in {counted(state.nan, 'row')}, and {self.key} = {self.limit} "
+                "does not allow NaN."
             )
         return f"{' '.join(said)} Mend the input or the model, or {remedy} {self.key}."
 
     def _outermost(self, state: ColumnState) -> float | None:
-        """The value nearest to this end, infinite ones included."""
+        """The smallest or greatest value, with infinite values."""
         if self.end == "min":
             return -math.inf if state.minus_inf else state.low
         return math.inf if state.plus_inf else state.high
@@ -131,7 +132,9 @@ class End(ColumnGate):
 
 @dataclass(frozen=True)
 class Nulls(ColumnGate):
-    """No more than a share of the rows is null; NaN is how pandas and numpy write a null, and counts as one."""
+    """At most the share `share` of the rows is null. NaN counts as null, because pandas and numpy write nulls as
+    NaN.
+    """
 
     share: float
 
@@ -156,13 +159,13 @@ class Nulls(ColumnGate):
         return GateResult(self.name, False, observed, limit, sentence)
 
     def _absent(self, state: ColumnState) -> int:
-        # In a list NaN is one of its items, which is what `finite` asks of.
+        # In a list NaN is one of the items, which the gate `finite` judges.
         return state.nulls + (0 if state.kind == "list" else state.nan)
 
 
 @dataclass(frozen=True)
 class Finite(ColumnGate):
-    """No value, in a list no item, is NaN or infinite."""
+    """No value is NaN or infinite; in a list no item is."""
 
     @property
     def limit(self) -> str:

@@ -1,10 +1,10 @@
-"""The seam of the gates: evidence → verdict. A gate knows nothing of where its evidence comes from."""
+"""The seam of the gates: a gate makes a verdict from evidence, and does not know where the evidence comes from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.metrics.columns import ColumnState
@@ -26,8 +26,8 @@ class LastNight:
 class Found:
     """The input as discovery found it.
 
-    unreadable: files that could not be read. last: None if no gate asks, or none is. uncounted: files
-    whose rows are not in `rows`, because they are not known before they are read.
+    unreadable: the number of files that could not be read. last: None if no gate needs it, or there is none. uncounted:
+    the number of files whose rows are not in `rows`, because they are not known before they are read.
     """
 
     files: int
@@ -39,9 +39,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Offender:
-    """One row that speaks against a column. row: its index in its file, -1 where that is not known.
+    """One row that a gate refuses. row: its index in its file; -1 if that is not known.
 
-    value: what it holds, for a person. replay: the command that scores it again, empty without a row.
+    value: its value, as text for people. replay: the command that scores it again; empty if the row is not known.
     """
 
     shard: str
@@ -52,14 +52,14 @@ class Offender:
 
     @property
     def holds(self) -> str:
-        """What is where, without what to do about it."""
+        """Says which row has which value, without what to do about it."""
         if self.row < 0:
             return f"Shard {self.shard} holds {self.value}{f', of {self.file}' if self.file else ''}"
         return f"Row {self.row} of {self.file} (shard {self.shard}) holds {self.value}"
 
     @property
     def sentence(self) -> str:
-        """The same, and the command that scores the row again."""
+        """Says which row has which value, with the command that scores the row again."""
         return f"{self.holds}: {self.replay}" if self.replay else f"{self.holds}."
 
 
@@ -67,8 +67,7 @@ class Offender:
 class Evidence:
     """What gates judge. Before anything is scored, only `found` is known.
 
-    columns: checked column → what was counted of it. offenders: key of a column's gate → the first rows that speak
-    against it.
+    columns: checked column → its figures. offenders: key of a gate on a column → the first rows that it refuses.
     """
 
     found: Found
@@ -86,8 +85,9 @@ class GateResult:
     """One gate's verdict.
 
     name: `complete`, `quarantine`, `rescore`, `<column>.<min|max|nulls|finite>`, `rows.<min|max|last>`,
-    `files.<min|max>`, `input.wait`. observed, limit: for a table. sentence: what happened and, when it did not pass,
-    what to do next, naming the job's key. where: of a column that did not pass the first few rows why, one a shard.
+    `files.<min|max>`, `input.wait`. observed, limit: texts for a table. sentence: what happened and, if the gate did
+    not pass, what to do next, with the job's key. where: if a gate on a column did not pass, the first few rows that it
+    refuses, one per shard.
     """
 
     name: str
@@ -102,19 +102,21 @@ class Gate(Protocol):
     """Decides one thing about a run."""
 
     def judge(self, evidence: Evidence) -> GateResult:
-        """The verdict, whether it passes or not."""
+        """Judge the evidence."""
 
 
 def evaluate(gates: Iterable[Gate], evidence: Evidence) -> tuple[GateResult, ...]:
-    """Every gate's verdict, in order."""
+    """The verdict of every gate, in order."""
     return tuple(gate.judge(evidence) for gate in gates)
 
 
 def enforce(results: tuple[GateResult, ...]) -> tuple[GateResult, ...]:
-    """The results, if all passed.
+    """Return the results, if all passed.
 
     Raises:
-        GateFailed: with every result, and a sentence for each that did not pass, and its first row.
+        GateFailed: One did not. The error has every result; its message has, for each failed gate, a sentence and its
+        first
+            row.
     """
     if failed := [gate for gate in results if not gate.passed]:
         said = (" ".join([gate.sentence, *(offender.sentence for offender in gate.where[:1])]) for gate in failed)
@@ -122,12 +124,7 @@ def enforce(results: tuple[GateResult, ...]) -> tuple[GateResult, ...]:
     return results
 
 
-def of_record(record: dict[str, Any]) -> GateResult:
-    """A verdict read back from a manifest; those of earlier versions have no `where`."""
-    return GateResult(**{**record, "where": tuple(Offender(**offender) for offender in record.get("where", ()))})
-
-
 def number(value: int | float) -> str:
-    """Short where that is exact, so that a value just past its limit never reads the same as the limit."""
+    """A number as short as is exact, so that a value just past its limit never reads like the limit."""
     short = f"{value:.12g}"
     return short if float(short) == value else repr(value)

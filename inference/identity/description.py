@@ -1,0 +1,99 @@
+"""What is said of an identity: what a run is scored by, and what differs between two of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nightjar.inference.identity.identity import Identity, ScoringSet
+from nightjar.inference.job.model import Job
+from nightjar.inference.yamlvalues import mapping
+
+_SHOWN = 5
+
+_SECRET = re.compile(
+    r"(^|/)(\.env(\.\w+)?|\.netrc|\.pgpass|\.npmrc|\.pypirc|id_(rsa|dsa|ecdsa|ed25519)"
+    r"|(secrets?|credentials?|passwords?)(\.\w+)?|service[-_]?account[^/]*\.json|[^/]*\.(pem|key|p12|pfx|jks|keystore|kdbx))$",
+    re.IGNORECASE,
+)
+"""Usual names of files that contain keys and passwords."""
+
+
+def described(job: Job, scoring: ScoringSet) -> list[str]:
+    """Lines for people that say what the identity is made of, and which files are left out."""
+    lines = []
+    if job.modules():
+        lines.append(f"code: {_listed([file.name for file in scoring.code.files])}")
+    if scoring.model.files:
+        lines.append(f"model.path: {_listed([file.name or str(job.model.path) for file in scoring.model.files])}")
+    lines += [f"package {name}" for name in scoring.packages]
+    if job.model.version is not None:
+        lines.append(f"model.version: {job.model.version}")
+    if scoring.left_out:
+        left = [f"{name}: {why.removeprefix(f'{job.folder}/')}" for name, why in scoring.left_out.items()]
+        lines.append(f"left out, so your code will not find it when it scores: {summed(left)}")
+    if secret := [file.name for file in scoring.code.files if _SECRET.search(file.name) and not file.source]:
+        lines.append(
+            f"{summed(secret)}: kept in {job.output.uri} with the code, where all readers can see it; if no score "
+            "depends on it, name it in .rayignore"
+        )
+    for snapshot in (scoring.code, scoring.model):
+        lines += [
+            f"{file.source}: too large to copy; it is read where it lies, and watched for changes"
+            for file in snapshot.linked
+        ]
+    return lines
+
+
+def _listed(names: list[str]) -> str:
+    return f"{len(names)} {'file' if len(names) == 1 else 'files'} ({summed(names)})"
+
+
+def differences(before: Identity, now: Identity) -> list[str]:
+    """The differences in words, the most important first; empty if there are none."""
+    found = [
+        *_files("", before.code, now.code),
+        *_files("model.path", before.model, now.model),
+        *(
+            f"package {name} changed" if name in before.packages else f"package {name} counts now, and did not before"
+            for name, content in now.packages.items()
+            if before.packages.get(name) != content
+        ),
+        *(f"package {name} does not count any more" for name in before.packages if name not in now.packages),
+        *_keys(_plain(before.job), _plain(now.job)),
+    ]
+    if _plain([before.columns, before.kept]) != _plain([now.columns, now.kept]) and not found:
+        found.append("the columns of the input changed")
+    return found
+
+
+def _files(key: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    prefix = f"{key} " if key else ""
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            what = "changed" if name in before and name in now else "is new" if name in now else "is gone"
+            yield f"{prefix}{name}".strip() + f" {what}"
+
+
+def _keys(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key in sorted({*before, *now}):
+        old, new = before.get(key), now.get(key)
+        inner_old, inner_new = mapping(old), mapping(new)
+        if inner_old is not None and inner_new is not None:
+            inner = list(_keys(inner_old, inner_new, f"{prefix}{key}."))
+            yield from inner or ([f"{prefix}{key} has another order in the job"] if old != new else [])
+        elif old != new:
+            yield f"{prefix}{key} changed in the job"
+
+
+def summed(found: list[str]) -> str:
+    """The first few items, and the number of the others, for one line."""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(found[:_SHOWN]) + more
+
+
+def _plain(value: Any) -> Any:
+    """The value as it comes back from storage, where tuples are lists."""
+    return json.loads(json.dumps(value))

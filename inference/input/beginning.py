@@ -1,0 +1,72 @@
+"""The first files of the input: enough to check a job before every file is looked into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import pyarrow as pa
+
+from nightjar.inference.input.described import WINDOW, AllUnread, Unread, described, no_rows
+from nightjar.inference.input.files import input_files
+from nightjar.inference.input.schemas import UsualSchema
+from nightjar.inference.input.sources.protocol import Description
+from nightjar.inference.job.model import Job
+from nightjar.inference.records import Piece
+from nightjar.inference.storage.protocol import Entry, Storage
+
+
+class Beginning:
+    """The input, listed once and looked into as far as it is asked for, in the order of its files.
+
+    A file that cannot be read, or was deleted after it had been listed, is left to discovery.
+    """
+
+    def __init__(self, storage: Storage, job: Job) -> None:
+        self._job = job
+        self._unseen = described(storage, job, input_files(storage, job), ahead=1)
+        self._seen: list[tuple[Entry, Description | Unread | None]] = []
+
+    def schema(self) -> pa.Schema:
+        """The columns of the first file with rows; where none has any, of the first file that can be read.
+
+        Raises:
+            JobError: There is nothing to score. Names `input.uri`.
+            Denied, StorageError: As in `discover`.
+        """
+        unread, empty, schema = AllUnread(self._job), 0, None
+        for _, found in self._files():
+            if isinstance(found, Unread):
+                unread.add(found)
+            elif found is not None and any(found.rows):
+                return found.schema
+            elif found is not None:
+                empty, schema = empty + 1, schema or found.schema
+        if schema is None:
+            raise unread.error()
+        if not unread.files:
+            raise no_rows(self._job, empty)
+        return schema
+
+    def usual_schema(self) -> pa.Schema | None:
+        """The columns that most of the first few thousand files with rows have; None if none of them can be read."""
+        usual = UsualSchema()
+        for _, found in islice(self._files(), WINDOW):
+            if isinstance(found, Description) and any(found.rows):
+                usual.add(found.schema)
+        return usual.schema()
+
+    def pieces(self, count: int) -> Iterator[Piece]:
+        """The first unit with rows of each of the first `count` files; a file is read when its turn comes."""
+        for entry, found in islice(self._files(), min(count, WINDOW)):
+            if isinstance(found, Description) and any(found.rows):
+                unit = next(index for index, rows in enumerate(found.rows) if rows)
+                yield Piece(entry.uri, entry.size, entry.version, 0, found.rows[unit], (unit, unit + 1))
+
+    def _files(self) -> Iterator[tuple[Entry, Description | Unread | None]]:
+        """From the first file on. Only so many as are asked for again are kept."""
+        yield from self._seen
+        for found in self._unseen:
+            if len(self._seen) < WINDOW:
+                self._seen.append(found)
+            yield found

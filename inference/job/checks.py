@@ -1,0 +1,93 @@
+"""The checks of a job file: gates that a team sets on its own columns, rows and files."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from nightjar.inference.job.sections import Section
+from nightjar.inference.messages import nearest
+
+
+class ColumnCheck(Section):
+    """Gates on one output or carried column. nulls: the largest share of nulls and NaN that is allowed."""
+
+    column: str
+    min: float | None = Field(default=None, strict=False)
+    max: float | None = Field(default=None, strict=False)
+    nulls: float | None = Field(default=None, ge=0, le=1, strict=False)
+    finite: bool | None = None
+
+    @model_validator(mode="after")
+    def _asks(self) -> ColumnCheck:
+        if self.min is None and self.max is None and self.nulls is None and self.finite is None:
+            raise ValueError("asks nothing: give at least one of min, max, nulls, finite")
+        return self
+
+
+class Limits(Section):
+    """The least and the most rows or files of the input."""
+
+    min: int | None = Field(default=None, ge=0)
+    max: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if all(getattr(self, name) is None for name in type(self).model_fields):
+            raise ValueError(f"asks nothing: give at least one of {', '.join(type(self).model_fields)}")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}")
+        return self
+
+
+class RowLimits(Limits):
+    """Limits for rows. change: the share by which they may differ from the rows of the night that `against` names."""
+
+    against: Literal["last"] | None = None
+    change: float | None = Field(default=None, ge=0, strict=False)
+
+    @model_validator(mode="after")
+    def _compares(self) -> RowLimits:
+        if (self.against is None) != (self.change is None):
+            raise ValueError("against and change belong together: write {against: last, change: 0.3}")
+        return self
+
+
+class RowsCheck(Section):
+    """Gates on the rows of the input."""
+
+    rows: RowLimits
+
+
+class FilesCheck(Section):
+    """Gates on the files of the input."""
+
+    files: Limits
+
+
+CHECKS: dict[str, type[Section]] = {"column": ColumnCheck, "rows": RowsCheck, "files": FilesCheck}
+"""The key that tells the kind of a check → the model of such a check."""
+
+
+def _kind_of_check(value: Any) -> str:
+    """The kind of a check, given as a mapping or as a model; without any of the keys it counts as one on a column."""
+    if isinstance(value, dict):
+        return next((kind for kind in CHECKS if kind in value), "column")
+    return next((kind for kind, model in CHECKS.items() if isinstance(value, model)), "column")
+
+
+def _of_one_kind(value: Any) -> Any:
+    if isinstance(value, dict) and len(kinds := [kind for kind in CHECKS if kind in value]) != 1:
+        if kinds:
+            raise ValueError(f"is on {' and '.join(kinds)}; write a check for each")
+        meant = next(filter(None, (nearest(str(key), CHECKS) for key in value)), "")
+        raise ValueError(f"is on nothing: give one of {', '.join(CHECKS)}{meant}")
+    return value
+
+
+Check = Annotated[
+    Annotated[ColumnCheck, Tag("column")] | Annotated[RowsCheck, Tag("rows")] | Annotated[FilesCheck, Tag("files")],
+    Discriminator(_kind_of_check),
+    BeforeValidator(_of_one_kind),
+]

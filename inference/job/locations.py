@@ -1,0 +1,106 @@
+"""Locations in a job file: made absolute, checked, and filled in for a date."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os.path
+import re
+import string
+import unicodedata
+from pathlib import Path
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.messages import clip
+
+_PLACE_BYTES = 800
+"""The longest location: object keys have at most 1,024 bytes, and a run's names below it take less than 200."""
+
+_PART_BYTES = 255
+"""The longest name in a file system."""
+
+
+def fill(text: str, date: dt.date) -> str:
+    """A location with its dates filled in."""
+    return text.format(date=date)
+
+
+def is_dated(uri: str) -> bool:
+    """Whether a location differs by date."""
+    return any(field is not None for _, field, _, _ in string.Formatter().parse(uri))
+
+
+def absolute(uri: str, folder: Path, *, pattern: bool = False) -> str:
+    """An absolute location, relative to the job's folder. Braces and wildcards in the folder's own name are escaped."""
+    uri = uri.removeprefix("file://")
+    if "://" in uri:
+        return uri
+    base = str(folder).replace("{", "{{").replace("}", "}}")
+    base = re.sub(r"[*?\[]", r"[\g<0>]", base) if pattern else base
+    # A trailing slash says "a folder", and is kept for the listing to see.
+    return os.path.normpath(Path(base) / _at_home(uri)) + ("/" if uri.endswith("/") else "")
+
+
+def fixed(uri: str, folder: Path) -> str:
+    """The folder before the first placeholder or wildcard of a local path; all of it without one. Else empty."""
+    uri = uri.removeprefix("file://")
+    if "://" in uri:
+        return ""
+    found = re.search(r"[*?\[{]", uri)
+    text = os.path.dirname(uri[: found.start()]) if found else uri  # noqa: PTH120 (text, as the rest of a location)
+    return os.path.normpath(folder / _at_home(text))
+
+
+def _at_home(path: str) -> str:
+    """Replace `~` and `~user` by the home folder. If the user is not known here, it stays as a name."""
+    return os.path.expanduser(path)  # noqa: PTH111 (pathlib raises RuntimeError where nobody has that name)
+
+
+def check_place(text: str, where: str) -> None:
+    """Check that a location is valid; its dates may be open. where: the file and key that name it.
+
+    Raises:
+        JobError: It is not valid.
+    """
+    filled = _filled(text, where)
+    if "://" in text and not re.match(r"(s3|gs|az)://[^/]", filled):
+        raise JobError(f"{where}: {text!r} is no place; write a path, or s3://, gs:// or az:// with a bucket")
+    if problem := _no_place(filled):
+        raise JobError(f"{where}: {clip(repr(text))} is no place: {problem}")
+
+
+def _filled(text: str, where: str) -> str:
+    """The location for some date."""
+    try:
+        fields = [
+            (field + (f"!{conversion}" if conversion else ""), spec or "")
+            for _, field, spec, conversion in string.Formatter().parse(text)
+            if field is not None
+        ]
+    except ValueError as error:
+        raise JobError(f"{where}: {error} in {text!r}; write a brace that is meant as {{{{ or }}}}") from None
+    for field, spec in fields:
+        # A spec may hold fields of its own, whose attributes nobody has checked.
+        if field != "date" or "{" in spec:
+            name = f"{field}:{spec}" if spec and field == "date" else field
+            raise JobError(f"{where}: {{{name}}} is unknown; write {{date}} or {{date:%Y/%m/%d}}")
+    try:
+        return fill(text, dt.date(2026, 11, 19))
+    except (ValueError, LookupError) as error:
+        raise JobError(
+            f"{where}: {text!r} cannot be filled in ({error}); write {{date}} or {{date:%Y/%m/%d}}"
+        ) from None
+
+
+def _no_place(filled: str) -> str:
+    """Why a location is not valid; empty if it is."""
+    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in filled):
+        return "it holds a control character"
+    if len(filled.encode()) > _PLACE_BYTES:
+        return f"it is longer than {_PLACE_BYTES} bytes"
+    parts = filled.partition("://")[2].split("/")[1:] if "://" in filled else filled.split("/")[1:]
+    inner = parts[:-1] if parts and not parts[-1] else parts
+    if {"", ".", ".."} & set(inner):
+        return "no part of it may be empty, '.' or '..'"
+    if "://" not in filled and any(len(part.encode()) > _PART_BYTES for part in parts):
+        return f"a part of it is longer than {_PART_BYTES} bytes"
+    return ""

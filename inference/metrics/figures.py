@@ -1,0 +1,67 @@
+"""A run's metrics as frozen records. The manifest keeps them, and `--json` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nightjar.inference.jsonform import SELDOM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnFigures:
+    """One checked column; fields as in `ColumnState`. min, max: times are ISO 8601 text.
+
+    nan, plus_inf, minus_inf: the numbers of these values, if `nonfinite` is not 0.
+    """
+
+    rows: int
+    nulls: int
+    nonfinite: int
+    nan: int | None = field(default=None, metadata=SELDOM)
+    plus_inf: int | None = field(default=None, metadata=SELDOM)
+    minus_inf: int | None = field(default=None, metadata=SELDOM)
+    min: int | float | str | None
+    max: int | float | str | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFigures:
+    """One float output. rows: the number of rows. nonfinite: the values (in lists: items) that are NaN or infinite."""
+
+    rows: int
+    nonfinite: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Labels against scores. rows: the number of evaluated rows, of which `positives` have label 1.
+
+    excluded_null_labels: rows without a label. excluded_scores: other rows whose score is null or NaN. auc_bound: the
+    largest error of auc_roc. auc_reason, log_loss_reason: why there is no such figure.
+    """
+
+    label: str
+    score: str
+    rows: int
+    excluded_null_labels: int
+    excluded_scores: int
+    positives: int
+    auc_roc: float | None
+    auc_bound: float | None
+    auc_reason: str | None = field(default=None, metadata=SELDOM)
+    log_loss: float | None
+    log_loss_reason: str | None = field(default=None, metadata=SELDOM)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """All metrics. columns: checked column → figures. outputs: float output → figures; empty in earlier versions.
+
+    evaluation: only if the job has a label.
+    """
+
+    columns: Mapping[str, ColumnFigures]
+    outputs: Mapping[str, OutputFigures] = field(default_factory=dict)
+    evaluation: Evaluation | None = None

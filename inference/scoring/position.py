@@ -1,0 +1,48 @@
+"""A worker's position: the attempt that it works on, and the rows that it is scoring."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from nightjar.inference.records import Started
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.storage.retrying import RetryingStorage
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """One attempt at a shard, from its first read on. at: its start as wall time. began: its start on the monotonic
+    clock.
+    """
+
+    assignment: Assignment
+    started: Started
+    storage: RetryingStorage
+    first: Future[pa.Table]
+    at: float
+    began: float
+
+    @property
+    def alone(self) -> bool:
+        return self.assignment.attempt.crumbs
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """What the worker is doing. rows: the number of rows that the predictor has now, from `row` on; 0 for none."""
+
+    started: Started
+    uri: str = ""
+    row: int = -1
+    rows: int = 0
+
+    @property
+    def where(self) -> str:
+        """The position as text, for a message."""
+        if not self.rows:
+            return f" while {self.uri} was read or written" if self.uri else " while a part was written"
+        last = "" if self.rows == 1 else f" to {self.row + self.rows - 1}"
+        return f" at row{'s' if last else ''} {self.row}{last} of {self.uri}"
