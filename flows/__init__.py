@@ -1,7 +1,7 @@
-"""When a job runs and what a person sees of it. The public names below are all that others need of this package.
+"""When a job runs, and what a person sees of it. The public names below are all that programs need of this package.
 
 `run`, `backfill`, `status` and `files` do what the commands of the same names do. `nightly` is the Prefect flow of one
-night, to be called from a flow of one's own, or deployed.
+night, to call from a flow of your own, or to deploy.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from nightjar.inference.lazy import public
 if TYPE_CHECKING:
     from nightjar.flows.api import backfill, files, run, status
     from nightjar.flows.nightly import nightly
-    from nightjar.flows.outcome import Night
     from nightjar.flows.reports import RunResult, RunStatus
+    from nightjar.flows.results import Night
     from nightjar.inference.output.reading import Files
 
 __all__ = ["Files", "Night", "RunResult", "RunStatus", "backfill", "files", "nightly", "run", "status"]
 
 _MODULES = {
     "Files": "nightjar.inference.output.reading",
-    "Night": "nightjar.flows.outcome",
+    "Night": "nightjar.flows.results",
     "RunResult": "nightjar.flows.reports",
     "RunStatus": "nightjar.flows.reports",
     "backfill": "nightjar.flows.api",
@@ -32,7 +32,7 @@ _MODULES = {
     "run": "nightjar.flows.api",
     "status": "nightjar.flows.api",
 }
-"""Where each public name is defined. It is imported when it is asked for: Prefect and Ray take seconds."""
+"""The module of each public name. It is imported on first use, because Prefect and Ray take seconds to import."""
 
 
 __getattr__ = public(__name__, _MODULES)
@@ -43,10 +43,10 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """This package: `nightly` and `backfill` are functions of it, although modules have these names, too."""
+    """This package. `nightly` and `backfill` are functions of it, although modules have these names, too."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Python binds each module in its package when it is imported, and the name would mean the module from then on.
+        # When Python imports a module, it binds the name in the package, and the name would then mean the module.
         if not (name in _MODULES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 

@@ -1,7 +1,7 @@
-"""The Python functions: what the commands do, for a notebook or a script, with a record as the result.
+"""The Python functions, which do what the commands do, for a notebook or a script. Each returns a record.
 
-They print nothing of their own, and raise what the commands report: `nightjar.inference.errors`. A run starts what it
-needs and stops it again: a Prefect server of its own if none is configured, and Ray if its engine is Ray.
+They print nothing themselves, and raise the errors that the commands report: `nightjar.inference.errors`. A run starts
+what it needs and stops it again: a Prefect server of its own if none is configured, and Ray if its engine is Ray.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from nightjar.inference.run.request import RunRequest, make_request
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nightjar.flows.outcome import Launched, Night
     from nightjar.flows.reports import RunResult, RunStatus
+    from nightjar.flows.results import Launched, Night
     from nightjar.inference.output.reading import Files
 
 Date = str | dt.date
 
 _PATIENCE_S = 10.0
-"""So long a run waits for the user's imports, once its own are done, before it starts all the same."""
+"""The longest time in seconds that a run waits for the user's imports after its own; then it starts anyway."""
 
 
 def run(
@@ -52,16 +52,20 @@ def run(
         RunFailed: the run did not come to its end; what was committed is kept.
         Held: another writer holds the run.
         StorageError: the storage refused or failed.
+        TablesBehind: it is published, but a table of the job does not show it.
         Interrupted: a person or a signal stopped it.
     """
     from rich.console import Console
 
-    from nightjar.flows.pages.summary import run_result
+    from nightjar.flows.pages.advice import check_tables
+    from nightjar.flows.pages.finished import run_result
 
     request = make_request(
         job, date=_date(date), run_id=run_id, limit=limit, fresh=fresh, publish=publish, engine=engine
     )
-    return run_result(*launched(request, ray, Console(quiet=True), verbose=False, quiet=True))
+    done, total_s = launched(request, ray, Console(quiet=True), verbose=False, quiet=True)
+    check_tables(done.run.request, done.run.publication.tables_behind)
+    return run_result(done, total_s)
 
 
 def backfill(
@@ -75,39 +79,42 @@ def backfill(
 ) -> tuple[Night, ...]:
     """Score the nights from `first` to `last`: published ones are left alone, partial ones continued.
 
-    One night that fails does not end the others: `Night.ok` says which nights readers see. parallel: so many at a time.
-    engine: as of `run`; `local` scores one night at a time.
+    One night that fails does not end the others: `Night.ok` says which nights readers see. parallel: the number of
+    nights at a time. engine: as in `run`; `local` scores one night at a time.
 
     Raises:
-        JobError: the job or its model must be changed.
-        ClusterError: the Ray cluster cannot be reached, or cannot do what the job asks.
-        RunFailed: the backfill did not come to its end; repeat it.
+        JobError: The job or its model must be changed.
+        ClusterError: The Ray cluster cannot be reached, or cannot do what the job asks.
+        RunFailed: The backfill could not be completed; repeat it.
+        TablesBehind: nights are published that a table of the job does not show.
     """
     from rich.console import Console
 
-    return nights(job, first, last, parallel, ray, engine, Console(quiet=True), verbose=False, quiet=True)
+    found = nights(job, first, last, parallel, ray, engine, Console(quiet=True), verbose=False, quiet=True)
+    check_night_tables(job, found)
+    return found
 
 
 def status(job: str | Path, *, date: Date | None = None, run_id: str | None = None) -> RunStatus:
-    """How far a run is, how it stands and what to do about it; by default today's. It may run meanwhile.
+    """Say how far a run is, how it stands and what to do next; by default today's run, which may be going on.
 
     Raises:
-        JobError: the job file, date or name is wrong.
-        StorageError: the storage refused or failed.
+        JobError: The job file, date or name is wrong.
+        StorageError: The storage refused or failed.
     """
-    from nightjar.flows.pages.summary import status
+    from nightjar.flows.pages.standing import status
 
     return status(make_request(job, date=_date(date), run_id=run_id, scores=False))
 
 
 def files(job: str | Path, *, date: Date | None = None, run_id: str | None = None) -> Files:
-    """The exact files of a published run, by default of the latest night; `files(…).dataset()` reads their rows.
+    """List the exact files of a published run, by default of the latest night; `files(…).dataset()` reads their rows.
 
-    date: the night; where output.uri has {date}, also the place. Default: the latest night.
+    date: the night; if output.uri has {date}, also the output's location. Default: the latest night.
 
     Raises:
-        JobError: the job file, date or name is wrong; or the run is not published, or not as it was published.
-        StorageError: the storage refused or failed.
+        JobError: The job file, date or name is wrong; or the run is not published, or was changed since.
+        StorageError: The storage refused or failed.
     """
     from nightjar.inference.output import reading
 
@@ -118,14 +125,14 @@ def files(job: str | Path, *, date: Date | None = None, run_id: str | None = Non
 def launched(
     request: RunRequest, ray: str | None, console: Console, *, verbose: bool, quiet: bool
 ) -> tuple[Launched, float]:
-    """Look at what must be changed first, then launch the run; how it came out, and the seconds it took.
+    """Check the request, then launch the run. Returns its result, and the seconds that it took.
 
     Raises:
-        NightjarError: as `run`; a failed run's with a note of what to do next.
+        NightjarError: As in `run`; that of a failed run has a note on what to do next.
     """
     began = time.monotonic()
     try:
-        _look_first(request, ray)
+        waits = _look_first(request, ray)
     except JobError as error:
         from nightjar.inference.run import reasons
 
@@ -133,19 +140,21 @@ def launched(
         raise
     from nightjar.flows.launch import launch
 
-    done = launch(request, ray, console, verbose=verbose, quiet=quiet)
+    done = launch(request, ray, console, waits=waits, verbose=verbose, quiet=quiet)
     return done, time.monotonic() - began
 
 
-def _look_first(request: RunRequest, ray: str | None) -> None:
+def _look_first(request: RunRequest, ray: str | None) -> bool:
     """What must be changed first, found before Ray starts: job, input, labels of the first files, and the code.
+
+    Returns whether the run has to wait for its input.
 
     The code is imported in a process of its own while this one imports Prefect, which takes as long.
 
     Raises:
         JobError: so it is.
     """
-    from nightjar.inference.input.discovery import first_pieces
+    from nightjar.inference.input.beginning import Beginning
     from nightjar.inference.run.inspection import Inspection
     from nightjar.inference.run.refusals import check_request, check_without_input
     from nightjar.inference.run.samples import check_labels
@@ -156,16 +165,19 @@ def _look_first(request: RunRequest, ray: str | None) -> None:
     if waits:
         check_without_input(request)
     else:
-        schema = check_request(request)
-    with Inspection(request, silent=True) as inspection:  # the workers print it, too, into the run's logs
+        beginning = Beginning(request.storage, request.job)
+        schema = check_request(request, beginning)
+    with Inspection(
+        request, silent=True
+    ) as inspection:  # what the code prints is in the run's logs, too, because the workers import it again
         if not waits:
-            pieces = first_pieces(request.storage, request.job, PLACES)
-            check_labels(request.storage, request.job, schema, pieces, all_alike=True)
-        from nightjar.flows import launch  # noqa: F401 (it is needed next; importing it takes seconds)
+            check_labels(request.storage, request.job, schema, beginning.pieces(PLACES), all_alike=True)
+        from nightjar.flows import launch  # noqa: F401 (it is needed next, and its import takes seconds)
         from nightjar.flows.cluster import named
 
-        # What is not known by then, preflight will tell.
+        # Preflight finds what is not known by then.
         inspection.found(elsewhere=named(ray) is not None, patience_s=_PATIENCE_S)
+    return waits
 
 
 def nights(
@@ -180,18 +192,32 @@ def nights(
     verbose: bool,
     quiet: bool,
 ) -> tuple[Night, ...]:
-    """The nights of a backfill, told of on the console as they end.
+    """Run the nights of a backfill, and print each on the console when it ends.
 
     Raises:
-        NightjarError: as `backfill`.
+        NightjarError: As in `backfill`.
     """
     from nightjar.inference.run.refusals import check_model
 
     start, end = (make_request(job, date=_date(date), engine=engine) for date in (first, last))
-    check_model(start)  # the rest depends on the night
+    check_model(start)  # the other checks depend on the night
     from nightjar.flows.backfill import launch_backfill
 
     return tuple(launch_backfill(start, end, parallel, ray, console, verbose=verbose, quiet=quiet))
+
+
+def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:
+    """Return if the tables of the job show these nights. What a night could not commit is tried once more.
+
+    Raises:
+        TablesBehind: one does not.
+    """
+    from nightjar.flows.pages.advice import check_tables
+    from nightjar.inference.run.publishing import commit_tables
+
+    requests = (make_request(job, date=night.date, scores=False) for night in found if night.ok)
+    for request in {request.output: request for request in requests}.values():
+        check_tables(request, commit_tables(request))
 
 
 def _date(given: Date | None) -> str | None:

@@ -1,6 +1,6 @@
-"""Many nights in one flow: what is published is left alone, what is partial is continued, the rest is scored.
+"""Many nights in one flow: published nights are left alone, partial ones are continued, the others are scored.
 
-Each night is a run of `nightly` below the backfill's own, on the same cluster, so that Ray starts once.
+Each night is a run of `nightly` below the backfill's own flow run. All use the same cluster, so that Ray starts once.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from rich.console import Console
 from nightjar.flows.cluster import ClusterRunner, check_reports
 from nightjar.flows.cluster.connection import cluster
 from nightjar.flows.nightly import nightly
-from nightjar.flows.outcome import Night
 from nightjar.flows.pages.advice import reaching
-from nightjar.flows.pages.artifacts import deliver
+from nightjar.flows.pages.delivery import deliver
 from nightjar.flows.pages.escaping import code, markdown
 from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.runlogs import expect_failures
 from nightjar.flows.prefect_api.server import reporting_to, start_api
+from nightjar.flows.results import Night
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.errors import (
@@ -44,15 +44,17 @@ from nightjar.inference.errors import (
     TakenBack,
 )
 from nightjar.inference.job.model import Job
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.run.request import RunRequest, make_request
+from nightjar.inference.validation.manifest import read_manifest
 
 
 def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
-    """The logical dates to score: those of the job's schedule, or every day without one.
+    """The logical dates to score: those of the job's schedule, or every day if it has none.
 
     Raises:
-        JobError: there is none.
+        JobError: There is no such date.
     """
     days = [first + dt.timedelta(days=day) for day in range((last - first).days + 1)]
     found = job.schedule.dates(first, last) if job.schedule else days
@@ -63,7 +65,7 @@ def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
 
 
 _API_AWAY = (httpx.HTTPError, PrefectException, OSError)
-"""What Prefect's client raises of an API that does not answer, or not as it should."""
+"""Errors of Prefect's client for an API that does not answer, or answers wrongly."""
 
 
 def _silent(_: Night) -> None:
@@ -92,9 +94,9 @@ def backfill(
         job: Path of the job file, where the run's process sees it.
         first: The first logical date.
         last: The last logical date.
-        parallel: So many nights at a time; their actor pools must fit the cluster together.
+        parallel: The number of nights at a time; the cluster must have room for all their actor pools.
         ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
-        engine: Where shards are scored: on Ray, or in the flow's own process, one night at a time.
+        engine: Where shards are scored: `ray`, or `local` in the flow's own process, one night at a time.
     """
     expect_failures()
     asked = _Asked(job, ray, engine)
@@ -120,7 +122,7 @@ def backfill(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What all nights of a backfill have in common."""
+    """The options that all nights of a backfill share."""
 
     job: str
     ray: str | None
@@ -128,18 +130,20 @@ class _Asked:
 
     @property
     def options(self) -> list[str]:
-        """As `nightjar` takes them."""
+        """The options of the `nightjar` command."""
         return [*([] if self.engine == RAY else ["--engine", self.engine]), *reaching(self.ray)]
 
 
 def check_local(parallel: int) -> None:
-    """Return if the local engine can score so many nights at a time, which is one.
+    """Check that the local engine is asked for only one night at a time.
 
     Raises:
-        JobError: there are more.
+        JobError: It is asked for more.
     """
     if parallel > 1:
-        raise JobError(f"--parallel {parallel}: --engine local scores one night at a time; leave one of the two out")
+        raise JobError(
+            f"--parallel {parallel}: --engine local scores one night at a time; leave out one of the two options"
+        )
 
 
 def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
@@ -158,8 +162,9 @@ def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
                 date = waiting.get_nowait()
                 found[date] = _night(asked, date)
 
-    # Each thread knows the flow run it works for, so that the night's run is shown below it. Daemons, and waited
-    # for in steps: an interruption must not wait until the nights under way are scored.
+    # Each thread knows the backfill's flow run, so that Prefect shows the night's run below it. The threads are
+    # daemons, and are waited for in steps, so that an interruption need not wait for the nights that are being
+    # scored.
     threads = [
         threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True) for _ in range(parallel)
     ]
@@ -170,13 +175,13 @@ def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
             while thread.is_alive():
                 thread.join(0.2)
     finally:
-        # No further night is begun: the cluster is about to go.
+        # No further night begins, because the cluster is about to be stopped.
         interrupted.set()
     return [found.get(date, Night(date.isoformat(), "failed", 0, "its thread ended early")) for date in dates]
 
 
 def _night(asked: _Asked, date: dt.date) -> Night:
-    """One night, in this thread. Nothing that goes wrong with it ends the others."""
+    """Score one night in this thread. No error of it ends the other nights."""
     night = _scored(asked, date)
     _tell.get()(night)
     return night
@@ -189,10 +194,10 @@ def _scored(asked: _Asked, date: dt.date) -> Night:
         if (before := _seen(request)) is not None:
             return Night(night, "skipped", 0, f"published before, as r{before.revision}")
         unseen, said = _run(asked, date)
-        # What readers see decides: an API that is away when the run ends must not deny a publication.
+        # What readers see decides, because Prefect's API may be away when the run ends.
         if (seen := _seen(request)) is not None:
-            totals = publish.read_manifest(request.storage, request.output, seen)["totals"]
-            return Night(night, "published", totals["rows_out"], said)
+            totals = read_manifest(request.storage, request.output, seen).totals
+            return Night(night, "published", totals.rows_out, said)
     except NightjarError as error:
         return Night(night, "failed", 0, str(error))
     if unseen:
@@ -203,12 +208,12 @@ def _scored(asked: _Asked, date: dt.date) -> Night:
     return Night(night, "failed", 0, said)
 
 
-def _seen(request: RunRequest) -> publish.Published | None:
+def _seen(request: RunRequest) -> Published | None:
     return publish.shown(request.storage, request.output, request.run_id)
 
 
 def _run(asked: _Asked, date: dt.date) -> tuple[bool, str]:
-    """Whether the night is done, be it seen or not, as far as Prefect knows; and what is said of it."""
+    """Run one night. Returns whether it is done (published or not) as far as Prefect knows, and a sentence about it."""
     try:
         state: State[Any] = nightly(job=asked.job, date=date, ray=asked.ray, engine=asked.engine, return_state=True)
     except _API_AWAY as error:
@@ -218,7 +223,7 @@ def _run(asked: _Asked, date: dt.date) -> tuple[bool, str]:
 
 
 def _show(request: RunRequest, found: list[Night], options: list[str]) -> None:
-    """The page of outcome. options: those the nights were asked for with."""
+    """The page of what became of each night. options: those the nights were asked for with."""
     lines = [
         f"# {request.job.name}: {found[0].date} to {found[-1].date}",
         "",
@@ -237,10 +242,10 @@ def _show(request: RunRequest, found: list[Night], options: list[str]) -> None:
 def launch_backfill(
     start: RunRequest, end: RunRequest, parallel: int, ray: str | None, console: Console, *, verbose: bool, quiet: bool
 ) -> list[Night]:
-    """Run the flow from the command line, telling of each night as it ends.
+    """Run the flow from the command line, and print each night when it ends.
 
     Raises:
-        NightjarError: the flow could not begin.
+        NightjarError: The flow could not begin.
     """
     engine = start.engine
     if engine == LOCAL:
@@ -272,7 +277,7 @@ def launch_backfill(
         raise found
     if isinstance(found, tuple):
         return list(found)
-    # What the nights came to is known here, whether or not Prefect could be told.
+    # How the nights ended is known here, even if Prefect could not be told.
     if set(ended) != set(dates):
         raise RunFailed(f"the backfill ended early, after {len(ended)} of {len(dates)} nights: {said}; repeat it")
     return [ended[date] for date in dates]
@@ -280,7 +285,7 @@ def launch_backfill(
 
 @contextmanager
 def _telling(console: Console, quiet: bool) -> Iterator[dict[str, Night]]:
-    """Print each night when it ends, unless `quiet`; what has ended, by date."""
+    """Print each night when it ends, unless `quiet`. Yields the nights that have ended, by date."""
     ended: dict[str, Night] = {}
 
     def tell(night: Night) -> None:

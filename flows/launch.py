@@ -1,4 +1,4 @@
-"""One run from request to outcome: starts what is needed, runs the flow, stops it again."""
+"""One run, from its request to its end: starts what is needed, runs the flow, stops it again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from dataclasses import replace
 from rich.console import Console
 
 from nightjar.flows.cluster import check_reports
-from nightjar.flows.nightly import handing, nightly
-from nightjar.flows.outcome import Launched
+from nightjar.flows.nightly import nightly
 from nightjar.flows.pages.display import following
-from nightjar.flows.pages.summary import after_failure
+from nightjar.flows.pages.failure import after_failure
+from nightjar.flows.parameters import handing
 from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.ending import Ending, keeping_ending
 from nightjar.flows.prefect_api.server import reporting_to, start_api
+from nightjar.flows.results import Launched
 from nightjar.flows.waiting import showing
 from nightjar.inference import predictors
 from nightjar.inference.engine import LOCAL
@@ -25,17 +26,15 @@ from nightjar.inference.errors import NightjarError, RunFailed
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.run import reasons, steps
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.waiting import awaited
 
 
 @contextmanager
-def _cluster_if_needed(request: RunRequest, address: str | None, verbose: bool) -> Iterator[bool]:
-    """The run's cluster, where it is sure to need one; else the flow connects to it once it knows. Which of the two.
+def _cluster_if_needed(request: RunRequest, address: str | None, waits: bool, verbose: bool) -> Iterator[bool]:
+    """Connect to the run's cluster, if the run certainly needs it; else the flow connects later. Yields whether it did.
 
-    A run that has to wait for its input needs it when that is there, and one that was published before if anything is
-    left to score.
+    A run that waits for its input needs the cluster only when the input is there. A run that was published before needs
+    it only if something is left to score.
     """
-    waits = awaited(request.storage, request.job) is not None
     if request.engine == LOCAL or waits or steps.was_published(request):
         yield False
         return
@@ -45,14 +44,18 @@ def _cluster_if_needed(request: RunRequest, address: str | None, verbose: bool) 
         yield True
 
 
-def launch(request: RunRequest, address: str | None, console: Console, *, verbose: bool, quiet: bool) -> Launched:
+def launch(
+    request: RunRequest, address: str | None, console: Console, *, waits: bool, verbose: bool, quiet: bool
+) -> Launched:
     """Run the flow for `request` on the cluster at `address`, or on one of its own.
+
+    waits: whether its input is still to come.
 
     Raises:
         NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
     """
     began = time.monotonic()
-    ending, stopped, outcome = Ending(), None, None
+    ending, stopped, finished = Ending(), None, None
     check_reports(address, api_url())
     api = start_api()
     # Prefect's server starts in its own process while Ray starts in this one.
@@ -61,7 +64,7 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
             reporting_to(api, verbose) as reporting,
             following(request, console, quiet=quiet) as flow_begins,
             showing(flow_begins),
-            _cluster_if_needed(request, address, verbose) as on_ray,
+            _cluster_if_needed(request, address, waits, verbose) as on_ray,
         ):
             if not on_ray:
                 flow_begins("starting Prefect")
@@ -84,18 +87,18 @@ def launch(request: RunRequest, address: str | None, console: Console, *, verbos
                     ray=address,
                     engine=request.engine,
                 )
-        outcome = ending.outcome()
+        finished = ending.finished()
     except KeyboardInterrupt as signal:
         stopped = stopped_by(signal)
     except NightjarError as error:
         if not ending.flow_run:
             reasons.keep(request, error, "start")
         if isinstance(error, RunFailed):
-            error.add_note(after_failure(replace(request, flow_run=ending.flow_run), address))
+            error.add_note(after_failure(replace(request, flow_run=ending.flow_run), error, address))
         raise
     if stopped is not None:
-        # Raised here, so that what was interrupted is let go of before the process ends.
-        stopped.add_note(after_failure(replace(request, flow_run=ending.flow_run), address))
+        # Raised here, so that the interrupted servers and cluster are released before the process ends.
+        stopped.add_note(after_failure(replace(request, flow_run=ending.flow_run), stopped, address))
         raise stopped
-    assert outcome is not None
-    return Launched(outcome, prefect_s, ray_s, api.url, api.own, ending.unreported, address)
+    assert finished is not None
+    return Launched(finished, prefect_s, ray_s, api.url, api.own, ending.unreported, address)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from nightjar.inference.ledger.endings import Ended
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.publications import Origin
+from nightjar.inference.output.targets import TableShown
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.run.report import Incident, ShardLine
-from nightjar.inference.run.standing import Metric
+from nightjar.inference.run.standing import RunFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class RunResult:
     state: `published`, or `validated` where it was not to be published. publication: its number, else 0. reused_shards:
     those that were committed before. again: what made shards old that had a result. notes: what a person should know of
     how it was scored. unreported: why Prefect's API does not know how the run ended. metrics: what the audit computed
-    of outputs and labels. manifest: its URI.
+    of outputs and labels. manifest: its URI. tables_behind: why tables of the job do not show what is published, a
+    sentence each.
     """
 
     job: str
@@ -84,8 +86,9 @@ class RunResult:
     device: str
     again: tuple[str, ...]
     notes: tuple[str, ...]
+    tables_behind: tuple[str, ...]
     unreported: str
-    metrics: Mapping[str, Any]
+    metrics: Figures
     manifest: str
     seconds: Seconds
     engine: EngineFigures
@@ -125,6 +128,7 @@ class RunStatus(Explained):
 
     holder: who writes it now. published_revision: the one readers see, if they see one of this run. publication: the
     newest publication of the output, whatever it shows. published: the last of the runs that readers see.
+    tables: the job's output.tables; one whose publication is lower does not show yet what readers of the files see.
     rows_out, rows_quarantined, committed: of the shards that are done. failures: the first of the failed shards.
     """
 
@@ -136,6 +140,7 @@ class RunStatus(Explained):
     published_revision: int | None = None
     publication: int = 0
     published: tuple[str, ...] = ()
+    tables: tuple[TableShown, ...] = ()
     shards: int = 0
     committed: int = 0
     rows_out: int = 0
@@ -146,30 +151,20 @@ class RunStatus(Explained):
     failed_shards: int = 0
     failures: tuple[FailedShard, ...] = ()
 
+    @property
+    def late_tables(self) -> tuple[TableShown, ...]:
+        """The tables that do not show what readers of the files see, or cannot be asked."""
+        return tuple(
+            each
+            for each in self.tables
+            # Where no night is published there may be no table yet.
+            if each.problem or (each.publication < self.publication and (self.published or each.publication))
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunListed(Explained):
-    """One run of a job, in a list of them; fields as in `standing.RunLine`.
 
-    revision: the newest one, whose rows and shards these are; 0 if none. shown: the revision readers see, 0 for none.
-    publication: the number under which the newest revision was published, else 0. began, seconds: when the last command
-    began that wrote it, and how long it took. failed: attempts that failed. metric: by which nights are compared.
-    """
-
-    run_id: str
-    date: str
-    revision: int
-    shown: int
-    publication: int
-    began: str
-    seconds: float | None
-    shards: int
-    done_shards: int
-    rows: int
-    rows_out: int
-    rows_quarantined: int
-    failed: int
-    metric: Metric | None
+@dataclass(frozen=True, kw_only=True)
+class RunListed(RunFigures, Explained):
+    __doc__ = RunFigures.__doc__  # the JSON Schema has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,35 +173,6 @@ class RunShown(RunStatus):
 
     shards_shown: tuple[ShardLine, ...] = ()
     incidents: tuple[Incident, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedFile:
-    """One Parquet file of a night, which is never rewritten. bytes: its size."""
-
-    uri: str
-    rows: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedFiles:
-    """`files.json`: the exact files of a published night, in input order, with their rows and bytes in all.
-
-    Without a night that can be read, run, date, revision and manifest are null, and `problem` (else left out) says why.
-    data: the folder that holds these files and no others; null until it was swept.
-    """
-
-    publication: int
-    run: str | None
-    date: str | None
-    revision: int | None
-    manifest: str | None
-    data: str | None
-    rows: int
-    bytes: int
-    files: tuple[PublishedFile, ...]
-    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,15 +196,6 @@ class RolledBack(PublicationListed):
     """The publication after a rollback. With dry_run it is the earlier one that would be shown again."""
 
     dry_run: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TableShown:
-    """One of the job's output.tables, and the publication that it shows. kind: its format, as `delta`."""
-
-    kind: str
-    uri: str
-    publication: int
 
 
 @dataclass(frozen=True, slots=True)

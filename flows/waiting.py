@@ -1,4 +1,4 @@
-"""A run that waits for its input: it says so on the terminal, in its log and on its page."""
+"""Waits for a run's input, and says so on the terminal, in the run's log and on its page."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from prefect.artifacts import create_progress_artifact
 from prefect.logging import get_run_logger
 
 from nightjar.flows.pages import artifacts
+from nightjar.flows.pages.delivery import deliver
 from nightjar.flows.pages.escaping import markdown
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.run.request import RunRequest
@@ -25,7 +26,9 @@ _show: ContextVar[Callable[[str], None]] = ContextVar("show", default=_silent)
 
 @contextmanager
 def showing(show: Callable[[str], None]) -> Iterator[None]:
-    """For the flow called within: where to show what it waits for; an empty text once it waits no more."""
+    """Make the flow called in this context show what it waits for; with an empty text when it does not wait any
+    more.
+    """
     token = _show.set(show)
     try:
         yield
@@ -34,12 +37,12 @@ def showing(show: Callable[[str], None]) -> Iterator[None]:
 
 
 def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
-    """Return once the input that the job waits for is there; whether it had to be waited for.
+    """Return when the input that the job waits for is there. Returns whether the run had to wait.
 
-    patient: false to look once only.
+    patient: False to look only once.
 
     Raises:
-        GateFailed: it was not there in time; its gate is on the page then.
+        GateFailed: The input did not come in time; its page shows the gate.
     """
     show, key = _show.get(), f"{request.job.name}-progress"
 
@@ -47,7 +50,7 @@ def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
         about = f"{markdown(request.run_id)}: {markdown(now.sentence)}"
         show(now.sentence)
         get_run_logger().info("%s", now.sentence)
-        artifacts.deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
+        deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
 
     try:
         waited = await_input(request.storage, request.job, tell, patient=patient)

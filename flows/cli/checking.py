@@ -1,4 +1,4 @@
-"""`nightjar check`: what can be known of a night before it, for people and for machines."""
+"""`nightjar check`: finds what can be known before a night, for people and for machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nightjar.flows.prefect_api.api import check_limit
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import CheckReport, Column, Sample
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.identity.identity import described
+from nightjar.inference.identity.description import described
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.run import steps
 from nightjar.inference.run.inspection import inspect_code
@@ -23,20 +23,20 @@ from nightjar.inference.run.samples import Sampled
 from nightjar.inference.run.steps import Checked
 
 
-def examine(request: RunRequest, ray: str | None, verbose: bool) -> CheckReport:
-    """Look at all that a night needs, the cheapest first; a request that was checked by itself.
+def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: bool) -> CheckReport:
+    """Check everything that a night needs besides its input; the cheapest checks come first.
 
     Raises:
-        JobError, ClusterError: what must be changed first.
+        JobError, ClusterError: Something must be changed.
     """
+    steps.check_input(request, discovery)
     if (limit := request.job.resources.concurrency_limit) is not None:
-        # Where no API is configured, that is a run's own server, which has the limits of this machine's database.
+        # If no API is configured, this starts an own server, as a run does; it has the limits of this machine's
+        # database.
         with reporting_to(start_api(), verbose) as api:
             api.wait()
             check_limit(limit)
     slow = inspect_code(request, elsewhere=named(ray) is not None)
-    discovery = steps.discover(request)
-    steps.look(request, discovery)
     if request.engine == LOCAL:
         checked = steps.check(request, discovery)
     else:
@@ -48,7 +48,7 @@ def examine(request: RunRequest, ray: str | None, verbose: bool) -> CheckReport:
 
 
 def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Sequence[str]) -> CheckReport:
-    """All that `check` found."""
+    """Everything that `check` found, as a record."""
     return CheckReport(
         job=request.job.name,
         run_id=request.run_id,
@@ -81,7 +81,7 @@ def _sample(sampled: Sampled) -> Sample:
 
 
 def as_text(said: CheckReport) -> list[str | Table]:
-    """The same for people: lines, and a table of the rows that were scored."""
+    """What `check` found, for people: lines, and a table of the scored rows."""
     sample = said.sample
     columns = (f"{line(each.name)} {each.type}" for each in said.columns)
     scores = f"scores {sample.rows:,} rows of {_places(sample.places)} on" if sample.rows else "is on"

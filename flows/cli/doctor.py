@@ -1,4 +1,4 @@
-"""`nightjar doctor`: what a run needs, looked at before the night, a line each, with a remedy where one is needed."""
+"""`nightjar doctor`: checks what a run needs before the night, one line each, with a remedy if one is needed."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from nightjar.inference.messages import counted
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.run.refusals import check_request
 from nightjar.inference.run.request import RunRequest, make_request
-from nightjar.inference.run.resume import probe
+from nightjar.inference.run.resume import probe_output
 
 _SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "boto3")
 _SKEW_S = 30.0
 _LINES = 12
-"""So many of the processes that listen are named."""
+"""The most listening processes that are named."""
 
 _SHM_BYTES = 512 << 20
-"""Containers have 64 MB unless told otherwise."""
+"""The least /dev/shm, in bytes, with which Ray works well. By default a container has only 64 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. remedy: what to do, empty where nothing is wrong. lines: what was found, one by one."""
+    """The result of one check. remedy: what to do; empty if nothing is wrong. lines: details, one per line."""
 
     what: str
     ok: bool
@@ -50,8 +50,8 @@ class Finding:
     lines: tuple[str, ...] = ()
 
 
-def examine(job: str | None, ray: str | None) -> Iterator[Finding]:
-    """Look at everything; with a job also at its storage and model. One thing wrong hides no other."""
+def diagnose(job: str | None, ray: str | None) -> Iterator[Finding]:
+    """Check everything; with a job also its storage and model. All checks run, whatever one finds."""
     yield _versions()
     yield from _prefect()
     yield _cluster(ray)
@@ -77,7 +77,7 @@ def _versions() -> Finding:
 
 
 def _libraries() -> Iterator[str]:
-    """The installed ones of those that the frameworks' adapters use; some of them are extras."""
+    """The installed libraries among those that the frameworks' adapters use; some are optional extras."""
     for name in (each for framework in frameworks() for each in framework.libraries):
         with suppress(PackageNotFoundError):
             yield distribution(name).name
@@ -121,7 +121,7 @@ def _cluster(address: str | None) -> Finding:
 
 
 def _token() -> Finding:
-    """Whoever reads Ray's token may run code in this user's clusters."""
+    """Check who may read Ray's token, because everybody who can read it may run code in this user's clusters."""
     if os.environ.get("RAY_AUTH_TOKEN"):
         return Finding("token", True, "Ray's is in RAY_AUTH_TOKEN")
     path = token_file()
@@ -132,7 +132,9 @@ def _token() -> Finding:
 
 
 def _network() -> Finding:
-    """A run that starts a Ray of its own listens on loopback only; a cluster and its nodes are there to be reached."""
+    """Check who listens where: a run's own Ray must listen only on loopback, but other machines must reach a
+    cluster.
+    """
     found = list(listeners())
     open_to = [each for each in found if not each.on_loopback]
     said = f"of Nightjar, Ray and Prefect {counted(len(found) - len(open_to), 'port')} on loopback only"
@@ -147,7 +149,7 @@ def _network() -> Finding:
 
 
 def _memory() -> Finding:
-    """Ray keeps its objects in shared memory; with too little of it, it falls back to slow files."""
+    """Check memory and disk. Ray keeps its objects in shared memory, and with too little of it uses slow files."""
     total, disk = psutil.virtual_memory().total, shutil.disk_usage("/tmp")
     found = f"{total / 2**30:.0f} GiB memory, {disk.free / 2**30:.0f} GiB free in /tmp"
     if sys.platform == "linux":
@@ -177,7 +179,7 @@ def _job(path: str) -> Iterator[Finding]:
         return f"{asked.job.input.uri}: {len(check_request(asked))} columns"
 
     def output() -> str:
-        probe(asked)
+        probe_output(asked)
         return f"{asked.output}: accepts conditional writes"
 
     yield _tried("input", inputs)

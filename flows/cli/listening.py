@@ -1,4 +1,4 @@
-"""Which processes of this user's Nightjar, Ray and Prefect listen where: what `doctor` says of a machine at work."""
+"""Lists the ports on which this user's processes of Nightjar, Ray and Prefect listen, for `doctor`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nightjar.flows.cluster.local import is_of_local_run
 
 _PROGRAMS = ("nightjar", "prefect", "gcs_server", "raylet", "ray::", "/ray/")
 _PLACES = 4
-"""At so many places a process is said to listen; those that other machines reach come first."""
+"""The most addresses that are named for one process; those that other machines reach come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One port at which a process listens. of_local_run: it belongs to a run that has a Ray of its own."""
+    """One port on which a process listens. of_local_run: whether it belongs to a run with a Ray of its own."""
 
     pid: int
     name: str
@@ -30,7 +30,7 @@ class Listener:
 
     @property
     def on_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         address = ipaddress.ip_address(self.address)
         mapped = getattr(address, "ipv4_mapped", None)
         return (mapped or address).is_loopback
@@ -42,7 +42,7 @@ class Listener:
 
 
 def listeners() -> Iterator[Listener]:
-    """Every one of this user's."""
+    """All ports on which this user's processes listen."""
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if process.uids().real == os.getuid() and _is_ours(process):
@@ -50,7 +50,7 @@ def listeners() -> Iterator[Listener]:
 
 
 def told(found: Iterable[Listener]) -> list[str]:
-    """Who listens where, a line for each process: first those of local runs that other machines reach, then others."""
+    """One line for each listening process; those of local runs that other machines can reach come first."""
     by_process: dict[int, list[Listener]] = {}
     for each in sorted(found, key=_order):
         by_process.setdefault(each.pid, []).append(each)
@@ -80,7 +80,7 @@ def _listeners(process: psutil.Process) -> Iterator[Listener]:
 
 
 def _name(process: psutil.Process) -> str:
-    """The program; of Python the script or the module that it runs."""
+    """The name of the program; for Python, that of the script or module."""
     words = process.cmdline()[1:]
     script = next((word for word in words if not word.startswith("-")), "")
     named = script and "-c" not in words[: words.index(script)]

@@ -1,4 +1,4 @@
-"""The command that shows what a run's workers printed."""
+"""The command `logs`, which shows what a run's workers printed."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ def logs(
     date: DateOfRunOption = None,
     run_id: RunIdOption = None,
     shard: Annotated[
-        str | None, typer.Option("--shard", help="Only what was printed while it was scored; a beginning is enough.")
+        str | None,
+        typer.Option(
+            "--shard", help="Only what was printed while this shard was scored; the beginning of its id is enough."
+        ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing until the run ends.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a run's workers printed.
 
-    A line each: time (UTC), worker, shard, stream, text. Of what is much, the first and the last lines are kept.
+    Each line has time (UTC), worker, shard, stream and text. If much was printed, the first and the last lines are
+    kept.
     """
     from nightjar.inference.logs import printed
     from nightjar.inference.output.revisions import newest_revision

@@ -1,4 +1,4 @@
-"""Commands that look at runs and what readers see of them: status, runs, show, files, doctor."""
+"""Commands that show runs and what readers see of them: status, runs, show, files, doctor."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def status(
     run_id: RunIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """How far a run is; works while it runs, and after.
+    """Show how far a run is, while it runs and after.
 
-    By default today's. Read from the ledger, so it needs neither Ray nor Prefect.
+    By default today's run. The ledger tells it, so this needs neither Ray nor Prefect.
     """
-    from nightjar.flows.pages import summary
+    from nightjar.flows.pages import standing
     from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         run = named_run(run_name, run_id)
-        found = summary.status(make_request(job, date=date, run_id=run, scores=False))
-    emit(found) if as_json else tell(summary.status_text(found))
+        found = standing.status(make_request(job, date=date, run_id=run, scores=False))
+    emit(found) if as_json else tell(standing.status_text(found))
 
 
 def runs(
     job: JobArgument,
     date: Annotated[
-        str | None, typer.Option("--date", help="Which night's place, where output.uri has {date}. Default: today's.")
+        str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")
     ] = None,
     lines: LinesOption = 20,
     limit: OldLimitOption = None,
@@ -56,10 +56,10 @@ def runs(
 ) -> None:
     """List the runs of a job, and what readers see.
 
-    By name, the highest first. Below: why one is not published, and the command for it.
+    The highest names come first. Below the list: why a run is not published, and which command to use.
     """
     from nightjar.flows.cli import tables
-    from nightjar.flows.pages import summary
+    from nightjar.flows.pages import standing
     from nightjar.inference.run.request import make_request
     from nightjar.inference.run.standing import list_runs
 
@@ -68,16 +68,16 @@ def runs(
         place = request.date if request.dated else None
         found = list_runs(request.storage, request.output, request.job.name, limit or lines, request.lease_s)
         told = [
-            summary.explained(make_request(job, date=place, run_id=line.run_id, scores=False), line.standing)
+            standing.explained(make_request(job, date=place, run_id=line.run_id, scores=False), line.standing)
             for line in found
         ]
     if as_json:
-        emit([summary.run_listed(line, why) for line, why in zip(found, told, strict=True)])
+        emit([standing.run_listed(line, why) for line, why in zip(found, told, strict=True)])
         return
     out.print(tables.runs(request, found))
     for line, why in zip(found, told, strict=True):
         if why.cause or why.tried_again or why.commands:
-            tell(summary.reason_text(line.run_id, why))
+            tell(standing.reason_text(line.run_id, why))
 
 
 def show(
@@ -91,23 +91,23 @@ def show(
 ) -> None:
     """Show one run's shards, failures and quarantine.
 
-    By default today's. Shards without a result first, then those that were retried, then the slowest.
+    By default today's run. Shards without a result come first, then those that were retried, then the slowest.
     """
     from nightjar.flows.cli import tables
-    from nightjar.flows.pages import summary
+    from nightjar.flows.pages import standing
     from nightjar.inference.run.report import RunReport
     from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         lines = limit or lines
         request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
-        found = summary.status(request)
+        found = standing.status(request)
         report = RunReport(request, found.revision) if found.revision else None
         shards, incidents = (report.shards(lines), report.incidents(lines)) if report else ([], [])
     if as_json:
-        emit(summary.run_shown(found, shards, incidents))
+        emit(standing.run_shown(found, shards, incidents))
         return
-    tell(summary.status_text(found))
+    tell(standing.status_text(found))
     if report and shards:
         out.print(tables.shards(shards, len(report.plan)))
         if said := tables.printed(shards):
@@ -125,35 +125,38 @@ def files(
 ) -> None:
     """Print the exact files of a published night.
 
-    One per line; by default of the latest night. As JSON with rows and bytes: what `files.json` in the output holds.
+    One file per line; by default those of the latest night. With --json also rows and bytes, as in the output's
+    `files.json`.
     """
-    from nightjar.inference.output import places
+    from nightjar.inference.output import nights
     from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         run = named_run(run_name, run_id)
         request = make_request(job, date=date, run_id=run, scores=False)
-        found = places.published(request.storage, request.output, request.run_id if run or date else None)
+        found = nights.published(request.storage, request.output, request.run_id if run or date else None)
     if as_json:
         print(found.as_json(), end="")
     else:
         for file in found.files():
-            print(file["uri"])
+            print(file.uri)
     lead_readers(request, found.date)
 
 
 def doctor(
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Also its storage and its model.")] = None,
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="A job file, to check its storage and model, too.")
+    ] = None,
     ray: RayOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at versions, servers, GPUs, storage and clock.
+    """Check versions, servers, GPUs, storage and clock.
 
-    A line each, with a remedy where one is needed. With a job also at its storage.
+    One line each, with a remedy if one is needed. With a job also its storage and model.
     """
-    from nightjar.flows.cli.doctor import examine
+    from nightjar.flows.cli.doctor import diagnose
 
-    found = list(examine(job, ray))
+    found = list(diagnose(job, ray))
     if as_json:
         emit(found)
     else:

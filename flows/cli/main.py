@@ -1,4 +1,4 @@
-"""The `nightjar` command: runs one of `commands`, and turns what went wrong into one sentence and an exit code."""
+"""The `nightjar` command: runs one of the commands, and turns an error into one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and exit.")] = False,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     """Score a data lake by morning: every row once, published all or nothing."""
 
@@ -88,12 +90,12 @@ def main() -> None:
     """Entry point."""
     _spell_out_the_unprintable()
     signal.signal(signal.SIGTERM, _interrupt)
-    # Before Prefect is imported: its notice about telemetry is none of this command's output.
+    # Set before Prefect is imported, so that its notice about telemetry is not printed.
     os.environ.setdefault("DO_NOT_TRACK", "1")
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
         if code == EXIT_INTERRUPTED:
-            raise KeyboardInterrupt  # it was one, which typer has turned into an exit code
+            raise KeyboardInterrupt  # typer has turned an interruption into an exit code
         sys.exit(code)
     except NightjarError as error:
         say(str(error))
@@ -115,20 +117,20 @@ def main() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End an interrupted command, whose servers and cluster are let go of, without taking the interpreter apart.
+    """End an interrupted command without shutting down the interpreter. Its servers and cluster are stopped already.
 
-    A thread that waited in Ray's own code when the signal came may still be there, and would fault then.
+    A thread that waited in Ray's own code when the signal came may still be there, and would crash during the shutdown.
     """
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # whoever read it may be gone
+        with suppress(OSError, ValueError):  # its reader may be gone
             stream.flush()
     os._exit(code)
 
 
 def _spell_out_the_unprintable() -> None:
-    """On a terminal that is not UTF-8: an arrow that it does not have must not fail a night that is published."""
+    """Escape characters that a terminal without UTF-8 cannot show, so that an arrow does not fail a published night."""
     for stream in (sys.stdout, sys.stderr):
-        # UTF-8 has everything, and how it takes a file name that is no text is not changed.
+        # UTF-8 can show everything, and its handling of file names that are not text must not change.
         if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
             stream.reconfigure(errors="backslashreplace")
 
@@ -138,7 +140,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _misused(error: Any, as_json: bool) -> None:
-    """An unknown command or option, as the parser of the command line reports it."""
+    """Report an unknown command or option, which the parser of the command line found."""
     message = error.format_message().rstrip(".")
     if as_json:
         emit_problem("failed", "UsageError", message)

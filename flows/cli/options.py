@@ -1,8 +1,8 @@
-"""The command line's commands, by what they are for: `running` a job, `looking` at its runs,
-`publishing` (what readers see), `scheduling`.
+"""What the commands share: options, the consoles, and printing of JSON and errors.
 
-Here is what they share. Ray, Prefect and the models' frameworks are imported inside a command: help, completion and a
-wrong job file must not wait for them.
+Commands are grouped by purpose: `running` a job, `looking` at its runs, `publishing` (what readers see), `scheduling`.
+Ray, Prefect and the models' frameworks are imported inside a command, so that help, completion and an error in the job
+file need not wait for them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +19,7 @@ from rich.console import Console
 
 from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.jsonform import to_json
 
 if TYPE_CHECKING:
     from nightjar.inference.run.request import RunRequest
@@ -29,60 +29,60 @@ EXIT_HELD = 3
 EXIT_INTERRUPTED = 130
 
 _WIDE = 240
-"""Columns of what is no terminal."""
+"""The width in columns of output that does not go to a terminal."""
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job file (YAML).")]
-OptionalRunArgument = Annotated[
-    str | None, typer.Argument(metavar="[RUN]", help="The run: its date, or the name it was given.")
-]
+OptionalRunArgument = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run: its date, or its name.")]
 FolderArgument = Annotated[str, typer.Argument(metavar="DIR", help="A folder of job files, or one job file.")]
 DateOption = Annotated[
     str | None, typer.Option("--date", help="Logical date, as 2026-11-19. Default: today in the job's time zone.")
 ]
 DateOfRunOption = Annotated[
-    str | None, typer.Option("--date", help="The run's date, where output.uri has {date} and its name is no date.")
+    str | None, typer.Option("--date", help="The run's date, if output.uri has {date} and its name is not a date.")
 ]
 RunOption = Annotated[str | None, typer.Option("--run-id", help="Name of the run. Default: its date.")]
 RunIdOption = Annotated[str | None, typer.Option("--run-id", help="The run, instead of RUN.")]
-LinesOption = Annotated[int, typer.Option("--lines", min=1, help="At most so many lines of a table.")]
+LinesOption = Annotated[int, typer.Option("--lines", min=1, help="The most lines of a table.")]
 OldLimitOption = Annotated[int | None, typer.Option("--limit", min=1, hidden=True)]
 LimitOption = Annotated[
-    int | None, typer.Option("--limit", help="Only the first shards that hold so many rows; never published.")
+    int | None,
+    typer.Option("--limit", help="Score only the first shards with at least this many rows; never published."),
 ]
 RayOption = Annotated[
     str | None,
     typer.Option(
         "--ray",
-        help="An existing cluster: host:port, ray://host:port or auto. Default: NIGHTJAR_RAY, or an own one.",
+        help="An existing cluster: host:port, ray://host:port or auto. Default: NIGHTJAR_RAY, else one of its own.",
     ),
 ]
 EngineOption = Annotated[
     str,
     typer.Option("--engine", help="Where to score: ray, or local (in this process, without Ray; for small nights)."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")]
-VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show what Ray and Prefect say.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON to standard output, for machines.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show the messages of Ray and Prefect.")]
 
 
 def named_run(run: str | None, run_id: str | None, date: str | None = "") -> str | None:
-    """The run that is meant: given by place or by `--run-id`; None if it is named by its date alone.
+    """The run's name: the argument or `--run-id`; None if the run is named by its date.
 
-    date: None where a command needs one of the three and none was given.
+    date: None if the command needs one of the three and none was given.
 
     Raises:
-        JobError: two names, or none where one is needed.
+        JobError: There are two names, or none though one is needed.
     """
     if run and run_id and run != run_id:
-        raise JobError(f"--run-id {run_id}: the command names the run {run!r} already; leave one of them out")
+        raise JobError(f"--run-id {run_id}: the command names the run {run!r} already; leave out one of the two")
     if date is None and not (run or run_id):
-        raise JobError("which run? Name it: RUN (its date, or the name it was given) or --run-id RUN")
+        raise JobError("which run? Name it: RUN (its date, or its name) or --run-id RUN")
     return run or run_id
 
 
 class Terminal(Console):
-    """Rich's console, but for text from outside: control characters in it are shown, not obeyed.
+    """Rich's console, safe for text from outside: control characters are shown, and have no effect.
 
-    What goes to a file or a pipe is not folded to Rich's 80 columns: a cell stays on its line, for `grep` and mail.
+    Output to a file or a pipe is not folded to Rich's 80 columns, so that each cell stays on its line, for `grep` and
+    mail.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -102,17 +102,17 @@ err = Terminal(stderr=True)
 
 
 def tell(text: str) -> None:
-    """Print text as it is: no highlighting, no markup, no breaks of Rich's own."""
+    """Print text unchanged: without Rich's highlighting, markup and line breaks."""
     out.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def say(message: str) -> None:
-    """What went wrong, on standard error."""
+    """Print an error message to standard error."""
     err.print(f"nightjar: {message}", style="bold red", highlight=False, markup=False, soft_wrap=True)
 
 
 def lead_readers(request: RunRequest, date: str | None = None) -> None:
-    """Let `latest/` and `dates/` show what readers see now, that date in any case; if they cannot, that is said."""
+    """Update `latest/` and `dates/` to what readers see now, always including this date. If that fails, say so."""
     from nightjar.inference.output import places
 
     if note := places.refresh(request.storage, request.output, request.job.name, date):
@@ -120,19 +120,19 @@ def lead_readers(request: RunRequest, date: str | None = None) -> None:
 
 
 def emit(report: Any, *, one_line: bool = False) -> None:
-    """Print a report as JSON: a record of `reports`, or a list of them. The one place where a record becomes JSON.
+    """Print a report as JSON: a record of `reports`, or a list of them. Only here does a record become JSON.
 
-    one_line: for what is read as it comes, or from the last line of an output.
+    one_line: print one line, for output that is read while it comes, or of which the last line is read.
     """
-    data = [asdict(each) for each in report] if isinstance(report, list | tuple) else asdict(report)
+    data = [to_json(each) for each in report] if isinstance(report, list | tuple) else to_json(report)
     print(json.dumps(data), flush=True) if one_line else out.print_json(data=data)
 
 
 @contextmanager
 def as_json_too(wanted: bool, about: dict[str, Any]) -> Iterator[None]:
-    """With --json what went wrong is one JSON object on standard output, as a result would be.
+    """With --json, print an error as one JSON object to standard output, like a result.
 
-    about: the job and the run, once they are known.
+    about: the job and the run, when they are known.
     """
     try:
         yield
@@ -148,12 +148,12 @@ def as_json_too(wanted: bool, about: dict[str, Any]) -> Iterator[None]:
 
 
 def aside(wanted: bool) -> AbstractContextManager[object]:
-    """With --json, standard output is for the result: what the job's code prints here goes to standard error."""
+    """With --json, send what the job's code prints to standard error, because standard output is for the result."""
     return redirect_stdout(sys.stderr) if wanted else nullcontext()
 
 
 def emit_problem(state: str, error: str, message: str, **about: str) -> None:
-    """Print why a command failed, as JSON on one line."""
+    """Print the reason why a command failed, as JSON on one line."""
     from nightjar.flows.reports import Problem
 
     emit(Problem(state, error, message, **about), one_line=True)

@@ -1,4 +1,5 @@
-"""Commands for what readers see: publications lists it; rollback, unpublish and republish change it."""
+"""Commands for what readers see: publications lists it; rollback, unpublish and republish change it; tables updates
+it."""
 
 from __future__ import annotations
 
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
     from nightjar.inference.run.request import RunRequest
 
 PlaceOption = Annotated[
-    str | None, typer.Option("--date", help="Where output.uri has {date}: whose place is meant. Default: today's.")
+    str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")
 ]
 
 NightOption = Annotated[
-    str | None, typer.Option("--date", help="The night's logical date, instead of RUN, or where output.uri has {date}.")
+    str | None, typer.Option("--date", help="The night's logical date, instead of RUN, or if output.uri has {date}.")
 ]
 
 
 def publications(
     job: JobArgument, date: PlaceOption = None, lines: LinesOption = 20, as_json: JsonOption = False
 ) -> None:
-    """List the publications: when, what made it, what it changed.
+    """List the publications, and what each changed.
 
-    The newest first: that is what readers see.
+    The newest comes first; readers see this one.
     """
     from nightjar.flows.cli import tables
     from nightjar.inference.output.visibility import publications as listed
@@ -59,12 +60,12 @@ def rollback(
     job: JobArgument,
     to: Annotated[int | None, typer.Option("--to", help="Number of the publication to go back to.")] = None,
     date: PlaceOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what readers would lose and gain.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what readers would lose and gain.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show readers the publication before this one again.
 
-    All nights as they stood then. One of them alone: unpublish, or run it again with --fresh.
+    All nights are shown as they were then. To take back one night, use unpublish, or run it again with --fresh.
     """
     from nightjar.inference.output import visibility
     from nightjar.inference.run.request import make_request
@@ -76,7 +77,7 @@ def rollback(
             then = visibility.rollback(request.storage, request.output, then.number)
     changed = visibility.changes(now, then)
     if as_json:
-        from nightjar.flows.pages.summary import as_fields
+        from nightjar.flows.pages.standing import as_fields
         from nightjar.flows.reports import RolledBack
 
         emit(RolledBack(**as_fields(listed_publication(then, changed)), dry_run=dry_run))
@@ -95,7 +96,7 @@ def unpublish(
     run_id: RunIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let readers see no more of one night; others stay.
+    """Take one night away from readers; others stay.
 
     `nightjar republish` shows it again.
     """
@@ -111,7 +112,7 @@ def republish(
 ) -> None:
     """Show readers a night again that was taken back.
 
-    Its newest published revision, by rollback or unpublish; nothing is scored.
+    Shows the newest published revision of a night that rollback or unpublish took back. Nothing is scored.
     """
     _change("republish", job, named_run(run_name, run_id, date), date, as_json)
 
@@ -135,10 +136,10 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
 
 
 def _show(request: RunRequest) -> None:
-    """Let the places and tables for readers show it.
+    """Update the folders and tables for readers.
 
     Raises:
-        TablesBehind: a table does not.
+        TablesBehind: A table could not be updated.
     """
     from nightjar.flows.pages.advice import check_tables
     from nightjar.inference.run.publishing import commit_tables
@@ -147,33 +148,31 @@ def _show(request: RunRequest) -> None:
     check_tables(request, commit_tables(request))
 
 
-def tables(job: JobArgument, as_json: JsonOption = False) -> None:
+def tables(job: JobArgument, date: PlaceOption = None, as_json: JsonOption = False) -> None:
     """Commit what the job's tables lack.
 
-    Those of output.tables: each then shows what is published. Runs, rollbacks and the like do so themselves; this is
-    for when one of them could not.
+    Each table of output.tables then shows what is published. Runs, rollbacks and the like do this themselves; use this
+    command if one of them could not.
     """
     from nightjar.flows.pages.advice import check_tables
-    from nightjar.flows.reports import TableShown
-    from nightjar.inference.output import publications as publish
+    from nightjar.inference.output import targets
     from nightjar.inference.run.publishing import commit_tables
     from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
-        request = make_request(job, scores=False)
+        request = make_request(job, date=date, scores=False)
         check_tables(request, commit_tables(request))
-        number = publish.newest(request.storage, request.output).number
-    found = [TableShown(table.kind, table.uri, number) for table in request.job.output.tables]
+        found = targets.shown(request.storage, request.output, request.job.output.tables)
     if as_json:
         emit(found)
     elif not found:
         tell("the job has no output.tables")
     for table in () if as_json else found:
-        tell(f"{table.uri} shows publication {number}")
+        tell(f"{table.uri} shows publication {table.publication}")
 
 
 def listed_publication(snapshot: Snapshot, changed: tuple[Change, ...]) -> PublicationListed:
-    """A snapshot and what it changed, for machines."""
+    """The record of a snapshot and of what it changed."""
     from nightjar.flows.reports import PublicationListed
 
     return PublicationListed(
@@ -188,7 +187,7 @@ def listed_publication(snapshot: Snapshot, changed: tuple[Change, ...]) -> Publi
 
 
 def told(changed: tuple[Change, ...], after: Snapshot, *, would: bool = False) -> str:
-    """Changes for people: what readers lose, gain, and see in another revision."""
+    """Say what readers lose, gain, and see in another revision."""
     from nightjar.flows.cli.tables import changed_runs
     from nightjar.inference.messages import counted
 

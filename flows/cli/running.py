@@ -1,4 +1,4 @@
-"""Commands that score, or try to: run, retry, plan, check, replay."""
+"""Commands that score, or prepare to score: run, retry, plan, check, replay."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from nightjar.flows.cli.options import (
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
+    from nightjar.flows.results import Launched
     from nightjar.inference.run.request import RunRequest
 
 
@@ -45,10 +46,10 @@ def run(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Score, check and publish; run again, it continues.
+    """Score, check and publish; repeat it to continue.
 
     Exit codes: 0 published (or done as asked), 1 the run failed, 2 job, command or cluster must be changed,
-    3 held by another writer, 130 interrupted.
+    3 held by another writer, 4 published but a table of the job does not show it, 130 interrupted.
     """
     from nightjar.inference.run.request import make_request
 
@@ -58,7 +59,8 @@ def run(
             job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish, engine=engine
         )
         about.update(job=request.job.name, run_id=request.run_id)
-        _launch(request, ray, as_json, verbose)
+        done = _launched(request, ray, as_json, verbose)
+    _tell(*done, as_json)
 
 
 def retry(
@@ -66,13 +68,15 @@ def retry(
     run_name: OptionalRunArgument = None,
     date: DateOfRunOption = None,
     run_id: RunIdOption = None,
-    shard: Annotated[list[str] | None, typer.Option("--shard", help="Only this shard; may be repeated.")] = None,
+    shard: Annotated[
+        list[str] | None, typer.Option("--shard", help="Only this shard; repeat the option for several.")
+    ] = None,
     ray: RayOption = None,
     engine: EngineOption = "ray",
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Try again what a run has no result for; publish it."""
+    """Score the shards without a result again; publish."""
     from nightjar.flows.pages.advice import near
     from nightjar.inference.output.revisions import newest_revision
     from nightjar.inference.run.request import make_request
@@ -85,19 +89,31 @@ def retry(
         if newest_revision(request.storage, request.run_uri) is None:
             listed = shlex.join(["nightjar", "runs", near(request.job_path), *request.place])
             raise JobError(f"there is no run {request.run_id!r} of {request.job.name} yet; `{listed}` lists them")
-        _launch(request, ray, as_json, verbose)
+        done = _launched(request, ray, as_json, verbose)
+    _tell(*done, as_json)
 
 
-def _launch(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> None:
+def _launched(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> tuple[Launched, float]:
     from nightjar.flows.api import launched
-    from nightjar.flows.pages import summary
 
     with aside(as_json):
-        done, total_s = launched(request, ray, out, verbose=verbose, quiet=as_json)
+        return launched(request, ray, out, verbose=verbose, quiet=as_json)
+
+
+def _tell(done: Launched, total_s: float, as_json: bool) -> None:
+    """Print how a run came out.
+
+    Raises:
+        TablesBehind: it is published, and a table of the job does not show it.
+    """
+    from nightjar.flows.pages import finished
+    from nightjar.flows.pages.advice import check_tables
+
     if as_json:
-        emit(summary.run_result(done, total_s), one_line=True)
+        emit(finished.run_result(done, total_s), one_line=True)
     else:
-        tell(summary.as_text(done, total_s))
+        tell(finished.as_text(done, total_s))
+    check_tables(done.run.request, done.run.publication.tables_behind)
 
 
 def plan(
@@ -111,23 +127,21 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Show what would be scored, without scoring."""
-    from nightjar.inference.run.refusals import check_request
     from nightjar.inference.run.request import make_request
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):
         request = make_request(job, date=date, run_id=run_id, limit=limit)
         about.update(job=request.job.name, run_id=request.run_id)
-        check_request(request)
-        from nightjar.flows.pages import summary
+        from nightjar.flows.pages import estimate
         from nightjar.inference.run import steps
         from nightjar.inference.run.replay import measure_shard
 
         found = steps.discover(request)
         made = steps.plan(request, found)
         measured = measure_shard(request, found, made.plan) if measure else None
-    planned = summary.planned(request, found, made, measured)
-    emit(planned) if as_json else tell(summary.plan_text(planned))
+    planned = estimate.planned(request, found, made, measured)
+    emit(planned) if as_json else tell(estimate.plan_text(planned))
 
 
 def check(
@@ -140,20 +154,21 @@ def check(
 ) -> None:
     """Try job, storage, cluster and model on a few rows.
 
-    Writes nothing but a probe of the storage.
+    Writes only a probe into the storage.
     """
-    from nightjar.inference.run.refusals import check_request
     from nightjar.inference.run.request import make_request
 
     about: dict[str, Any] = {}
     with as_json_too(as_json, about):
         request = make_request(job, date=date, engine=engine)
         about.update(job=request.job.name, run_id=request.run_id)
-        check_request(request)
-        from nightjar.flows.cli import checking
+        from nightjar.inference.run import steps
+
+        discovery = steps.discover(request)
+        from nightjar.flows.cli import checking  # Prefect takes a while to import
 
         with aside(as_json):
-            said = checking.examine(request, ray, verbose)
+            said = checking.report(request, discovery, ray, verbose)
     if as_json:
         emit(said)
         return
@@ -169,22 +184,22 @@ def replay(
     row: Annotated[int, typer.Option("--row", help="The row's index in its file.")],
     date: DateOfRunOption = None,
     run_id: RunIdOption = None,
-    file: Annotated[str | None, typer.Option("--file", help="The file, where a shard holds several.")] = None,
+    file: Annotated[str | None, typer.Option("--file", help="The file, if the shard has several.")] = None,
     pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where it fails.")] = False,
     live: Annotated[
-        bool, typer.Option("--live", help="With code and model as they are now, not as the run kept them.")
+        bool, typer.Option("--live", help="Use code and model as they are now, not the run's snapshot.")
     ] = False,
 ) -> None:
     """Score one row alone, in one process, to debug it.
 
-    Prints its input values, then its outputs, or why it has none.
+    Prints the row's input values, then its outputs, or why it has none.
     """
-    from nightjar.flows.pages import summary
+    from nightjar.flows.cli import tables
     from nightjar.inference.run.replay import replay_row
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)
     result = replay_row(request, shard, row, file, pdb=pdb, live=live)
-    tell(summary.replayed(result))
+    tell(tables.replayed(result))
     if not result.scored:
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Commands for nights that come by themselves, and for those that were missed: deploy, serve, backfill."""
+"""Commands for scheduled nights, and for those that were missed: deploy, serve, backfill."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from nightjar.flows.cli.options import (
 
 def deploy(
     folder: FolderArgument,
-    pool: Annotated[str, typer.Option("--pool", help="Work pool of the workers; made if absent.")] = "nightjar",
+    pool: Annotated[
+        str, typer.Option("--pool", help="Work pool of the workers; created if it does not exist.")
+    ] = "nightjar",
     ray: RayOption = None,
     engine: EngineOption = "ray",
     as_json: JsonOption = False,
 ) -> None:
     """Make one Prefect deployment per job file.
 
-    Created or updated; paused when its file is gone. Workers of the pool run them.
+    Creates or updates it, and pauses it if its file is gone. Workers of the pool run the jobs.
     """
     with as_json_too(as_json, {}):
         from nightjar.flows.prefect_api.api import require_api
@@ -49,14 +51,14 @@ def deploy(
 
 def serve(
     folder: FolderArgument,
-    parallel: Annotated[int, typer.Option("--parallel", min=1, help="So many runs at a time.")] = 1,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, help="The number of runs at a time.")] = 1,
     limit: OldLimitOption = None,
     ray: RayOption = None,
     engine: EngineOption = "ray",
 ) -> None:
     """Schedule and run the jobs of a folder from here.
 
-    One process for one machine, with a Prefect server of its own if none is configured. Ctrl-C ends it.
+    One process on one machine, with a Prefect server of its own if none is configured. Ctrl-C ends it.
     """
     from nightjar.flows.serving.serve import serve_until_ended
 
@@ -67,7 +69,7 @@ def backfill(
     job: JobArgument,
     first: Annotated[str, typer.Option("--from", help="First logical date, as 2026-11-01.")],
     last: Annotated[str, typer.Option("--to", help="Last logical date.")],
-    parallel: Annotated[int, typer.Option("--parallel", min=1, help="So many nights at a time.")] = 1,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, help="The number of nights at a time.")] = 1,
     ray: RayOption = None,
     engine: EngineOption = "ray",
     as_json: JsonOption = False,
@@ -75,7 +77,7 @@ def backfill(
 ) -> None:
     """Score the nights from one date to another.
 
-    Published ones are left alone, partial ones continued.
+    Published nights are left alone, and partial ones are continued.
     """
     from nightjar.flows import api
     from nightjar.flows.cli.options import say
@@ -93,3 +95,4 @@ def backfill(
         then = "; repeat the command to continue them" if again else ", as somebody rolled them back"
         say(f"{len(missing)} of {len(nights)} nights are not published{then}")
         sys.exit(1)
+    api.check_night_tables(job, nights)

@@ -1,6 +1,6 @@
-"""The JSON Schemas of what the commands print with `--json`, made from the records that they print.
+"""The JSON Schemas of the commands' output with `--json`, made from the records that they print.
 
-`python -m nightjar.flows.cli.schemas docs/json` writes them, one file a command.
+`python -m nightjar.flows.cli.schemas docs/json` writes them, one file per command.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from nightjar.flows import reports
 from nightjar.flows.cli.doctor import Finding
-from nightjar.flows.outcome import Night
+from nightjar.flows.results import Night
 from nightjar.flows.serving.deploy import Deployed
+from nightjar.inference.output.nights import PublishedFiles
+from nightjar.inference.output.targets import TableShown
 
 REPORTS: dict[str, Any] = {
     "run": reports.RunResult,
@@ -26,23 +28,23 @@ REPORTS: dict[str, Any] = {
     "status": reports.RunStatus,
     "runs": list[reports.RunListed],
     "show": reports.RunShown,
-    "files": reports.PublishedFiles,
+    "files": PublishedFiles,
     "logs": reports.LogLine,
     "publications": list[reports.PublicationListed],
     "rollback": reports.RolledBack,
     "unpublish": reports.PublicationListed,
     "republish": reports.PublicationListed,
-    "tables": list[reports.TableShown],
+    "tables": list[TableShown],
     "backfill": list[Night],
     "deploy": list[Deployed],
     "doctor": list[Finding],
     "error": reports.Problem,
 }
-"""Command → what it prints with `--json`; of `logs` each line; `error`: what every command prints that fails."""
+"""Command → the record that it prints with `--json` (`logs` prints one per line); `error`: that of a failed command."""
 
 
 class _Printed(GenerateJsonSchema):
-    """A record prints all its fields; only one that may be None may be left out."""
+    """Marks every field as required that cannot be None, because a record prints all its fields."""
 
     def field_is_required(self, field: Any, *_: Any, **__: Any) -> bool:
         return bool(field["schema"].get("default", "") is not None)

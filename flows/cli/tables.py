@@ -1,4 +1,4 @@
-"""Lists for the terminal: runs, one run's shards and incidents, the nights of a backfill."""
+"""Tables and lists for the terminal: runs, a run's shards and incidents, a row's values, the nights of a backfill."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import Metric, RunLine
 
 if TYPE_CHECKING:
-    from nightjar.flows.outcome import Night
+    from nightjar.flows.results import Night
+    from nightjar.inference.run.replay import Replayed, Values
 
 _RUNS = 5
 
+_NAME_CHARS = 30
+"""The longest column name, in characters, that values are aligned to."""
+
 _SHARDS = ("input", "status", "failed_attempts", "rows", "quarantined", "seconds", "shard")
-"""Of what a report says of a shard. Why it failed is among the incidents."""
+"""The columns of the table of shards. The incidents say why a shard failed."""
 
 
 def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
-    """A job's runs."""
+    """The table of a job's runs."""
     columns = ["run", "state", "began", "took", "readers see", "shards", "rows", "lost", "metric"]
     table = _table(f"{request.job.name}: {request.output}", columns)
     for each in found:
@@ -53,13 +57,13 @@ def _metric(metric: Metric | None) -> str:
 
 
 def shards(found: Sequence[ShardLine], total: int) -> Table:
-    """A run's shards, of `total`, without the figures that are 0 for all of them; 80 columns hold it."""
+    """The table of some of a run's `total` shards, without columns that are 0 everywhere; it fits into 80 columns."""
     of = f"{len(found):,} of {total:,}" if len(found) < total else f"all {total:,}"
     rows = [cells(each) for each in found]
     said = [name for name in _SHARDS if any(row[name] for row in rows)]
     table = _table(f"Shards ({of}): without result first, then retried, then slowest", [])
     for name in said:
-        # A name and an id may take two lines, but are all there: `nightjar retry --shard` wants the whole id.
+        # A name or an id may take two lines, but is complete, because `nightjar retry --shard` needs the whole id.
         table.add_column(name.replace("_", "\n"), overflow="fold", no_wrap=name not in ("input", "shard"))
     for row in rows:
         shown = (row[name] for name in said)
@@ -68,7 +72,7 @@ def shards(found: Sequence[ShardLine], total: int) -> Table:
 
 
 def sample_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A few rows with their predictions. Without a title: it would be folded to the width of a narrow table."""
+    """A table of a few rows with their predictions. It has no title, because Rich would fold it in a narrow table."""
     table = _table("", [])
     for name in names:
         table.add_column(Text(line(name)), overflow="fold")
@@ -78,20 +82,20 @@ def sample_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 
 def printed(found: Sequence[ShardLine]) -> str:
-    """What was printed last in the shards of a report that have no result; empty where nothing was."""
+    """The last printed lines of the shards without a result; empty if there are none."""
     said = [(each.shard, each.printed_last) for each in found if each.printed_last]
     lines = [f"  shard {shard}\n" + "\n".join(f"    {line(each)}" for each in last) for shard, last in said]
-    return "\n".join(["Printed last, in shards without result", *lines]) if lines else ""
+    return "\n".join(["Last printed lines of shards without a result", *lines]) if lines else ""
 
 
 def incidents(found: Sequence[Incident], limit: int) -> str:
-    """What went wrong in a run, in lines that can be copied. limit: so many, at most, were asked for."""
+    """A run's failures, in lines that can be copied. limit: the largest number that was asked for."""
     first = f" (the first {limit:,}; --lines shows more)" if len(found) >= limit else ""
     return "\n".join([f"Failed attempts and quarantined rows{first}", *(_incident(each) for each in found)])
 
 
 def _incident(said: Incident) -> str:
-    # A shard of an earlier plan has no file, an attempt no row.
+    # The file is unknown for a shard of an earlier plan; an attempt has no row.
     places = (said.file, f"row {said.row}" if said.row is not None else "", f"shard {said.shard}")
     lines = [f"  {line(said.cause)}: {line(said.message)}"]
     told = {"where": ", ".join(filter(None, places)), "then": said.what_was_done, "again": said.replay}
@@ -100,7 +104,7 @@ def _incident(said: Incident) -> str:
 
 
 def publications(request: RunRequest, found: Sequence[Listed]) -> Table:
-    """An output's snapshots; the first is what readers see."""
+    """The table of an output's publications; readers see the first one."""
     table = _table(f"{request.job.name}: {request.output}", ["#", "time", "made by", "readers saw", "changed"])
     for number, each in enumerate(found):
         at, latest = each.snapshot, each.snapshot.latest()
@@ -116,7 +120,7 @@ def publications(request: RunRequest, found: Sequence[Listed]) -> Table:
 
 
 def changed_runs(changed: Sequence[Change]) -> str:
-    """What a new snapshot changes for readers, in one line; at most `_RUNS` runs by name, the latest."""
+    """Say in one line what a new snapshot changes for readers. Names at most `_RUNS` runs, the latest ones."""
     kinds = {
         "Lost": [f"{each.run_id} r{each.before}" for each in changed if not each.after],
         "Gained": [f"{each.run_id} r{each.after}" for each in changed if not each.before],
@@ -131,8 +135,18 @@ def _some(runs: list[str]) -> str:
     return ", ".join(runs[-_RUNS:]) + more
 
 
+def replayed(result: Replayed) -> str:
+    """One row's input values, and its outputs or its error."""
+    return "\n".join([*_values("input", result.inputs), result.text, *_values("output", result.outputs)])
+
+
+def _values(kind: str, values: Values) -> list[str]:
+    wide = max((len(name) for name, _ in values), default=0)
+    return [f"  {kind:<6} {line(name):<{min(wide, _NAME_CHARS)}}  {line(value)}" for name, value in values]
+
+
 def nights(found: Iterable[Night]) -> Table:
-    """What became of each night of a backfill."""
+    """The table of a backfill's nights."""
     table = _table("", ["night", "state", "rows", "what happened"])
     for night in found:
         table.add_row(night.date, night.state, f"{night.rows:,}", Text(visible(night.said)))

@@ -1,7 +1,7 @@
-"""Which Ray a run uses: one of its own on this machine, or an existing one by address.
+"""The Ray of a run: one of its own on this machine, or an existing one by address.
 
-The one owner of Ray in this package. Here is what needs no Ray: a run on the local engine, and one that has nothing to
-score, must not wait until Ray is imported.
+In `flows` only this room uses Ray. This module does not import it, because a run on the local engine, and a run with
+nothing to score, must not wait for that import.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from prefect.task_runners import TaskRunner
 from nightjar.inference.errors import ClusterError
 
 ADDRESS = "NIGHTJAR_RAY"
-"""Environment variable: the cluster of runs that name none."""
+"""The environment variable with the cluster for runs that name none."""
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 joined = threading.Event()
-"""Set while this process hangs on a cluster that it joined by `connection.cluster`."""
+"""Set while this process is connected to a cluster by `connection.cluster`."""
 
 
 class ClusterRunner(TaskRunner[Any]):
-    """Submits to the Ray of this process. Which one that is, the flow settles once it has read its job.
+    """Submits tasks to the Ray of this process. The flow decides which Ray that is after it has read its job.
 
-    Ray's own runner is made when something is submitted: a flow that submits nothing imports no Ray.
+    Ray's own runner is made when a task is submitted, so a flow that submits none does not import Ray.
     """
 
     def __init__(self) -> None:
@@ -43,28 +43,28 @@ class ClusterRunner(TaskRunner[Any]):
             from prefect_ray import RayTaskRunner
 
             self._rays = RayTaskRunner()
-            # Past RayTaskRunner's own, which would start a Ray or join whichever it finds.
+            # Not RayTaskRunner's own method, which would start a Ray or join any Ray that it finds.
             TaskRunner.__enter__(self._rays)
         return self._rays.submit(*arguments, **options)
 
 
 def named(address: str | None) -> str | None:
-    """The cluster that is asked for, here or by `NIGHTJAR_RAY`; None for one of the run's own."""
+    """The cluster that the address or `NIGHTJAR_RAY` names; None for one of the run's own."""
     return address or os.environ.get(ADDRESS) or None
 
 
 def check_reports(address: str | None, api_url: str) -> None:
-    """Whether what drives the run can report to this API: through `ray://` it runs on another machine.
+    """Check that the tasks that drive the run can reach this API: with `ray://` they run on another machine.
 
     Raises:
-        ClusterError: the API is on this machine's loopback.
+        ClusterError: The API is on this machine's loopback.
     """
     wanted = named(address) or ""
     host = wanted.removeprefix("ray://").rpartition(":")[0].strip("[]")
     if wanted.startswith("ray://") and host not in _LOOPBACK and urlsplit(api_url).hostname in _LOOPBACK:
         raise ClusterError(
-            f"--ray {wanted}: what drives the run is on that machine and cannot reach Prefect at {api_url}; set "
-            "PREFECT_API_URL to a server that both reach"
+            f"--ray {wanted}: the tasks that drive the run are on that machine and cannot reach Prefect at {api_url}; "
+            "set PREFECT_API_URL to a server that both machines reach"
         )
 
 
@@ -72,10 +72,10 @@ def is_connected() -> bool:
     """Whether this process is connected to a cluster."""
     if joined.is_set():
         return True
-    # prefect-ray imports Ray lazily: "ray" may stand there alone, and nothing of it be loaded.
+    # prefect-ray imports Ray lazily: "ray" alone may be in `sys.modules` with nothing of it loaded.
     if "ray._raylet" not in sys.modules:
         return False
     import ray
 
-    # Asked of Ray only if it is not known: through `ray://` that is a call, too.
+    # Ask Ray only if it is not known otherwise: with `ray://` this is a remote call, too.
     return bool(ray.is_initialized())

@@ -1,7 +1,6 @@
 """The connection to a run's cluster: one of its own on this machine, or an existing one by address.
 
-The default always asks Ray for a cluster of its own: left to itself it would join whatever cluster it finds on the
-machine.
+By default Ray is told to start a new cluster; otherwise it would join any cluster that it finds on the machine.
 """
 
 from __future__ import annotations
@@ -38,34 +37,33 @@ T = TypeVar("T")
 
 LOST = "the Ray cluster of this run was lost"
 _QUESTION_S = 0.5
-"""So long Ray is asked for a task's end at a time."""
+"""Seconds that one request for a task's end may wait in Ray."""
 
 _ANSWER_S = 10.0
-"""So long a question that lasts longer is waited for, when the cluster is let go of."""
+"""Seconds to wait for such a request to end before the connection is closed."""
 
 _failed = threading.Event()
-"""Set when something was raised meanwhile that Ray may have to do with, wherever it was caught: then Ray's logs are
-wanted."""
+"""Set when an error was raised that Ray may have caused, wherever it was caught. Then Ray's logs are kept."""
 _RAYS = (ClusterError, ClusterLost, PassEnded, ShardsFailed)
-"""Errors of ours that Ray's logs may explain: a process that was killed for its memory, a node that went."""
+"""Our errors that Ray's logs may explain: for example a process that was killed for its memory, or a lost node."""
 _OURS = (NightjarError, KeyboardInterrupt, SystemExit, TerminationSignal)
-"""What explains itself: a gate, a wrong job, a person who stopped the run."""
+"""Errors that need no logs of Ray: for example a gate, a wrong job, or a person who stopped the run."""
 _asking: set[threading.Thread] = set()
-"""Those that wait for tasks of the cluster."""
+"""The threads that wait for tasks of the cluster."""
 _let_go = threading.Event()
-"""Set when they have to end: the connection is about to be taken down."""
+"""Set when these threads must end, because the connection is about to be closed."""
 
 
 @contextmanager
 def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -> Iterator[None]:
-    """Connected to the run's cluster for as long as the context lasts; within another, to the same.
+    """Connect to the run's cluster for this context; a nested context uses the same connection.
 
     address: `host:port`, `auto` or `ray://host:port`; None for `NIGHTJAR_RAY`, and without that for an own local
-    cluster. env: settings the workers need.
+    cluster. env: environment variables for the workers.
 
     Raises:
-        ClusterError: there is no usable cluster at the address.
-        ClusterLost: it was lost meanwhile.
+        ClusterError: There is no usable cluster at the address.
+        ClusterLost: The cluster was lost meanwhile.
     """
     with ExitStack() as connected:
         if not is_connected():
@@ -76,11 +74,11 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
         except ray.exceptions.RayTaskError:
             raise
         except (ray.exceptions.RayError, grpc.RpcError) as error:
-            # A call of this process's own: what becomes of tasks, their results say. Of a head that was replaced Ray
-            # says that it wants a token.
+            # A call of this process itself failed; failures of tasks are in their results. If the head was replaced,
+            # Ray says that it needs a token.
             raise ClusterLost(LOST) from error
         except ConnectionError as error:
-            # The same through `ray://`.
+            # The same with `ray://`.
             raise ClusterLost(f"{LOST}: {str(error).partition('.')[0]}") from error
 
 
@@ -94,7 +92,7 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
     }
     keep_off_stdout(verbose)
     if not verbose:
-        # What the client says of a connection that is lost, the run's end says, too.
+        # The run's end says that the connection was lost, so the client's messages are not needed.
         logging.getLogger("ray.util.client").setLevel(logging.CRITICAL)
         logging.getLogger("ray.util.client.logsclient").disabled = True  # this one sets its level itself
         warnings.filterwarnings("ignore", module=r"ray\.util\.client")
@@ -106,14 +104,14 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
             yield
         finally:
             joined.clear()
-            # A thread that is inside Ray's code while the connection is taken down faults, and the process with it.
+            # A thread inside Ray's code crashes the process while the connection is closed.
             _let_go.set()
             for thread in list(_asking):
                 thread.join(_ANSWER_S)
 
 
 def _own(job: Job, env: dict[str, str], options: dict[str, Any]) -> AbstractContextManager[None]:
-    # Ray's processes inherit it; what stands in a runtime_env is written to logs.
+    # Ray's processes inherit the environment; Ray would write the content of a runtime_env to its logs.
     os.environ.update(env)
     return local.local_ray(memory.environment(job), options, _failed.is_set)
 
@@ -131,9 +129,9 @@ def _elsewhere(address: str, job: Job, env: dict[str, str], options: dict[str, A
 
 
 def ended(task: PrefectRayFuture[Any]) -> threading.Event:
-    """Set once the task has ended. A signal that arrives inside Ray's own wait is lost: this waits in a thread.
+    """An event that is set when the task has ended. A thread waits, because signals during Ray's own wait are lost.
 
-    Never set if the cluster is let go of before that.
+    The event is never set if the connection is closed before the task ends.
     """
     done = threading.Event()
 
@@ -158,19 +156,19 @@ def _note_failure(error: type[BaseException] | None, *_: object) -> None:
 
 
 def driving() -> dict[str, Any]:
-    """How to submit tasks that drive: on this process's own node, so that losing another costs only what it scores.
+    """Options for tasks that drive the run: they run on this process's node, so that another node's loss ends no task.
 
-    They need no CPU of their own, and Ray must not run one again that Prefect shows once.
+    They need no CPU, and Ray must not repeat a task, because Prefect shows each task once.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     return {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": here}
 
 
 def lifelines() -> list[psutil.Process]:
-    """The processes that this driver's cluster stands or falls with, as far as they are to be seen here.
+    """The processes on this machine whose end means that the cluster is lost.
 
-    Its node's: once it has ended, the cluster that this process joined is lost, even if another one answers at its
-    address. And the head of a Ray of its own. Ray cannot be asked: what it has for that ends the whole process then.
+    One is this node's raylet: when it ends, the joined cluster is lost, even if another cluster answers at the address.
+    The other is the head of the run's own Ray. Asking Ray is no alternative, because Ray then ends the whole process.
     """
     here = ray.get_runtime_context().get_node_id()
     own = (each for each in raylets() if any(here in word for word in each.info["cmdline"] or ()))
@@ -178,10 +176,10 @@ def lifelines() -> list[psutil.Process]:
 
 
 def call(function: Callable[..., T], *arguments: object) -> T:
-    """Call a function in the cluster, as the flow's tasks are: through `ray://` nothing else can drive Ray Data.
+    """Call a function in the cluster, like the flow's tasks: with `ray://` Ray Data can be driven only from there.
 
     Raises:
-        NightjarError: whatever the function raised.
+        NightjarError: The error that the function raised.
     """
     task = ray.remote(**driving())(function)
     try:
@@ -194,10 +192,10 @@ def call(function: Callable[..., T], *arguments: object) -> T:
 
 
 def describe_cluster(address: str | None) -> str:
-    """What a run would find there, in words; a local one is not started for it.
+    """The cluster that a run would use, in words. A local cluster is not started for this.
 
     Raises:
-        ClusterError: there is no usable cluster at the address.
+        ClusterError: There is no usable cluster at the address.
     """
     if address is None:
         return f"no cluster is named: each run starts one of its own on this machine ({os.cpu_count()} CPUs)"
@@ -218,7 +216,7 @@ def _join(address: str, options: dict[str, Any]) -> None:
         except ConnectionAbortedError:
             if not address.startswith("ray://"):
                 raise
-            # The head starts a process for each client and gives it 30 s: a busy one is asked once more.
+            # The head starts a process for each client, and waits 30 s for it; a busy head gets a second try.
             start(address, options)
     except Exception as error:
         if not is_rays(error):

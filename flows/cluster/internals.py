@@ -1,7 +1,7 @@
-"""What this package uses of Ray's and prefect-ray's own that has no public name: all of it, and nowhere else.
+"""Everything that `flows` uses of Ray and prefect-ray without a public name. No other module of `flows` does so.
 
-Each function says what it is for, so that whoever moves to another version knows what to look for there. The test
-`tests/unit/test_internals.py` fails on a version on which none of this was seen to work.
+Each function says what it is for, so that you know what to look for when you move to another version. The test
+`tests/unit/test_internals.py` fails on versions on which this module has not been seen to work.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ray._private.authentication.authentication_token_generator import generate_
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
 SEEN_ON = {"ray": "2.60.0", "prefect": "3.8.8", "prefect-ray": "0.6.0"}
-"""The versions on which this file was seen to work."""
+"""The versions with which this module has been seen to work."""
 
 SIGNS_IN = "ray._private.authentication"
-"""The logger of Ray's that says of every sign-in which token it found."""
+"""The logger with which Ray says at every sign-in which token it found."""
 
 _print = worker.print_to_stdstream
 
 
 @contextmanager
 def loopback() -> Iterator[None]:
-    """A Ray that is started meanwhile takes 127.0.0.1 for its node's address, and then binds every port to it.
+    """Make a Ray that is started in this context use 127.0.0.1 as its node's address, and bind every port to it.
 
-    That is what Ray does on macOS and Windows. Elsewhere it replaces a loopback address that it is given by one that
-    others reach. Without this, its servers listen on every interface.
+    Ray does so on macOS and Windows. On Linux it replaces a loopback address by one that other machines reach. Without
+    this, its servers listen on every interface.
     """
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -42,21 +42,23 @@ def loopback() -> Iterator[None]:
 
 
 def temporary_folder() -> str:
-    """Where Ray would put its own folder. Without this, `RAY_TMPDIR` and the like would have to be read here."""
+    """The folder in which Ray would put its own folder. Without this, `RAY_TMPDIR` and others would have to be read
+    here.
+    """
     folder: str = get_default_system_temp_dir()  # type: ignore[no-untyped-call]
     return folder
 
 
 def in_folder(folder: Path) -> dict[str, Any]:
-    """The option of `ray.init` that puts what Ray writes into a folder. Without it, it lies in `/tmp/ray` for ever."""
+    """The option of `ray.init` that makes Ray write into this folder. Without it, files stay in `/tmp/ray` for ever."""
     return {"_temp_dir": str(folder)}
 
 
 def keep_off_stdout(verbose: bool) -> None:
-    """What Ray has to say of nodes goes to standard error, and only if asked for.
+    """Send Ray's messages about nodes to standard error, and only if `verbose`.
 
-    Ray prints that to standard output whatever `log_to_driver` says, and has no setting for it. Without this it
-    stands in the middle of `--json`.
+    Ray prints them to standard output whatever `log_to_driver` says, and has no setting for it. Without this they
+    appear in the middle of the output of `--json`.
     """
 
     def tell(data: dict[str, Any], ignore_prefix: bool) -> None:
@@ -67,22 +69,22 @@ def keep_off_stdout(verbose: bool) -> None:
 
 
 def sign_in() -> None:
-    """Use the token that lies on this machine, as `ray start` does.
+    """Use the token on this machine, as `ray start` does.
 
-    Without this a client uses it only where `RAY_AUTH_MODE` is set, and else waits for minutes.
+    Without this a client uses it only if `RAY_AUTH_MODE` is set, and else waits for minutes.
 
     Raises:
-        RayError: the token is wrong.
+        RayError: The token is wrong.
     """
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def new_token() -> str:
-    """A token as Ray makes one. Without this Ray writes its own, into a file that everybody may read."""
+    """Make a token as Ray does. Without this Ray writes its own, into a file that everybody may read."""
     token: str = generate_new_authentication_token()
     return token
 
 
 def has_ended(task: PrefectRayFuture[Any]) -> bool:
-    """Whether the end of a task was heard of by `task.wait`. Without this, only Prefect's API could be asked."""
+    """Whether `task.wait` has learnt that the task ended. Without this, only Prefect's API could tell."""
     return task._final_state is not None

@@ -1,7 +1,7 @@
-"""A Ray of the run's own, on this machine: it listens on loopback only and leaves nothing behind.
+"""A Ray of the run's own, on this machine: it listens only on loopback and leaves nothing behind.
 
-What it writes lies in one private folder, `/tmp/njray-…`, and every process that it starts has that folder's
-name in its environment. So what is left of it can be found, whatever died, and nothing else is touched.
+It writes into one private folder, `/tmp/njray-…`, and every process that it starts has the folder's name in its
+environment. So its remains can be found, whatever died, and nothing else is touched.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from nightjar.flows.cluster.internals import in_folder, loopback, temporary_fold
 from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.flows.cluster.token import keep_token_private
 from nightjar.inference.errors import ClusterError
+from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.holders import (
     Holder,
     has_ended,
@@ -33,40 +34,40 @@ from nightjar.inference.ledger.holders import (
     is_of_earlier_boot,
     this_holder,
 )
-from nightjar.inference.records import known
 
 KEEP = "NIGHTJAR_KEEP_RAY"
-"""Environment variable: the folder of a run's own Ray stays whole, however the run ended."""
+"""The environment variable that keeps the whole folder of a run's own Ray, however the run ended."""
 
 KEPT_LOGS = 5
-"""The logs of so many runs stay that were killed, or failed by what Ray may have to do with; the next run removes those
-of earlier ones."""
+"""The number of runs whose Ray logs stay, of runs that were killed or that failed in a way that Ray may have caused.
+
+The next run removes the logs of earlier ones, so that they do not fill the disk."""
 
 _MARK = "NIGHTJAR_RAY_FOLDER"
 _PREFIX = "njray-"
-"""Short: Ray's sockets lie below, and the system bounds the length of their paths."""
+"""A short prefix: Ray's sockets are below this folder, and the system limits the length of their paths."""
 
 _LONGEST_BASE = 26
-"""Characters of the temporary folder that leave a socket's path within its bound."""
+"""The longest path of the temporary folder, in characters, with which a socket's path is within the system's limit."""
 
 _OWNER = "owner.json"
 
 _OLD = dt.timedelta(days=7)
-"""How old a run's Ray must be to have ended where its process cannot be asked: no run lasts so long."""
+"""The age after which a run's Ray counts as ended if its process cannot be checked; no run lasts so long."""
 
 _GRACE_S = 2.0
-"""So long processes have to end by themselves when Ray has ended."""
+"""Seconds that processes have to end by themselves after Ray has ended."""
 
 
 @contextmanager
 def local_ray(env: Mapping[str, str], options: Mapping[str, Any], failed: Callable[[], bool]) -> Iterator[None]:
-    """A Ray on this machine for as long as the context lasts.
+    """Run a Ray on this machine for this context.
 
-    env: what its processes have in their environment, beside what this process has.
-    failed: asked at the end: whether Ray's logs are wanted.
+    env: environment variables of its processes, besides this process's own. failed: called at the end; says whether to
+    keep Ray's logs.
 
     Raises:
-        ClusterError: it did not start, twice.
+        ClusterError: Ray did not start, twice.
     """
     tidy_up()
     keep_token_private()
@@ -79,20 +80,20 @@ def local_ray(env: Mapping[str, str], options: Mapping[str, Any], failed: Callab
 
 
 def lifelines() -> list[psutil.Process]:
-    """The head of the Ray that this process started, if it did: Ray itself notices its death after a minute."""
+    """The head of the Ray that this process started, if any. Ray itself would notice its death only after a minute."""
     return [each for each in psutil.Process().children() if each.name() == "gcs_server"]
 
 
 def is_of_local_run(process: psutil.Process) -> bool:
-    """Whether a process was started by some run's own Ray."""
+    """Whether a process was started by a run's own Ray."""
     return _MARK in process.environ()
 
 
 def tidy_up() -> None:
-    """End and remove what is left of runs of this user that were killed; keep the logs of the last few."""
+    """End the processes and remove the folders of this user's killed runs; keep the logs of the last few."""
     found = [(folder, _owner(folder)) for folder in _folders()]
     for folder, owner in found:
-        with suppress(FileNotFoundError):  # another run tidies up, too
+        with suppress(FileNotFoundError):  # another run is tidying up, too
             if owner is None and _is_nobodys(folder):
                 _end(folder, keep_logs=False)
     killed = [(owner.at, folder) for folder, owner in found if owner and (is_dead(owner) or _is_over(owner))]
@@ -104,14 +105,14 @@ def tidy_up() -> None:
 
 
 def _is_over(owner: Holder) -> bool:
-    """Whether it was before this machine was started again: where temporary files outlive that, so do these."""
+    """Whether the owner's process has ended, also if it ran before this machine was restarted."""
     return is_of_earlier_boot(owner) and dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(owner.at) > _OLD
 
 
 def _is_nobodys(folder: Path) -> bool:
-    """Whether its run never came to start Ray, or a power cut took its owner's name.
+    """Whether a folder without an owner can go: its run never started Ray, or a power cut lost the owner's file.
 
-    A folder that was to stay has no owner either, but what Ray wrote. One whose processes live is somebody's.
+    A folder that is to stay has no owner either, but has Ray's files. A folder with live processes belongs to somebody.
     """
     age = time.time() - folder.stat().st_mtime
     lost = (folder / _OWNER).exists() or not any(folder.iterdir())
@@ -119,7 +120,7 @@ def _is_nobodys(folder: Path) -> bool:
 
 
 def _start_or_again(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
-    """Ray's folder, once it runs. On a machine that stood still, or is busy, Ray gives up too early: two tries."""
+    """Start Ray and return its folder. Tries twice, because on a busy or stopped machine Ray gives up too early."""
     first = _new_folder()
     try:
         return _start(first, env, options)
@@ -135,12 +136,12 @@ def _start_or_again(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
             f"Ray could not start on this machine, twice: {essence(error).rstrip('.')}. Repeat the command when the "
             f"machine is less busy; Ray's logs are in {_base() / _PREFIX}*/logs"
         ) from error
-    _end(first, keep_logs=False)  # why it gave up, nobody needs to know now
+    _end(first, keep_logs=False)  # the second try succeeded, so the first one's logs are not needed
     return second
 
 
 def _new_folder() -> Path:
-    """For a Ray of this process, and in its name."""
+    """Make a folder for a Ray of this process, and note this process as its owner."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base()))
     (folder / _OWNER).write_text(json.dumps(asdict(this_holder("ray"))))
     return folder
@@ -149,10 +150,10 @@ def _new_folder() -> Path:
 def _start(folder: Path, env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
     try:
         with _inherited({**env, _MARK: str(folder)}), loopback():
-            # One level down: Ray opens its own folder to everybody.
+            # One level down, because Ray opens its own folder to everybody.
             start("local", {**options, **in_folder(folder / "r"), "include_dashboard": False})
     except BaseException:
-        # Of a node that did not come up Ray forgets which processes it started.
+        # If a node did not come up, Ray forgets which processes it started.
         ray.shutdown()
         _end(folder, keep_logs=True)
         raise
@@ -161,7 +162,7 @@ def _start(folder: Path, env: Mapping[str, str], options: Mapping[str, Any]) -> 
 
 @contextmanager
 def _inherited(settings: Mapping[str, str]) -> Iterator[None]:
-    """So is the environment of processes started meanwhile; this process's next run may have other settings."""
+    """Set the environment of processes started in this context; this process's next run may have other settings."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
@@ -175,14 +176,16 @@ def _inherited(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def _end(folder: Path, *, keep_logs: bool) -> None:
-    """End the processes of the Ray in this folder, by force where need be, and remove it but for its logs."""
+    """End the processes of the Ray in this folder, by force if needed, and remove the folder, perhaps except its
+    logs.
+    """
     _wait_for_end(left := list(_processes(folder)))
     for process in left:
         with suppress(psutil.Error):
             process.kill()
     _wait_for_end(left)
     if os.environ.get(KEEP):
-        (folder / _OWNER).unlink(missing_ok=True)  # no later run takes it for one that was killed
+        (folder / _OWNER).unlink(missing_ok=True)  # so that no later run treats it as a killed run's
         return
     for logs in (folder / "r").glob("session_2*/logs") if keep_logs else ():
         with suppress(OSError):
@@ -199,7 +202,7 @@ def _wait_for_end(processes: list[psutil.Process]) -> None:
 
 
 def _processes(folder: Path) -> Iterator[psutil.Process]:
-    """Whoever was started in this folder's Ray: its own processes, and theirs."""
+    """The processes of this folder's Ray, and those that they started."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.pid != os.getpid() and process.environ().get(_MARK) == str(folder) and not has_ended(process):
@@ -207,10 +210,10 @@ def _processes(folder: Path) -> Iterator[psutil.Process]:
 
 
 def _base() -> Path:
-    """Where Ray would put its own folder.
+    """The folder in which Ray would put its own folder.
 
     Raises:
-        ClusterError: the path is too long for sockets.
+        ClusterError: The path is too long for sockets.
     """
     base = temporary_folder()
     if len(base) <= _LONGEST_BASE:
@@ -223,7 +226,7 @@ def _base() -> Path:
 
 
 def _folders() -> Iterator[Path]:
-    """Folders of this user's runs. The temporary folder is everybody's: a link there, or another's folder, is none."""
+    """The folders of this user's runs. Links and other users' folders are left out: everybody may write in /tmp."""
     for folder in _base().glob(f"{_PREFIX}*"):
         with suppress(OSError):
             found = folder.lstat()
@@ -232,8 +235,8 @@ def _folders() -> Iterator[Path]:
 
 
 def _owner(folder: Path) -> Holder | None:
-    """The process whose Ray it was; None where that cannot be told."""
+    """The process that started this folder's Ray; None if that is not known."""
     try:
-        return known(Holder, json.loads((folder / _OWNER).read_text()))
+        return of_json(Holder, json.loads((folder / _OWNER).read_text()))
     except (OSError, ValueError, TypeError):
         return None

@@ -1,4 +1,4 @@
-"""A Ray cluster that somebody else started: whether it is there, speaks Ray's protocol, and this machine may use it."""
+"""Checks a Ray cluster that somebody else started: it answers, speaks Ray's protocol, and admits this machine."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from nightjar.inference.errors import ClusterError
 
 _REACH_S = 10.0
 _TRIES = "3"
-"""How often Ray tries to reach a cluster's head; each may take most of a minute."""
+"""How often Ray tries to reach a cluster's head; each try may take most of a minute."""
 
 _NO_PROXY = [("grpc.enable_http_proxy", 0)]
-"""As Ray's own connections: a cluster is no site behind the company's proxy."""
+"""Connect without a proxy, as Ray itself does."""
 
 
 def reach(address: str) -> None:
-    """Fail at once where nobody listens, and sign in as `ray start` would: Ray waits many minutes for either.
+    """Fail at once if nobody listens at the address, and sign in as `ray start` would. Ray itself would wait for
+    minutes.
 
     Raises:
-        ClusterError: no run can use what is at the address.
+        ClusterError: No run can use the address.
     """
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", _TRIES)
-    # A head uses the token it finds on its machine; a client does only when told to.
+    # A head uses the token that it finds on its machine; a client uses it only when told to.
     logging.getLogger(SIGNS_IN).setLevel(logging.ERROR)
     try:
         sign_in()
@@ -46,15 +47,17 @@ def reach(address: str) -> None:
     if os.environ.get("RAY_USE_TLS", "0") == "0":
         _greet(address, host, port)
     if not address.startswith("ray://") and next(raylets(), None) is None:
-        # Ray would look for one for a minute.
+        # Ray itself would search for a node for a minute.
         raise ClusterError(
-            f"--ray {address}: this machine is no node of a Ray cluster, and only a node can drive a run: join it "
+            f"--ray {address}: this machine is not a node of a Ray cluster, and only a node can drive a run: join it "
             f"without capacity (`ray start --address={address} --num-cpus=0`), or go through ray://{host}:10001"
         )
 
 
 def _greet(address: str, host: str, port: str) -> None:
-    """Ray's head and its client server both speak gRPC: with whoever does not, Ray would try for minutes."""
+    """Check that the server speaks gRPC, as Ray's head and client server do; with any other Ray would try for
+    minutes.
+    """
     with grpc.insecure_channel(f"{host}:{port}", options=_NO_PROXY) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=_REACH_S)
@@ -68,7 +71,7 @@ def raylets() -> Iterator[psutil.Process]:
 
 
 def unusable(address: str, why: str) -> ClusterError:
-    """One sentence for a cluster that cannot be used, whatever the cause."""
+    """The error for a cluster that cannot be used, in one sentence with the cause."""
     return ClusterError(
         f"no usable Ray cluster at {address}: {why.rstrip('.')}. Start one with `ray start --head`, check the address, "
         "its Ray and Python versions and its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN), or leave --ray out"

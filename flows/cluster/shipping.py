@@ -1,4 +1,4 @@
-"""What a run on another machine's Ray takes along."""
+"""What a run sends to a Ray on other machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import nightjar.inference
 
 
 def shipped(env: dict[str, str], staging: Path) -> dict[str, Any]:
-    """What other machines need: this package. The job's code travels with the run, as a snapshot."""
+    """The runtime environment for other machines: this package. The job's code is sent separately, as a snapshot."""
     package = staging / "nightjar"
     for module in (nightjar.flows, nightjar.inference):
         assert module.__file__ is not None

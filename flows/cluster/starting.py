@@ -1,4 +1,4 @@
-"""Calling `ray.init`: what it changes in this process is put back, and what it raises is told from our own mistakes."""
+"""Calls `ray.init`, restores what it changes in this process, and tells Ray's errors from errors of our own."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ def start(address: str, options: dict[str, Any]) -> None:
     on_sigterm = signal.getsignal(signal.SIGTERM)
     ray.init(address=address, **options)
     if threading.current_thread() is threading.main_thread():
-        # Ray's own handler would end the process without a word.
+        # Ray's own handler would end the process without a message.
         signal.signal(signal.SIGTERM, on_sigterm)
 
 
 def is_rays(error: Exception) -> bool:
-    """Whether this is how Ray says that it could not start or join; for a time-out it raises a bare `Exception`."""
+    """Whether Ray raised this because it could not start or join. For a time-out it raises a bare `Exception`."""
     return isinstance(error, _RAISED) or type(error) is Exception
 
 
 def essence(error: Exception) -> str:
-    """What Ray says, on one line: its first one, but for versions, which it lists below that."""
+    """Ray's message on one line: its first line, or for versions the first line and the last one, which has the
+    fault.
+    """
     text = str(error).strip() or type(error).__name__
     if text.startswith("Version mismatch"):
         return ", ".join(line.strip() for line in text.splitlines() if line.strip()).replace(":,", ":")
     first, *more = text.splitlines()
-    # A heading says nothing: what it is about stands at the end of what follows.
+    # The first line is only a heading; the last line says what is wrong.
     return f"{first} {more[-1].strip()}" if first.endswith(":") and more else first

@@ -1,4 +1,4 @@
-"""The flow's tasks on a Ray cluster, as zero-CPU tasks: they drive Ray Data there, and hold nothing it needs."""
+"""Runs the flow's tasks on a Ray cluster. They take no CPUs, so that Ray Data, which they drive, has all of them."""
 
 from __future__ import annotations
 
@@ -16,52 +16,51 @@ from nightjar.inference.run.lease import Succession, taken_over
 from nightjar.inference.run.request import RunRequest
 
 _LOOK_S = 10.0
-"""How often a step that is waited for looks whether its cluster is still there."""
+"""Seconds between two checks that the cluster still exists while a step is waited for."""
 
 _HEARS_S = 60.0
-"""So long a step that was replaced by another writer has to end; then it is not waited for any more."""
+"""Seconds that a step has to end after another writer replaced this one; then it is not waited for any more."""
 
 
 @contextmanager
 def on_cluster(address: str | None, request: RunRequest, env: dict[str, str]) -> Iterator[OnRay]:
-    """Connected to a run's cluster (`connection.cluster`): how its tasks are carried out there."""
+    """Connect to a run's cluster (`connection.cluster`), and yield what runs the tasks there."""
     with cluster(address, request.job, env, verbose=False), remote_options(**driving()):
         yield OnRay(request)
 
 
 class OnRay:
-    """On the cluster. What one task hands to the next goes from worker to worker, not through here."""
+    """Runs tasks on the cluster. Results go from one task to the next between workers, not through this process."""
 
     def __init__(self, request: RunRequest) -> None:
         self._succession = Succession(request.storage, request.run_uri, request.flow_run)
 
     def done(self, task: Task[Any, Any], *given: Any) -> Any:
-        """The task, done: what stands for its result as a task's argument."""
+        """Run the task. Returns a reference to its result, which can be an argument of the next task."""
         future: Any = task.submit(*given)
         _wait(future, self._succession)
         return future
 
     def result(self, done: Any) -> Any:
-        """The result itself."""
+        """The result behind a reference."""
         return done.result()
 
 
 def _wait(future: Any, succession: Succession) -> None:
-    """Until a task has succeeded.
+    """Wait until a task has succeeded.
 
     Raises:
-        NightjarError: as the task did.
-        ClusterLost: the task's process, or the whole cluster, was lost.
-        Held: another writer has taken the run over, and nothing was heard of the task since.
+        NightjarError: The error that the task raised.
+        ClusterLost: The task's process, or the whole cluster, was lost.
+        Held: Another writer has taken the run over, and the task has not ended since.
     """
     done, needed = ended(future), lifelines()
     while not done.wait(_LOOK_S):
-        # Ray says so itself, and of which task; but where another head has taken the place of the lost one it may wait
-        # for ever.
+        # Ray itself reports this, with the task; but if another head has replaced the lost one, Ray may wait for ever.
         if any(map(has_ended, needed)) and not done.wait(_LOOK_S):
             raise ClusterLost(LOST)
-        # The step's own process learns from the ledger that it was replaced, and ends; but a process that stood still
-        # may never hear of that end.
+        # The step's own process learns from the ledger that it was replaced, and ends. But this process, if it stood
+        # still, may never learn of that end.
         if (other := succession.successor()) and not done.wait(_HEARS_S):
             raise taken_over(other)
     if future.state.is_crashed():

@@ -1,4 +1,4 @@
-"""Ray's token: whoever has it may run code in a cluster of this user, so nobody else may read its file."""
+"""Ray's token. Everybody who has it can run code in this user's clusters, so nobody else may read its file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def token_file() -> Path:
-    """The file from which Ray takes its token, unless `RAY_AUTH_TOKEN` says it."""
+    """The file from which Ray reads its token, unless `RAY_AUTH_TOKEN` is set."""
     given = os.environ.get("RAY_AUTH_TOKEN_PATH")
     return Path(given) if given else Path.home() / ".ray" / "auth_token"
 
 
 def readers_of_token() -> str:
-    """Who else may read the token file, as its mode; empty where nobody may, or where there is no such file."""
+    """The token file's mode, if others may read it; empty if nobody else may, or if there is no such file."""
     with suppress(FileNotFoundError):
         mode = stat.S_IMODE(token_file().stat().st_mode)
         return f"{mode:04o}" if mode & _OTHERS else ""
@@ -29,10 +29,10 @@ def readers_of_token() -> str:
 
 
 def keep_token_private() -> None:
-    """Before Ray would write its token for everybody to read: a file that only this user reads, new or as it is.
+    """Make sure that only this user can read the token file, and create it, before Ray writes one that is open to all.
 
     Raises:
-        ClusterError: it cannot be written, or belongs to somebody else and is open to others.
+        ClusterError: The file cannot be written, or belongs to somebody else and is open to others.
     """
     if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token" or os.environ.get("RAY_AUTH_TOKEN"):
         return
@@ -50,7 +50,7 @@ def keep_token_private() -> None:
 
 
 def _create(path: Path) -> None:
-    """At once and whole: another command may look for it at this moment, or make its own."""
+    """Create the file atomically, because another command may read it now, or create its own."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:

@@ -1,1 +1,1 @@
-"""What a person sees of a run."""
+"""What people see of a run: pages, tables, and texts for the terminal."""

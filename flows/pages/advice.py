@@ -1,4 +1,4 @@
-"""What a person may do next: commands that ask for exactly this run, and how one that failed stands."""
+"""What a person can do next: commands for exactly this run, and the state after a failure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from nightjar.inference.run.standing import Standing
 
 
 def typed(name: str) -> str:
-    """A command as this person may type it: with its path where its environment is not activated."""
+    """A command as this person can type it: with its path if its environment is not activated."""
     return name if shutil.which(name) else shlex.quote(near(str(Path(sys.executable).parent / name)))
 
 
 def near(path: str) -> str:
-    """A path as the person may type it: relative where it lies below the current folder."""
+    """A path as the person can type it: relative if it is below the current folder."""
     try:
         return str(Path(path).relative_to(Path.cwd()))
     except ValueError:
@@ -30,7 +30,7 @@ def near(path: str) -> str:
 
 
 def reaching(ray: str | None) -> list[str]:
-    """The options that name the cluster a run was given, if it was given one."""
+    """The options that name the run's cluster, if one was named."""
     return ["--ray", ray] if ray else []
 
 
@@ -45,10 +45,10 @@ def _again(request: RunRequest, ray: str | None, *, fresh: bool = False) -> list
 
 @dataclass(frozen=True)
 class Aftermath:
-    """How things are after a run failed. seen: what readers see, a sentence.
+    """The state after a run has failed. seen: what readers see, as a sentence.
 
-    fresh: repeating it must ask for `--fresh` again, as it never came to a revision of its own.
-    taken_back: it was published before, and a person took it back: repeating it changes nothing.
+    fresh: repeating the run needs `--fresh` again, because it has no revision of its own yet. taken_back: the run was
+    published, and a person took it back, so that repeating it changes nothing.
     """
 
     seen: str
@@ -57,31 +57,41 @@ class Aftermath:
 
     @property
     def state(self) -> str:
-        """As `remedies` takes it."""
+        """The state in the form that `remedies` takes."""
         return "rolled back" if self.taken_back else FAILED
 
 
 def check_tables(request: RunRequest, behind: tuple[str, ...]) -> None:
-    """Fail for tables that do not show what is published.
+    """Check that every table shows what is published. behind: a sentence for each table that does not.
 
     Raises:
-        TablesBehind: with the command that commits it.
+        TablesBehind: One does not; the message has the command that commits to it.
     """
     if behind:
-        command = shlex.join(["tables", near(request.job_path)])
-        raise TablesBehind(
-            f"readers of the files see it, but {'; '.join(behind)}. Mend that; then `{typed('nightjar')} {command}` "
-            "commits what a table lacks, as does the next run of the job"
-        )
+        raise tables_behind(request, behind)
+
+
+def tables_behind(request: RunRequest, behind: tuple[str, ...]) -> TablesBehind:
+    """The error for tables that are behind, with the command that commits what they lack."""
+    return TablesBehind(
+        f"readers of the files see it, but {'; '.join(behind)}. Mend that; then `{committing(request)}` commits what a "
+        "table lacks, as does the next run of the job",
+        behind,
+    )
+
+
+def committing(request: RunRequest) -> str:
+    """The command that commits what the tables of a job lack."""
+    return f"{typed('nightjar')} {shlex.join(['tables', near(request.job_path), *request.place])}"
 
 
 def aftermath(request: RunRequest) -> Aftermath:
-    """Look: what fails last may fail after the publication."""
+    """Find the state after a failure, because a run may fail after its publication."""
     try:
         newest = revs.newest_revision(request.storage, request.run_uri)
         shown = publish.shown(request.storage, request.output, request.run_id)
     except StorageError:
-        # The storage may be why it failed: that was said.
+        # The storage may be why the run failed, which was reported.
         said = "What was committed is kept; what readers see could not be looked up: the storage does not answer."
         return Aftermath(said, request.fresh)
     own = newest is not None and newest.state.planned is not None and newest.begun_by(request.flow_run)
@@ -95,11 +105,10 @@ def aftermath(request: RunRequest) -> Aftermath:
 def remedies(
     request: RunRequest, state: str, job: str, *, fresh: bool = False, ray: str | None = None
 ) -> dict[str, str]:
-    """What a person may do about a run: commands without `nightjar`, each under one word; none if it is fine.
+    """What a person can do about a run: word → command without `nightjar`; empty if the run is fine.
 
-    state: how it stands, as in `Standing`, or `unknown`, or `never begun`, of one that failed before that. job: the job
-    file, as the person may type it. fresh: whether it must be asked for as `--fresh` again. ray: the cluster that was
-    named.
+    state: as in `Standing`, or `unknown`, or `never begun` for a run that failed before it began. job: the job file, as
+    the person can type it. fresh: whether `--fresh` is needed again. ray: the cluster that was named.
     """
     again = shlex.join(["run", job, *_again(request, ray, fresh=fresh or state == "rolled back")])
     match state:
@@ -116,7 +125,7 @@ def remedies(
 
 
 def advised(request: RunRequest, found: Standing, job: str) -> dict[str, str]:
-    """`remedies` of a run that is looked at later, whoever ran it: whole commands."""
+    """`remedies` as whole commands, for a run that is looked at later."""
     tried = found.tried is not None and found.state == "published"
     publish = found.state == "validated" or found.ended is None or found.ended.publish
     asked = replace(request, publish=publish and not request.limit)

@@ -1,4 +1,4 @@
-"""What a person sees in the terminal while a run goes on."""
+"""The display in the terminal while a run goes on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STEPS = {
 
 
 class _Watch:
-    """What is going on: a word of the command's until its flow writes the run's ledger, from then on what that says."""
+    """What the run is doing: a word from the command until its flow writes the ledger, then what the ledger says."""
 
     def __init__(self, request: RunRequest) -> None:
         self.name = f"{request.job.name} {request.run_id}"
@@ -43,12 +43,12 @@ class _Watch:
         self._request = request
 
     def flow_begins(self, waiting: str = "") -> None:
-        """Ray and Prefect are there; or the flow waits for its input, and its ledger has nothing to say yet."""
+        """Note that Ray and Prefect are up, or what input the flow waits for; the ledger says nothing yet."""
         self.doing = waiting or "looking for input"
         self.flowing.clear() if waiting else self.flowing.set()
 
     def steps(self) -> Iterator[tuple[str, Progress | None]]:
-        """What is being done and how far it is, every `POLL_S`, and once more at the end."""
+        """Yield what is being done and the progress, every `POLL_S`, and once more at the end."""
         ledger = follow(self._request.storage, self._request.run_uri)
         before = self._writer_before(ledger)
         progress: Progress | None = None
@@ -56,10 +56,10 @@ class _Watch:
             last = self.done.wait(POLL_S)
             try:
                 progress = next(ledger) if self.flowing.is_set() else None
-                # What an earlier command left is not what this one does.
+                # Progress of an earlier command is not this one's.
                 progress = progress if progress and progress.writer != before else None
             except StorageError as error:
-                # The display must not end a run that still can write; it looks again.
+                # The display must not end a run that can still write, so it tries again.
                 print(f"progress cannot be read: {error}", file=sys.stderr)
                 ledger = follow(self._request.storage, self._request.run_uri)
             yield (_STEPS[progress.step] if progress and progress.step else self.doing), progress
@@ -67,7 +67,7 @@ class _Watch:
                 return
 
     def _writer_before(self, ledger: Iterator[Progress | None]) -> str:
-        """Who wrote the run last before this command did."""
+        """The last writer of the run before this command."""
         with suppress(StorageError):
             found = next(ledger)
             return found.writer if found else ""
@@ -75,7 +75,7 @@ class _Watch:
 
 
 class _Clock(ProgressColumn):
-    """The time since the command began. Rich's own stands still where all shards are done: some steps follow then."""
+    """The time since the command began. Rich's own clock stops when all shards are done, but some steps follow then."""
 
     def render(self, task: Task) -> Text:
         return Text(str(dt.timedelta(seconds=int(task.elapsed or 0))), style="progress.elapsed")
@@ -83,9 +83,9 @@ class _Clock(ProgressColumn):
 
 @contextmanager
 def following(request: RunRequest, console: Console, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show the run for as long as the context lasts; call what it gives when the flow begins.
+    """Show the run during this context. Call the yielded function when the flow begins.
 
-    It takes what the flow waits for, empty if for nothing.
+    Its argument is what the flow waits for; empty if it does not wait.
     """
     watch = _Watch(request)
     if quiet:
@@ -102,7 +102,7 @@ def following(request: RunRequest, console: Console, *, quiet: bool) -> Iterator
 
 
 def _live(watch: _Watch, console: Console) -> None:
-    """Two lines that stay in place and are gone at the end: a bar, and the figures below it."""
+    """Show two lines that stay in place and vanish at the end: a bar, and the figures below it."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -129,7 +129,7 @@ def _live(watch: _Watch, console: Console) -> None:
 
 
 def _plain(watch: _Watch, console: Console) -> None:
-    """A line when the step changes, and every `PLAIN_EVERY_S` when the figures have."""
+    """Print a line when the step changes, and every `PLAIN_EVERY_S` if the figures have changed."""
     step, shown, at = "", "", 0.0
     for doing, progress in watch.steps():
         now = time.monotonic()

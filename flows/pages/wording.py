@@ -1,4 +1,4 @@
-"""Figures in words: how far a run is, how long something took, what a publication still lacks."""
+"""Texts from figures: how far a run is, how long something took, what a publication still lacks."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from nightjar.inference.ledger.remarks import FEW_CUTS
 from nightjar.inference.messages import counted
 
 if TYPE_CHECKING:
+    from nightjar.inference.metrics.figures import Figures
     from nightjar.inference.run.report import Incident, ShardLine
     from nightjar.inference.run.steps import Publication
+    from nightjar.inference.validation.gates import Offender
 
 
 _NOT_KNOWN = {"rows": "unknown"}
-"""What a cell says where nothing is known; others are empty."""
+"""Field → the text of its cell if its value is not known; other cells are empty then."""
 
 _QUIET_S = 120.0
-"""No shard done for so long is worth a word."""
+"""Seconds without a finished shard after which this is reported."""
 
 
 def cells(record: ShardLine | Incident) -> dict[str, Any]:
-    """What a table says of a record, by field."""
+    """The cells of a table for a record, by field."""
     values = {each.name: getattr(record, each.name) for each in fields(record)}
     return {name: _NOT_KNOWN.get(name, "") if value is None else value for name, value in values.items()}
 
 
 def describe(progress: Progress, *, running: bool = False) -> str:
-    """One line: shards, rows per second, retries, quarantined; and the time left while the run is `running`."""
+    """One line with shards, rows per second, retries and quarantined rows; if `running`, with the time left."""
     return ", ".join([shards_done(progress), *details(progress, running)])
 
 
 def rows_known(rows: int, uncounted: int) -> str:
-    """Rows of an input of which some files are uncounted: their rows are not known before they are read."""
+    """The rows of an input, of which `uncounted` files have rows that are not known before they are read."""
     if not uncounted:
         return f"{rows:,} rows"
     more = f"the rows of {counted(uncounted, 'file')} not known before they are read"
@@ -47,7 +49,7 @@ def shards_done(progress: Progress) -> str:
 
 
 def details(progress: Progress, running: bool) -> list[str]:
-    """What else there is to say of a run's progress, each for itself."""
+    """Further texts about a run's progress, one for each figure."""
     parts = []
     if progress.reused_shards:
         parts.append(f"{progress.reused_shards:,} already done")
@@ -67,7 +69,7 @@ def details(progress: Progress, running: bool) -> list[str]:
 
 
 def _ahead(left: float | None, since: float) -> list[str]:
-    """The time left; once that is used up, how long ago a shard was done: others are tried again, or stand still."""
+    """The time left; when it is used up, the time since the last shard was done, because others are retried or hang."""
     if left:
         return [f"about {duration(left) if left >= 10 else f'{max(1, left):.0f} s'} left"]
     return [f"no shard done for {duration(since)}"] if since >= _QUIET_S else []
@@ -84,20 +86,26 @@ def duration(seconds: float) -> str:
 
 
 def notes(publication: Publication) -> list[str]:
-    """What is left to do of a publication that readers see."""
+    """Notes on what is left to do for a publication that readers see."""
     left = publication.unfinished
     untidy = f"published, but not tidied up after; run it again, nothing is scored then: {left}"
     return [*([untidy] if left else []), *([f"published, but {publication.behind}"] if publication.behind else [])]
 
 
-def evaluation_lines(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+def said_of(offender: Offender) -> str:
+    """A row that a gate names: where it is, and its value."""
+    row = f"row {offender.row} of {offender.file}" if offender.row >= 0 else offender.file
+    return f"{row} (shard {offender.shard}): {offender.value}"
+
+
+def evaluation_lines(metrics: Figures) -> list[tuple[str, str]]:
     """The evaluation as (name, value), empty without a label."""
-    found = metrics.get("evaluation")
-    if not found:
+    found = metrics.evaluation
+    if found is None:
         return []
     lines = []
-    if found["auc_roc"] is not None:
-        lines.append(("AUC-ROC", f"{found['auc_roc']:.4f} ± {found['auc_bound']:.4f} over {found['rows']:,} rows"))
-    if found["log_loss"] is not None:
-        lines.append(("log loss", f"{found['log_loss']:.4f}"))
+    if found.auc_roc is not None:
+        lines.append(("AUC-ROC", f"{found.auc_roc:.4f} ± {found.auc_bound:.4f} over {found.rows:,} rows"))
+    if found.log_loss is not None:
+        lines.append(("log loss", f"{found.log_loss:.4f}"))
     return lines

@@ -1,1 +1,1 @@
-"""The Prefect API: reached, started, and told."""
+"""The Prefect API: reaches it, starts a server, and reports to it."""

@@ -1,7 +1,7 @@
-"""The configured Prefect API: whether a run can report to it, and what a run must find there.
+"""The configured Prefect API: checks that a run can report to it, and that it has what a run needs.
 
-It is asked with Prefect's own client before anything is reported to it: one that does not answer, or does not let
-this command in, is one sentence.
+Prefect's own client asks it before anything is reported. An API that does not answer, or refuses this command's
+credentials, becomes an error of one sentence.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from nightjar.inference.errors import ClusterError, JobError
 
 _FOR_WORKERS = ("PREFECT_API_URL", "PREFECT_CLIENT_MAX_RETRIES", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
 _ASK_S = 10.0
-"""Longest wait for a configured API to take a connection, and for it to answer."""
+"""The longest wait in seconds for a connection to a configured API, and again for its answer."""
 
 _STOPPED_ASKS_S = 3.0
-"""The same for a run that is being stopped: it is killed if it takes too long to end."""
+"""The same for a run that is being stopped, which would be killed if it took too long to end."""
 
 _NOT_LET_IN = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 _UNUSABLE = (httpx.HTTPError, httpx.InvalidURL, PrefectException, OSError, RuntimeError, ValueError)
@@ -33,9 +33,11 @@ _UNUSABLE = (httpx.HTTPError, httpx.InvalidURL, PrefectException, OSError, Runti
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a configured API said. problem: why no run can report to it; remedy: what to do; both empty if one can.
+    """The answer of a configured API. problem: why no run can report to it. remedy: what to do. Both are empty if one
+    can.
 
-    version: the server's; empty for Prefect Cloud, which has none that must fit ours. date: its time, as HTTP has it.
+    version: the server's version; empty for Prefect Cloud, which fits every client. date: the server's time, in HTTP's
+    form.
     """
 
     version: str = ""
@@ -45,11 +47,11 @@ class Answer:
 
 
 def ask_api(url: str) -> Answer:
-    """Ask a configured API for its version, once, as a run would: with Prefect's own sign-in and certificates."""
+    """Ask a configured API for its version, once, with the same credentials and certificates as a run."""
     try:
         with _client(url) as client:
             if client.server_type == ServerType.CLOUD:
-                client.read_flows(limit=1)  # whatever is read needs the key
+                client.read_flows(limit=1)  # every read needs the key
                 return Answer()
             said = client.request("GET", "/admin/version")
         version = str(Version(str(said.json())))
@@ -61,7 +63,7 @@ def ask_api(url: str) -> Answer:
 
 @contextmanager
 def _client(url: str, patience_s: float = _ASK_S) -> Iterator[SyncPrefectClient]:
-    """Prefect's own client, with its settings, but for patience: a person waits for the answer."""
+    """Prefect's own client with its settings, but shorter time-outs, because a person waits for the answer."""
     with (
         temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}),
         get_client(httpx_settings={"timeout": patience_s}, sync_client=True) as client,
@@ -75,9 +77,9 @@ def _explained(url: str, error: Exception) -> tuple[str, str]:
         said = f"{error.response.status_code} {error.response.reason_phrase}"
         mended = "set PREFECT_API_AUTH_STRING to what that server was started with (for Prefect Cloud, PREFECT_API_KEY)"
         return f"Prefect at {url} does not let this command in ({said})", mended
-    if isinstance(error, OSError):  # what the network does is an error of httpx
+    if isinstance(error, OSError):  # errors of the network are httpx's, so this is a file's
         return f"Prefect's certificates cannot be read: {_first_line(error)}", "mend PREFECT_API_SSL_CERT_FILE"
-    # Not JSON, or no version: a page of somebody else's.
+    # Not JSON, or no version: the page of some other server.
     why = "it answered, but not as a Prefect API" if isinstance(error, ValueError) else _first_line(error)
     private = ", or PREFECT_API_SSL_CERT_FILE if its certificate is private" if url.startswith("https:") else ""
     return f"no Prefect API at {url}: {why}", f"start it (`prefect server start`), or mend PREFECT_API_URL{private}"
@@ -88,28 +90,30 @@ def _first_line(error: Exception) -> str:
 
 
 def require(url: str, instead: str = "") -> None:
-    """Return if a run can report there. instead: what else could be done, beside the remedy.
+    """Return if a run can report there. instead: an alternative to the remedy, for the message.
 
     Raises:
-        ClusterError: the configured API does not answer, or does not let this command in.
+        ClusterError: The configured API does not answer, or does not let this command in.
     """
     if (answer := ask_api(url)).problem:
         raise ClusterError(f"{answer.problem}; {answer.remedy}{instead}")
 
 
 def check_limit(name: str) -> str:
-    """Whether a run would find its `resources.concurrency_limit`; a note where that cannot be known yet, else empty.
+    """Check that the API has the limit of `resources.concurrency_limit`.
+
+    Returns a note if this cannot be known yet, else an empty text.
 
     Raises:
-        JobError: the configured API has no such limit.
-        ClusterError: the configured API does not answer, or does not let this command in.
+        JobError: The configured API has no such limit.
+        ClusterError: The configured API does not answer, or does not let this command in.
     """
     url = PREFECT_API_URL.value()
     if not url:
         return (
-            f"resources.concurrency_limit: {name!r} was not looked up: limits live in a Prefect server, and "
-            "PREFECT_API_URL is not set. A run's own server has those in this machine's Prefect database, and no "
-            f"others; without {name!r} there it ends before it scores (`prefect gcl create {name} --limit 1`)"
+            f"resources.concurrency_limit: {name!r} was not looked up: a Prefect server keeps the limits, and "
+            "PREFECT_API_URL is not set. A run's own server has only the limits in this machine's Prefect database; "
+            f"if {name!r} is not there, the run ends before it scores (`prefect gcl create {name} --limit 1`)"
         )
     require(url)
     try:
@@ -125,7 +129,7 @@ def check_limit(name: str) -> str:
 
 
 def lacks_limit(name: str) -> bool:
-    """Whether the API that this process reports to has no such limit; no, if it does not say."""
+    """Whether the API that this process reports to says that it has no such limit."""
     try:
         with _client(PREFECT_API_URL.value() or "") as client:
             client.read_global_concurrency_limit_by_name(name)
@@ -137,10 +141,10 @@ def lacks_limit(name: str) -> bool:
 
 
 def was_cancelled(flow_run: UUID) -> bool:
-    """Whether somebody cancels this flow run in Prefect, or has; no, if the API does not say."""
+    """Whether the API says that this flow run is cancelled or being cancelled."""
     url = PREFECT_API_URL.value()
     if not url:
-        return False  # a person can cancel nothing there
+        return False  # nobody can cancel a run on such a server
     try:
         with _client(url, _STOPPED_ASKS_S) as client:
             state = client.read_flow_run(flow_run).state
@@ -150,15 +154,15 @@ def was_cancelled(flow_run: UUID) -> bool:
 
 
 def is_away(error: BaseException | None) -> bool:
-    """Whether a request failed because nobody answered, or who answered is not well: that may pass."""
+    """Whether a request failed for a reason that may pass: no answer, or an error of the server."""
     if isinstance(error, httpx.HTTPStatusError):
-        # The last two as Prefect's own client has it: a time-out, and too many questions.
+        # 408 and 429 as in Prefect's own client: a time-out, and too many requests.
         return error.response.is_server_error or error.response.status_code in (408, 429)
     return isinstance(error, httpx.TransportError)
 
 
 def no_such_limit(name: str) -> JobError:
-    """Says which key names it, and how it is made."""
+    """The error for a missing limit: names the job's key, and the command that creates the limit."""
     return JobError(
         f"resources.concurrency_limit: Prefect has no limit {name!r}; create it with "
         f"`prefect gcl create {name} --limit 1`"
@@ -166,31 +170,32 @@ def no_such_limit(name: str) -> JobError:
 
 
 def api_url() -> str:
-    """The configured API; without one, a server on this machine's loopback will be started."""
+    """The URL of the configured API; if none is configured, a server on this machine's loopback will be started."""
     return str(PREFECT_API_URL.value() or "http://127.0.0.1/api")
 
 
 def require_api() -> str:
-    """The configured API's pages, for what lives in a server and not in a run.
+    """The address of the configured API's pages, for commands that need a lasting server, such as `deploy`.
 
     Raises:
-        ClusterError: none is configured, it does not answer, or does not let this command in.
+        ClusterError: None is configured, it does not answer, or it does not let this command in.
     """
     configured = PREFECT_API_URL.value()
     if not configured:
         raise ClusterError(
-            "PREFECT_API_URL is not set, and deployments live in a Prefect server: start one (`prefect server start`) "
-            "and `prefect config set PREFECT_API_URL=http://127.0.0.1:4200/api`, or use `nightjar serve`, which starts "
-            "its own"
+            "PREFECT_API_URL is not set, and a Prefect server keeps the deployments: start one "
+            "(`prefect server start`) and `prefect config set PREFECT_API_URL=http://127.0.0.1:4200/api`, or use "
+            "`nightjar serve`, which starts its own"
         )
     require(configured)
     return str(configured).removesuffix("/api")
 
 
 def worker_env() -> dict[str, str]:
-    """What the cluster's workers must know to report to the same API as this process.
+    """The settings with which the cluster's workers report to the same API as this process.
 
-    No credentials: Ray writes this to its logs. An own cluster inherits them, another one's nodes have them.
+    Credentials are not among them, because Ray writes these settings to its logs. The run's own cluster inherits the
+    credentials; the nodes of another cluster must have them.
     """
     known = get_current_settings().to_environment_variables(exclude_unset=True)
     return {name: value for name, value in known.items() if name in _FOR_WORKERS}

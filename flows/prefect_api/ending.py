@@ -1,4 +1,4 @@
-"""What a flow run came to, kept for the command that started it: an API that is away must not hide it."""
+"""Keeps how a flow run ended for the command that started it, in case Prefect's API is away."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from prefect.states import Completed, Failed
 from nightjar.inference.errors import ClusterError, NightjarError
 
 if TYPE_CHECKING:
-    from nightjar.flows.outcome import Outcome
+    from nightjar.flows.results import FinishedRun
 
 
 @dataclass
 class Ending:
-    """How the flow's own code ended. unreported: why Prefect's API does not know it, empty if it does."""
+    """How a flow run ended. of_code: the flow's own result or error. unreported: why Prefect's API does not know, or
+    ''.
+    """
 
-    of_code: Outcome | NightjarError | None = None
+    of_code: FinishedRun | NightjarError | None = None
     flow_run: str = ""
     unreported: str = ""
 
-    def outcome(self) -> Outcome:
-        """The outcome.
+    def finished(self) -> FinishedRun:
+        """The run that came to its end.
 
         Raises:
-            NightjarError: as the flow did.
+            NightjarError: The error that the flow raised.
         """
         if isinstance(self.of_code, NightjarError):
             raise self.of_code
@@ -45,7 +47,7 @@ class Ending:
 _ending: ContextVar[Ending | None] = ContextVar("ending", default=None)
 
 
-def note_ending(of_code: Outcome | NightjarError) -> None:
+def note_ending(of_code: FinishedRun | NightjarError) -> None:
     """For the flow, before Prefect is told."""
     if ending := _ending.get():
         ending.of_code, ending.flow_run = of_code, str(flow_run.id)
@@ -53,7 +55,7 @@ def note_ending(of_code: Outcome | NightjarError) -> None:
 
 @contextmanager
 def keeping_ending(ending: Ending) -> Iterator[None]:
-    """Keep how the flow called within ends; not being able to tell Prefect's API is noted, not raised."""
+    """Keep how the flow called in this context ends. A failure to report to Prefect's API is noted, not raised."""
     token = _ending.set(ending)
     try:
         yield
@@ -61,10 +63,11 @@ def keeping_ending(ending: Ending) -> Iterator[None]:
         if ending.of_code is None:
             raise
     except (httpx.HTTPError, PrefectException, OSError) as error:
-        # What the flow's own code meets of these it notes: this one came before.
+        # The flow's own code notes such errors; this one was raised before that code began.
         if ending.of_code is None:
             raise ClusterError(
-                f"Prefect's API went away before the run could begin, nothing was scored; repeat the command: {error}"
+                "Prefect's API went away before the run could begin, and nothing was scored; repeat the "
+                f"command: {error}"
             ) from error
         _report(ending, error)
     finally:
@@ -72,9 +75,11 @@ def keeping_ending(ending: Ending) -> Iterator[None]:
 
 
 def _report(ending: Ending, error: Exception) -> None:
-    """Tell the API once more, if it is back: meanwhile Prefect took its absence for the flow's failure."""
+    """Report the ending once more, if the API is back: Prefect took the API's absence for a failure of the flow."""
     code = ending.of_code
-    state: State[object] = Failed(message=str(code)) if isinstance(code, NightjarError) else Completed()
+    assert code is not None
+    failed = str(code) if isinstance(code, NightjarError) else "; ".join(code.publication.tables_behind)
+    state: State[object] = Failed(message=failed) if failed else Completed()
     try:
         with get_client(sync_client=True) as client:
             client.set_flow_run_state(UUID(ending.flow_run), state, force=True)

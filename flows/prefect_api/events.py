@@ -1,7 +1,7 @@
-"""What Prefect's automations can act on: a night published, a night failed, a shard without result.
+"""Events for Prefect's automations: a night was published, a night failed, a shard has no result.
 
-Each event is about `nightjar.job.<name>`; Prefect adds the flow run, its deployment and its tags by itself. An API
-that is away loses events, never a run.
+Each event is about `nightjar.job.<name>`; Prefect adds the flow run, its deployment and its tags. If the API is away,
+events are lost, but never a run.
 """
 
 from __future__ import annotations
@@ -16,22 +16,32 @@ from nightjar.inference.run.report import lost
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
-    from nightjar.flows.outcome import Outcome
+    from nightjar.flows.results import FinishedRun
 
 PUBLISHED = "nightjar.run.published"
 FAILED = "nightjar.run.failed"
 SHARD_FAILED = "nightjar.shard.failed"
+TABLES_BEHIND = "nightjar.tables.behind"
 
 MAX_SHARDS = 50
-"""So many shards of one run get an event of their own; `nightjar.run.failed` says how many there are."""
+"""The most failed shards of a run that get an event each; `nightjar.run.failed` has the number of all."""
 
 
-def published(outcome: Outcome) -> None:
-    """A night is there to be read. A run that had nothing to do, or was not to publish, is no news."""
-    publication, request = outcome.publication, outcome.request
-    if not publication.number or outcome.scored.finished:
-        return
-    progress = outcome.scored.progress
+def published(finished: FinishedRun) -> None:
+    """A night is there to be read. A run that had nothing to do, or was not to publish, is no news.
+
+    That tables of the job do not show it is an event of its own, after the other.
+    """
+    publication, request = finished.publication, finished.request
+    if publication.number and not finished.scored.finished:
+        _published(finished)
+    if publication.tables_behind:
+        _emit(TABLES_BEHIND, request, publication=publication.number, message="; ".join(publication.tables_behind))
+
+
+def _published(finished: FinishedRun) -> None:
+    publication, request = finished.publication, finished.request
+    progress = finished.scored.progress
     _emit(
         PUBLISHED,
         request,
@@ -47,7 +57,7 @@ def published(outcome: Outcome) -> None:
 
 
 def failed(request: RunRequest, error: NightjarError) -> None:
-    """A run ended without a publication."""
+    """Send the event of a run that ended without a publication."""
     shards = _lost(request) if isinstance(error, RunFailed) else []
     _emit(FAILED, request, error=type(error).__name__, message=str(error), shards_failed=len(shards))
     for shard in shards[:MAX_SHARDS]:
@@ -55,7 +65,9 @@ def failed(request: RunRequest, error: NightjarError) -> None:
 
 
 def refused(name: str, job: str, error: NightjarError) -> None:
-    """A run could not begin: its job, or what the job names, is wrong. name: the job's; job: its path."""
+    """Send the event of a run that could not begin, because the job is wrong. name: of the job. job: the file's
+    path.
+    """
     emit_event(
         FAILED,
         resource={"prefect.resource.id": f"nightjar.job.{name}", "prefect.resource.name": name},
@@ -64,12 +76,12 @@ def refused(name: str, job: str, error: NightjarError) -> None:
 
 
 def _lost(request: RunRequest) -> list[dict[str, Any]]:
-    """The shards that failed and have no result, with the last thing said of each."""
+    """The failed shards without a result, each with its last failure."""
     try:
         newest = newest_revision(request.storage, request.run_uri)
         found = lost(request.storage, newest) if newest is not None else {}
     except StorageError:
-        return []  # The storage that is away is why the run failed: that is told.
+        return []  # The run failed because the storage is away, and the event says so.
     return [
         {
             "shard": shard,

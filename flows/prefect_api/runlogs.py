@@ -1,4 +1,4 @@
-"""Prefect's logs of a run: what failed on purpose is one sentence there; what nobody expected keeps its traceback."""
+"""Prefect's logs of a run: our own errors become one sentence; unexpected errors keep their tracebacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LOGGERS = ("prefect.flow_runs", "prefect.task_runs", "prefect.engine")
 
 
 class _OneSentence(logging.Filter):
-    """Says the error in place of "exited with unexpected exception" and a traceback of Prefect's own frames."""
+    """Logs the error in place of "exited with unexpected exception" and a traceback of Prefect's own frames."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -24,6 +24,6 @@ _one_sentence = _OneSentence()
 
 
 def expect_failures() -> None:
-    """For each process that runs a flow or a task of ours, before it can fail. Twice is once."""
+    """Install the filter. Each process that runs our flow or a task calls this first; a second call does nothing."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_one_sentence)

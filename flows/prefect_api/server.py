@@ -1,9 +1,9 @@
-"""Which Prefect API is reported to: the configured one, or a server of the command's own for as long as it runs.
+"""The Prefect API for a command: the configured one, or a server of the command's own that runs as long as the command.
 
-The own server is this module run as a program. It ends with the process that started it, however that ends,
-so that a killed run leaves nothing behind; its database is the user's usual one, so that the run can be
-looked at later with `prefect server start`. A run's server has the API only; that of `nightjar serve` has
-the pages and the services as well: scheduling, late runs, automations.
+The command's own server is this module, run as a program. It ends with the process that started it, however that ends,
+so that a killed run leaves no process behind. It uses the user's usual database, so that `prefect server start` shows
+the run later. A run's server has only the API; the server of `nightjar serve` also has the pages and the services:
+scheduling, late runs, automations.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from nightjar.inference.errors import ClusterError
 _AHEAD = "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS"
 _SERVER_ENV = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    # A night is run late if its run was made before it fell due, and while this server is down nobody makes one.
-    # Prefect makes three ahead.
+    # Runs are made ahead, because none is made while this server is down. A run that was made ahead starts late.
+    # Prefect's default is three.
     _AHEAD: "14",
-    # Slots of concurrency limits are counted in the database; kept in memory, the leases behind them would be
-    # forgotten with the server, and the slot of a run that was cut off would never be free again.
+    # The database counts the slots of concurrency limits. If the leases for them were only in memory, they would be
+    # lost with the server, and the slot of a run that was cut off would never be free again.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
 _KEPT_LINES = 20
@@ -56,7 +56,7 @@ _OWN_INSTEAD = (
 
 @dataclass
 class PrefectApi:
-    """Where runs are reported. `own`: a server that ends with this command."""
+    """The API that runs report to. own: whether it is a server that ends with this command."""
 
     url: str
     own: bool
@@ -64,7 +64,7 @@ class PrefectApi:
     said: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES), repr=False)
 
     def listen(self) -> None:
-        """Keep the last lines that the own server says, until it ends."""
+        """Keep the last lines that the own server prints, until it ends."""
         assert self.process is not None
         assert self.process.stderr is not None
         for line in self.process.stderr:
@@ -72,15 +72,15 @@ class PrefectApi:
                 self.said.append(text)
 
     def wait(self) -> None:
-        """Return once the own server answers; the configured one was asked before.
+        """Return when the own server answers. A configured API was asked before.
 
         Raises:
-            ClusterError: it did not start.
+            ClusterError: The own server did not start.
         """
         if not self.own:
             return
         began = time.monotonic()
-        # One client for all questions, and no certificates for it: reading them takes longer than asking.
+        # One client for all requests, without certificates: reading these takes longer than a request.
         with httpx.Client(timeout=5, verify=False) as client:
             while problem := self._problem(client):
                 self.check_alive()
@@ -93,7 +93,9 @@ class PrefectApi:
                 time.sleep(_POLL_S)
 
     def _problem(self, client: httpx.Client) -> str:
-        """Asked every moment while it starts, and of nobody but ourselves: the cheapest question will do."""
+        """Why the own server does not answer; '' if it does. This is the cheapest request, because it is repeated
+        often.
+        """
         try:
             answer = client.get(f"{self.url}/health")
         except httpx.HTTPError as error:
@@ -101,19 +103,19 @@ class PrefectApi:
         return "" if answer.status_code == httpx.codes.OK else "it answered, but not as a Prefect API"
 
     def check_alive(self) -> None:
-        """Raise a ClusterError if it is the own server, and has ended."""
+        """Raise a ClusterError if this is the own server and it has ended."""
         if self.process is not None and self.process.poll() is not None:
             said = self.said[-1] if self.said else "no message"
             raise ClusterError(f"the Prefect server that this command started has ended ({said}); repeat the command")
 
 
 def start_api(*, complete: bool = False) -> PrefectApi:
-    """The configured API, which answers, or an own server that has begun to start: `wait` waits for it.
+    """Return the configured API if it answers; else start an own server, for which `wait` waits.
 
-    complete: with pages and services, and at Prefect's usual port if that is free.
+    complete: start it with pages and services, and at Prefect's usual port if that is free.
 
     Raises:
-        ClusterError: the configured API does not answer, or does not let this command in.
+        ClusterError: The configured API does not answer, or does not let this command in.
     """
     configured = PREFECT_API_URL.value()
     if configured:
@@ -129,21 +131,21 @@ def start_api(*, complete: bool = False) -> PrefectApi:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env={**server_env(), **os.environ, "PREFECT_UI_API_URL": url},
-        # Ctrl-C is for the run, which still has to report that it was interrupted.
+        # So that Ctrl-C does not reach the server: the run still has to report that it was interrupted.
         start_new_session=True,
     )
     api = PrefectApi(url, own=True, process=process)
-    # Read all the time: a full pipe would stop the server at its next warning.
+    # The output is always read, because a full pipe would stop the server at its next warning.
     threading.Thread(target=api.listen, daemon=True, name="nightjar-server-log").start()
     return api
 
 
 def go_past_proxies() -> None:
-    """The own server is no site behind the company's proxy, for this process and for those it starts."""
-    # urllib and httpx read one spelling, others the other: each also gets what only the other one had.
+    """Make this process, and those that it starts, reach the own server without a proxy."""
+    # urllib and httpx read one spelling, other libraries read the other; so both get the hosts of both.
     for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
         hosts = (os.environ.get(name) or os.environ.get(other, "")).strip()
-        if hosts == "*":  # means every host, but only if it stands alone
+        if hosts == "*":  # `*` means every host, but only if it stands alone
             continue
         known = [host.strip() for host in hosts.split(",")]
         missing = [host for host in ("127.0.0.1", "localhost") if host not in known]
@@ -151,13 +153,15 @@ def go_past_proxies() -> None:
 
 
 def server_env() -> dict[str, str]:
-    """Settings of an own server that are not Prefect's defaults. What the user set, profile or environment, counts."""
+    """Settings of an own server that differ from Prefect's defaults. The user's profile and environment have
+    precedence.
+    """
     given = get_current_settings().to_environment_variables(exclude_unset=True)
     return {name: given.get(name, usual) for name, usual in _SERVER_ENV.items()}
 
 
 def nights_ahead() -> int:
-    """So many nights of a job that fall due while the own server is down are run when it is up again."""
+    """The number of nights of a job that fall due while the own server is down and are run when it is up again."""
     return int(server_env()[_AHEAD])
 
 
@@ -173,13 +177,13 @@ def _free_port(wanted: int) -> int:
 
 @contextmanager
 def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
-    """Settings under which flows run: this API, and a quiet terminal unless `verbose`. Stops an own server."""
+    """Run flows with this API, and with a quiet terminal unless `verbose`. Stops an own server at the end."""
     settings = {
         PREFECT_API_URL: api.url,
         PREFECT_LOGGING_LEVEL: "INFO",
-        # Some 15 s for each thing the flow tells the API, not a minute: the ledger does not need it.
+        # About 15 s for each report to the API, not a minute: the ledger does not need the API.
         PREFECT_CLIENT_MAX_RETRIES: min(3, PREFECT_CLIENT_MAX_RETRIES.value()),
-        # Each process of the cluster would ask, and fail its task if the API is away just then.
+        # Without this each process of the cluster would ask, and its task would fail if the API is away just then.
         PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False,
     }
     try:
@@ -190,8 +194,8 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
             try:
                 yield api
             finally:
-                # What is still queued goes out while there is somebody to take it. In a thread without an event loop:
-                # where one runs, as in a notebook, Prefect would give something to be awaited, and drain nothing.
+                # Send what is queued while the server is up. The thread has no event loop: where one runs, as in a
+                # notebook, Prefect would return an awaitable, and drain nothing.
                 drain = threading.Thread(target=_drain, daemon=True, name="nightjar-drain")
                 drain.start()
                 drain.join()
@@ -200,8 +204,8 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
 
 
 def _quiet_terminal() -> None:
-    """Prefect's logs go to its API, where the run's page shows them, and not to the terminal."""
-    logging.raiseExceptions = False  # what cannot be sent to the API is not printed either
+    """Keep Prefect's logs off the terminal. They go to its API, and the run's page shows them."""
+    logging.raiseExceptions = False  # logs that cannot be sent to the API are not printed either
     loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
     for handler in {handler for logger in loggers for handler in logger.handlers}:
         if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("prefect."):
@@ -228,16 +232,16 @@ def _stop(api: PrefectApi) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent is gone, whichever way it went; also if it went before this was asked."""
+    """End this process when its parent ends, in any way, also if it ended before this call."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(0)
 
 
 def main() -> None:
-    """Serve the Prefect API on 127.0.0.1, until the parent process ends: PORT, the parent's pid, `complete` or not.
+    """Serve the Prefect API on 127.0.0.1 until the parent process ends. Arguments: PORT, the parent's pid, `complete`.
 
-    The pid is handed over: whoever asks for it here, once everything is imported, may be an orphan already.
+    The pid is an argument, because after the imports this process may be an orphan already.
     """
     port, parent, complete = int(sys.argv[1]), int(sys.argv[2]), "complete" in sys.argv[3:]
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

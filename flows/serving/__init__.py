@@ -1,1 +1,1 @@
-"""Nights that come by themselves: deployments, `serve`, and its runner."""
+"""Scheduled nights: deployments, `serve`, and its runner."""

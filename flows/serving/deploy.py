@@ -1,4 +1,4 @@
-"""Job files → Prefect deployments, one each: what is there is created or updated, what is gone is paused."""
+"""Makes one Prefect deployment per job file: creates or updates it, and pauses it if the file is gone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from nightjar.inference.job.model import Job
 
 TAG = "nightjar"
 GONE = "nightjar-gone"
-"""Tag of a deployment that was paused because its job file is gone: only such a one is woken when it is back."""
+"""Tag of a deployment that was paused because its job file was gone. Only such a one is resumed with its file."""
 
 _OWN_KEYS = {"input", "model", "output"}
 _PAGE = 200
@@ -39,7 +39,7 @@ _PAGE = 200
 
 @dataclass(frozen=True)
 class Deployed:
-    """What became of one deployment: created, updated, or paused (its job file is gone)."""
+    """What was done with one deployment. what: created, updated, or paused (its job file is gone)."""
 
     name: str
     what: str
@@ -47,13 +47,13 @@ class Deployed:
 
 
 def find_jobs(folder: str) -> dict[str, Job]:
-    """The job files in a folder and in the folders right below it, by path; empty if there is none.
+    """The jobs in a folder and in the folders directly below it, by path of their files; empty if there is none.
 
-    Any other YAML is left alone: a job file is one with two of the keys that every job has. One that cannot be
-    read at all counts as a job file: better one word too many than a night too few.
+    A YAML file is a job file if it has two of the keys that every job has; other YAML files are ignored. A file that
+    cannot be read counts as a job file, because an error message is better than a missed night.
 
     Raises:
-        JobError: there is no such folder, a job file is wrong, or two have the same name or output.
+        JobError: There is no such folder, a job file is wrong, or two have the same name or output.
     """
     root = Path(folder).absolute()
     if root.is_file():
@@ -84,16 +84,16 @@ def _is_job(path: Path) -> bool:
 
 
 def none_found(folder: str) -> JobError:
-    """Says what a job file would be."""
+    """The error for a folder without job files, which says what a job file is."""
     keys = ", ".join(sorted(_OWN_KEYS))
-    return JobError(f"{Path(folder).absolute()}: no job file in it or right below it (YAML with the keys {keys})")
+    return JobError(f"{Path(folder).absolute()}: no job file in it or directly below it (YAML with the keys {keys})")
 
 
 def _clashes(jobs: dict[str, Job], key: str, of: Callable[[Job], str]) -> Iterator[str]:
     first: dict[str, str] = {}
     for path, job in jobs.items():
         if (other := first.setdefault(of(job), path)) != path:
-            yield f"{path}: {key}: {of(job)} is that of {other}, too; two jobs may not share it"
+            yield f"{path}: {key}: {of(job)} belongs to {other} already; two jobs may not share it"
 
 
 def as_deployment(
@@ -105,15 +105,15 @@ def as_deployment(
     engine: str = RAY,
     pool: str | None = None,
 ) -> RunnerDeployment:
-    """The deployment of one job: its schedule, and one run at a time; further ones wait for their turn.
+    """The deployment of one job, with its schedule. One run goes on at a time; further runs wait.
 
-    before: what is deployed under its name now. What a person has paused, run or schedule, stays paused.
+    before: the present deployment of this name. If a person has paused it or its schedule, it stays paused.
 
     Raises:
-        JobError: the name is that of a job in another place.
+        JobError: A job file elsewhere has the same name.
     """
     other = Path(str(before.parameters.get("job", ""))) if before else Path(path)
-    # By prefect.yaml it may be deployed with a path from the checkout.
+    # A deployment made by prefect.yaml may have a path relative to the checkout.
     if other.is_file() and not other.samefile(path):
         raise JobError(f"{path}: name: {job.name} is deployed from {other} already; give this job another name")
     active = not (before and before.schedules) or any(schedule.active for schedule in before.schedules)
@@ -136,7 +136,7 @@ def as_deployment(
 
 
 def _git_revision(folder: Path) -> str | None:
-    """The commit the job file is at, `-dirty` with changes; None outside a repository."""
+    """The git commit of the job file's folder, with `-dirty` if there are changes; None outside a repository."""
     try:
         found = subprocess.run(
             ["git", "-C", str(folder), "describe", "--always", "--dirty", "--exclude=*"],
@@ -151,26 +151,26 @@ def _git_revision(folder: Path) -> str | None:
 
 @contextmanager
 def _api() -> Iterator[SyncPrefectClient]:
-    """A client whose failures are one sentence. What was done before it failed stays, and is done again."""
+    """A client whose failures become one sentence. Changes made before a failure stay; repeating them does no harm."""
     try:
         with get_client(sync_client=True) as client:
             yield client
     except (httpx.HTTPError, PrefectException, DeploymentApplyError, OSError) as error:
         raise ClusterError(
-            f"Prefect at {api_url()} did not make or pause all the deployments: {error}. Repeat the command when it "
+            f"Prefect at {api_url()} did not make or pause all deployments: {error}. Repeat the command when it "
             "answers; `nightjar doctor` shows what is wrong with it"
         ) from error
 
 
 def deploy(folder: str, pool: str, ray: str | None = None, engine: str = RAY) -> list[Deployed]:
-    """Make one deployment for each job file in a folder, for the workers of a pool; idempotent.
+    """Make one deployment for each job file in a folder, for the workers of a pool. It is idempotent.
 
-    A pool that is not there is created, of type process: its runs are processes of the worker's machine. A
-    deployment whose job file is gone is paused, not deleted: its runs remain to be looked at.
+    A missing pool is created with type process: its runs are processes on the worker's machine. A deployment whose job
+    file is gone is paused, not deleted, so that its runs can still be looked at.
 
     Raises:
-        JobError: a job file is wrong; nothing was changed.
-        ClusterError: Prefect's API said no.
+        JobError: A job file is wrong; nothing was changed.
+        ClusterError: Prefect's API refused or failed.
     """
     check_name(engine)
     jobs = find_jobs(folder)
@@ -200,7 +200,7 @@ def _ensure_pool(client: SyncPrefectClient, name: str) -> None:
 
 
 def _known(client: SyncPrefectClient) -> Iterator[DeploymentResponse]:
-    """Deployments of the flow, a page at a time."""
+    """The deployments of the flow, read page by page."""
     offset = 0
     while True:
         page = client.read_deployments(
@@ -213,18 +213,18 @@ def _known(client: SyncPrefectClient) -> Iterator[DeploymentResponse]:
 
 
 def schedule_of(job: Job) -> str:
-    """When it runs, in words."""
+    """The job's schedule, in words."""
     return f"{job.schedule.cron} ({job.schedule.timezone})" if job.schedule else "no schedule"
 
 
 def _gone(folder: str, jobs: dict[str, Job], known: dict[str, DeploymentResponse]) -> list[DeploymentResponse]:
-    """Deployments that came from this folder, and whose job is not there any more."""
+    """Deployments made from this folder whose job does not exist any more."""
     root, names = Path(folder).absolute(), {job.name for job in jobs.values()}
 
     def is_gone(deployment: DeploymentResponse) -> bool:
         path = Path(str(deployment.parameters.get("job", "")))
         ours = TAG in deployment.tags and path.is_relative_to(root)
-        # A file that is there holds another job now, or it is further down than is looked.
+        # If the file exists, it has another job now, or it is in a deeper folder, which is not searched.
         return ours and deployment.name not in names and (str(path) in jobs or not path.exists())
 
     return [deployment for deployment in known.values() if is_gone(deployment)]
@@ -232,7 +232,7 @@ def _gone(folder: str, jobs: dict[str, Job], known: dict[str, DeploymentResponse
 
 def _pause(client: SyncPrefectClient, gone: list[DeploymentResponse]) -> list[Deployed]:
     for deployment in gone:
-        # What a person paused before is not marked, so that it is not woken when its file is back.
+        # A deployment that a person paused gets no tag, so that it is not resumed when its file is back.
         if not deployment.paused:
             client.update_deployment(deployment.id, DeploymentUpdate(paused=True, tags=[*deployment.tags, GONE]))
     return [Deployed(each.name, "paused", f"{each.parameters.get('job')} has no such job any more") for each in gone]
@@ -246,19 +246,20 @@ def serve(
     limit: int | None = None,
     over: Callable[[], None] = lambda: None,
 ) -> tuple[PatientRunner, list[Deployed]]:
-    """A runner for the jobs of a folder: `start` polls for due runs and carries each out in a process of its own.
-    And the deployments that were paused, because their job is gone.
+    """Deploy the jobs of a folder and make a runner for them, whose `start` runs each due run in a process of its own.
 
-    limit: so many runs at a time. over: raises when Prefect's API, which is away, will not come back.
+    limit: the number of runs at a time. over: raises if Prefect's API is away and will not come back.
+
+    Returns the runner, and the deployments that were paused because their jobs are gone.
 
     Raises:
-        JobError: a name is that of a job in another place.
-        ClusterError: Prefect's API said no.
+        JobError: A job file elsewhere has the same name.
+        ClusterError: Prefect's API refused or failed.
     """
     with _api() as client:
         known = {deployment.name: deployment for deployment in _known(client)}
         made = [as_deployment(path, job, known.get(job.name), ray=ray, engine=engine) for path, job in jobs.items()]
-        # Schedules stay active while nothing serves: a night that falls due meanwhile is late, not lost.
+        # Schedules stay active while nothing serves, so a night that falls due meanwhile is late, not lost.
         runner = PatientRunner(over, name=TAG, pause_on_shutdown=False, limit=limit)
         for deployment in made:
             runner.add_deployment(deployment)

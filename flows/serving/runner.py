@@ -1,4 +1,4 @@
-"""Prefect's runner, for nights that outlast its API: what is asked of an API that is away is asked again."""
+"""Prefect's runner, with requests that are repeated while the API is away, so that a night can outlast it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_A
 from nightjar.flows.prefect_api.api import is_away
 
 _ASK_S = 10.0
-"""How often an API that is away is asked again."""
+"""Seconds between two requests to an API that is away."""
 
 _POLL = "/deployments/get_scheduled_flow_runs"
-"""What the runner asks for due runs. An error that this raises ends the runner, of any other it makes a log line."""
+"""The path of the request for due runs. Its error ends the runner; any other request's error is only logged."""
 
 _log = get_logger("runner")
 
 
 class PatientRunner(Runner):
-    """Prefect's runner, but it outlives its API. over: raises when there is no use in waiting for it any more.
+    """Prefect's runner, which outlives an absence of its API. over: raises when the API will not come back.
 
-    With a client of its own Prefect ends the runner, and with it the run that is going on, after three polls without
-    an answer; and it no longer looks for cancelled runs.
+    With Prefect's own client the runner, and with it the run that is going on, would end after three polls without an
+    answer; and it would not look for cancelled runs any more.
     """
 
     def __init__(self, over: Callable[[], None], **options: Any) -> None:
@@ -44,14 +44,14 @@ class PatientRunner(Runner):
         await super().__aexit__(*exc_info)
 
     def handle_sigterm(self, *_: Any, **__: Any) -> None:
-        """As Ctrl-C. Prefect's own leaves its `stop` unawaited, so that nothing is stopped in order."""
+        """Stop as for Ctrl-C. Prefect's own handler does not await its `stop`, so nothing would be stopped in order."""
         raise KeyboardInterrupt
 
 
 class _Patience:
-    """Whether an API that is away is asked again. It says once that the API is away, and once that it is back.
+    """Decides whether an API that is away is asked again. Logs once that the API is away, and once that it is back.
 
-    ends: the runner is being stopped, which must not wait for an API.
+    ends: whether the runner is being stopped, which must not wait for an API.
     """
 
     def __init__(self, over: Callable[[], None]) -> None:
@@ -72,7 +72,7 @@ class _Patience:
 
 
 class _PatientClient(PrefectClient):
-    """Prefect's client, each request of which lasts until the API is there."""
+    """Prefect's client, whose requests are repeated until the API answers."""
 
     def __init__(self, patience: _Patience) -> None:
         api, key, password = PREFECT_API_URL.value(), PREFECT_API_KEY.value(), PREFECT_API_AUTH_STRING.value()
@@ -94,7 +94,7 @@ class _PatientClient(PrefectClient):
 
 
 class _Client(AsyncClientContext):
-    """While it lasts, this client is the one that Prefect takes wherever it needs one."""
+    """A context in which Prefect uses this client wherever it needs one."""
 
     def __init__(self, client: PrefectClient) -> None:
-        ContextModel.__init__(self, client=client)  # that of AsyncClientContext makes a client of its own
+        ContextModel.__init__(self, client=client)  # AsyncClientContext's would make a client of its own

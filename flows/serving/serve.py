@@ -21,11 +21,11 @@ from nightjar.inference.errors import ClusterError
 
 
 def serve_until_ended(folder: str, console: Console, *, ray: str | None, engine: str, limit: int) -> None:
-    """Serve until Ctrl-C or SIGTERM. Without a configured Prefect API one is started, with pages, and ends with this.
+    """Serve until Ctrl-C or SIGTERM. If no Prefect API is configured, a server with pages runs as long as this command.
 
     Raises:
-        JobError: there is no job file, or one of them is wrong.
-        ClusterError: Prefect's API does not answer, or the own server has ended.
+        JobError: There is no job file, or one of them is wrong.
+        ClusterError: Prefect's API does not answer, or this command's own server has ended.
     """
     check_name(engine)
     jobs = find_jobs(folder)
@@ -57,7 +57,7 @@ async def _start(runner: Runner) -> None:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> ClusterError | None:
-    """What we raised ourselves in one of the runner's tasks."""
+    """The ClusterError that our code raised in one of the runner's tasks, if any."""
     ours: BaseException | None = group.subgroup(ClusterError)
     while isinstance(ours, BaseExceptionGroup):
         ours = ours.exceptions[0]
@@ -65,18 +65,18 @@ def _first(group: BaseExceptionGroup[BaseException]) -> ClusterError | None:
 
 
 def unless_cancelled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What is cancelled in the end is no error; Python before 3.12 shows a traceback for each open connection."""
+    """Ignore cancellations at the end; Python before 3.12 would show a traceback for each open connection."""
     if not isinstance(context.get("exception"), asyncio.CancelledError):
         loop.default_exception_handler(context)
 
 
 def _ended(own: bool) -> str:
-    """What becomes of the nights from now on: Prefect's server makes their runs ahead, as long as it is up."""
+    """A message on what happens to later nights. Prefect's server makes their runs ahead, but only while it is up."""
     if not own:
         return (
-            "stopped serving; schedules stay, and what falls due while Prefect is up is run when something serves again"
+            "stopped serving; schedules stay; runs that fall due while Prefect is up start when something serves again"
         )
     return (
-        f"stopped serving; schedules stay, and of what falls due the first {nights_ahead()} nights of each job are run "
-        "when something serves again; for more, `nightjar backfill`"
+        f"stopped serving; schedules stay; the first {nights_ahead()} nights of each job that fall due are run "
+        "when something serves again; for more, use `nightjar backfill`"
     )

@@ -10,8 +10,8 @@ from nightjar.inference.run.steps import Publication, Scored, Verdict
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A finished run."""
+class FinishedRun:
+    """A run that came to its end: it is published, or validated where it was not to be published."""
 
     request: RunRequest
     scored: Scored
@@ -38,7 +38,7 @@ class Launched:
     unreported: why Prefect's API does not know how the run ended, if it was away by then.
     """
 
-    outcome: Outcome
+    run: FinishedRun
     prefect_s: float
     ray_s: float
     api_url: str

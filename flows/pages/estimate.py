@@ -1,0 +1,90 @@
+"""`nightjar plan`: what a run would score, and how long it would take, as a record and in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nightjar.flows.pages.escaping import line
+from nightjar.flows.pages.wording import duration, rows_known
+from nightjar.flows.reports import Estimate, PlanReport
+from nightjar.inference.run.request import RunRequest
+
+if TYPE_CHECKING:
+    from nightjar.inference.input.discovery import Discovery
+    from nightjar.inference.input.plan import Plan
+    from nightjar.inference.run.replay import Measured
+    from nightjar.inference.run.steps import Planned
+
+START_S = 20.0
+"""What a run takes besides its model and its rows: starting Ray and Prefect, the steps' own beginning and end. Taken
+from runs of examples/flights on two cores: 32 s, of which loading the model twice, scoring and the audit took 12.
+"""
+
+
+def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: Measured | None) -> PlanReport:
+    """What would be scored."""
+    plan, state = made.plan, made.state
+    done = len(set(plan.ids()) & state.committed) if state else 0
+    sizes = [shard.rows for shard in plan.shards()]
+    known = [rows for rows in sizes if rows >= 0]
+    return PlanReport(
+        job=request.job.name,
+        run_id=request.run_id,
+        files=discovery.files.num_rows,
+        unreadable_files=discovery.unreadable,
+        unread=discovery.unread,
+        rows=plan.rows,
+        uncounted_files=discovery.uncounted,
+        shards=len(plan),
+        committed=done,
+        to_score=len(plan) - done,
+        rows_per_shard=(min(known, default=0), max(known, default=0)),
+        columns=len(discovery.schema),
+        again=made.again,
+        measured=_estimate(request, plan, done, measured) if measured else None,
+    )
+
+
+def _estimate(request: RunRequest, plan: Plan, done: int, measured: Measured) -> Estimate:
+    actors = request.job.resources.max_actors
+    # If rows are not counted, each shard is assumed to have as many rows as the measured one.
+    rows = measured.rows * len(plan) if plan.uncounted else plan.rows
+    left = rows * (len(plan) - done) / max(1, len(plan))
+    return Estimate(
+        shard=measured.shard,
+        rows=measured.rows,
+        load_s=round(measured.load_s, 3),
+        score_s=round(measured.score_s, 3),
+        rows_per_s=round(measured.rows / max(1e-9, measured.score_s)),
+        start_s=START_S,
+        estimate_s=round(_estimate_s(measured, left, actors), 1),
+        actors=actors,
+    )
+
+
+def _estimate_s(measured: Measured, rows: float, actors: int) -> float:
+    """Estimate the seconds. The model is loaded twice, in preflight and then in all actors at once."""
+    return START_S + 2 * measured.load_s + rows / max(1, measured.rows) * measured.score_s / actors if rows else START_S
+
+
+def plan_text(found: PlanReport) -> str:
+    """The plan as text for people."""
+    low, high = found.rows_per_shard
+    shares = f", {low:,} to {high:,} rows a shard" if high else ""
+    lines = [
+        f"{found.job} {found.run_id}: {found.to_score:,} of {found.shards:,} shards to score, "
+        f"{rows_known(found.rows, found.uncounted_files)} in {found.files:,} files{shares}"
+    ]
+    lines += [f"  again      {why}" for why in found.again]
+    if found.unread:
+        lines.append(f"  note       {line(found.unread)}")
+    if m := found.measured:
+        lines.append(
+            f"  measured   {m.rows:,} rows in {duration(m.score_s)} ({m.rows_per_s:,} rows/s), model "
+            f"loaded in {duration(m.load_s)}: about {duration(m.estimate_s)} with {m.actors} actors"
+        )
+        lines.append(
+            f"             counted: {duration(m.start_s)} to start (typical), loading the model twice (preflight, "
+            "actors), reading, scoring; not counted: writing, the audit"
+        )
+    return "\n".join(lines)

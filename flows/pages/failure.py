@@ -1,0 +1,110 @@
+"""A failed run: how it ended, what readers see, how far it came, and the commands that show or repeat it.
+
+`failure` finds this out once, for both Prefect's page and the terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from nightjar.flows.pages.advice import aftermath, near, remedies, typed
+from nightjar.flows.pages.escaping import code, markdown
+from nightjar.flows.pages.evidence import gate_rows, printed, rows_without_result
+from nightjar.flows.pages.wording import describe
+from nightjar.inference.errors import NightjarError, RunFailed, StorageError
+from nightjar.inference.ledger import endings
+from nightjar.inference.output.revisions import newest_revision
+from nightjar.inference.run.report import remarks
+from nightjar.inference.run.request import RunRequest
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The description of a failed run.
+
+    how: how it ended, in a few words. seen: what readers see, as a sentence. so_far: its progress; empty without a
+    plan. remarks: (word, what a person should know about how it was scored). commands: word → command without
+    `nightjar`. continues: whether `repeat` scores only what is missing.
+    """
+
+    how: str
+    seen: str
+    so_far: str
+    remarks: tuple[tuple[str, str], ...]
+    commands: Mapping[str, str]
+    continues: bool
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """How far the run came and how it was scored, as (word, text)."""
+        return [*([("so far", self.so_far)] if self.so_far else []), *self.remarks]
+
+    def adds(self, word: str) -> bool:
+        """Whether the remark that it scores only what is missing belongs to this command."""
+        return word == "repeat" and self.continues
+
+
+def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None) -> Failure:
+    """Describe a failed run as it is now. job: the job file, as the person can type it. ray: the named cluster."""
+    so_far, remarks = _progress(request)
+    after = aftermath(request)
+    ended = endings.of_error(error, "")
+    outcome = ended.outcome if ended else endings.FAILED
+    state = after.state if after.taken_back else outcome
+    return Failure(
+        how=f"{outcome} at {ended.where}" if ended and ended.where else outcome,
+        seen=after.seen,
+        so_far=so_far,
+        remarks=remarks,
+        commands=remedies(request, state, job, fresh=after.fresh, ray=ray),
+        continues=not after.fresh,
+    )
+
+
+def _progress(request: RunRequest) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """How far the run is, and what a person should know about how it was scored."""
+    with suppress(StorageError):  # the run may have failed because the storage is away
+        newest = newest_revision(request.storage, request.run_uri)
+        if newest is not None:
+            progress = newest.state.progress
+            return describe(progress) if progress.shards else "", tuple(remarks(newest))
+    return "", ()
+
+
+def as_text(found: Failure) -> str:
+    """The text for the terminal, where the error itself was printed before."""
+    told = found.facts
+    told += [
+        (word, f"{typed('nightjar')} {command}{'   (scores only what is missing)' if found.adds(word) else ''}")
+        for word, command in found.commands.items()
+    ]
+    return "\n".join([found.seen, *(f"  {word:<10} {text}" for word, text in told)])
+
+
+def after_failure(request: RunRequest, error: NightjarError, ray: str | None = None) -> str:
+    """The text on what to do after a run has failed. ray: the cluster that was named."""
+    return as_text(failure(request, error, near(request.job_path), ray))
+
+
+def as_page(found: Failure, request: RunRequest, error: NightjarError) -> str:
+    """The page in Markdown, with the rows that gates refuse and the last printed lines."""
+    lines = [
+        f"# {request.job.name} {markdown(request.run_id)}: {markdown(found.how)}",
+        "",
+        markdown(str(error)),
+        "",
+        found.seen,
+        "",
+        *gate_rows(error),
+        *[f"- {word}: {markdown(text)}" for word, text in found.facts],
+        *[
+            f"- {word}{', which scores only what is missing' if found.adds(word) else ''}: "
+            f"{code(f'nightjar {command}')}"
+            for word, command in found.commands.items()
+        ],
+        *(rows_without_result(request) if isinstance(error, RunFailed) else []),
+        *printed(request),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,183 @@
+"""A finished run as a record, as text for the terminal, and as the page for the morning."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nightjar.flows.pages.advice import committing, near, repeating, typed
+from nightjar.flows.pages.escaping import code, markdown
+from nightjar.flows.pages.evidence import rows_without_result
+from nightjar.flows.pages.wording import duration, evaluation_lines, notes
+from nightjar.flows.reports import EngineFigures, RunResult, Seconds
+from nightjar.inference.messages import counted
+from nightjar.inference.metrics.states import nonfinite_notes
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.run.report import worded
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.steps import Publication, Scored, Verdict
+
+if TYPE_CHECKING:
+    from nightjar.flows.results import Launched
+
+
+def run_result(launched: Launched, total_s: float) -> RunResult:
+    """The record of a finished run; times in seconds."""
+    run = launched.run
+    scored, progress = run.scored, run.scored.progress
+    return RunResult(
+        job=run.request.job.name,
+        run_id=run.request.run_id,
+        revision=scored.revision,
+        state="published" if run.publication.number else "validated",
+        publication=run.publication.number,
+        rows_in=progress.rows,
+        rows_out=progress.rows_out,
+        rows_quarantined=progress.rows_quarantined,
+        shards=progress.shards,
+        reused_shards=progress.reused_shards,
+        failed_attempts=progress.failed_attempts,
+        retries=progress.retries,
+        batches_cut=progress.cuts,
+        deaths=progress.deaths,
+        device=scored.device,
+        again=scored.again,
+        notes=scored.warnings,
+        tables_behind=run.publication.tables_behind,
+        unreported=launched.unreported,
+        metrics=run.verdict.metrics,
+        manifest=f"{run.request.output}/{run.publication.manifest}",
+        seconds=_seconds(launched, total_s),
+        engine=EngineFigures(
+            startup_s=round(scored.startup_s, 3),
+            first_start=round(progress.first_start, 3),
+            steady_s=round(progress.steady_s, 3),
+            rows_per_s=round(progress.rows_per_s),
+        ),
+    )
+
+
+def _seconds(launched: Launched, total_s: float) -> Seconds:
+    run = launched.run
+    return Seconds(
+        total=round(total_s, 3),
+        ray=round(launched.ray_s, 3),
+        prefect=round(launched.prefect_s, 3),
+        discover=round(run.discover_s, 3),
+        score=round(run.scored.seconds, 3),
+        validate=round(run.verdict.seconds, 3),
+        publish=round(run.publication.seconds, 3),
+    )
+
+
+def as_text(launched: Launched, total_s: float) -> str:
+    """The closing summary: figures, paths, next steps."""
+    run = launched.run
+    request, scored, progress = run.request, run.scored, run.scored.progress
+    folder = revs.revision_uri(request.run_uri, scored.revision)
+    lines = [
+        _headline(launched, total_s),
+        f"  rows       {progress.rows:,} in = {progress.rows_out:,} out + {progress.rows_quarantined:,} quarantined, "
+        f"over {progress.shards:,} shards"
+        + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else ""),
+    ]
+    lines += [f"  again      {why}" for why in scored.again]
+    if progress.rows_per_s:
+        lines.append(
+            f"  speed      {progress.rows_per_s:,.0f} rows/s on {scored.device}; scored in {duration(scored.seconds)}, "
+            f"audited in {duration(run.verdict.seconds)}"
+        )
+    if progress.failed_attempts or progress.retries:
+        lines.append(
+            f"  retries    {counted(progress.failed_attempts, 'failed attempt')} "
+            f"({progress.deaths} by a lost process), {counted(progress.retries, 'fault')} overcome in place"
+        )
+    lines.append(f"  gates      {len(run.verdict.gates)} of {len(run.verdict.gates)} passed")
+    lines += [f"  {name:<10} {value}" for name, value in evaluation_lines(run.verdict.metrics)]
+    if progress.rows_quarantined:
+        lines.append(f"  quarantine {folder}/quarantine")
+    lines += [
+        f"  data       {folder}/data",
+        f"  manifest   {request.output}/{run.publication.manifest}",
+        *[f"  note       {warning}" for warning in scored.warnings],
+        *[f"  note       {note}" for note in nonfinite_notes(run.verdict.metrics.outputs)],
+        *[f"  note       {note}" for note in notes(run.publication)],
+        *_unreported(launched),
+        "",
+        *_next_steps(launched),
+    ]
+    return "\n".join(lines)
+
+
+def _unreported(launched: Launched) -> list[str]:
+    if not launched.unreported:
+        return []
+    return [
+        f"  note       Prefect's API was away at the end ({launched.unreported}): its page of this run may say "
+        "Running or Failed; the ledger is right"
+    ]
+
+
+def _headline(launched: Launched, total_s: float) -> str:
+    run = launched.run
+    name = f"{run.request.job.name} {run.request.run_id} r{run.scored.revision}"
+    took = f"in {duration(total_s)}"
+    if run.scored.finished:
+        return f"{name}: everything is committed and published already, nothing was scored ({took})"
+    if run.publication.number:
+        return f"{name}: published as #{run.publication.number} {took}"
+    return f"{name}: scored and validated, not published {took}"
+
+
+def _next_steps(launched: Launched) -> list[str]:
+    run = launched.run
+    job = shlex.quote(near(run.request.job_path))
+    rollback = shlex.join(["rollback", near(run.request.job_path), *run.request.place])
+    steps = []
+    if run.publication.number:
+        steps.append(f"Read it:      {typed('nightjar')} files {job} {shlex.join(run.request.named)}")
+        # A rollback takes back the last publication, whatever night it is.
+        if not run.scored.finished:
+            steps.append(f"Take it back: {typed('nightjar')} {rollback}")
+    elif not run.request.limit:
+        publishing = replace(run.request, publish=True)
+        steps.append(f"Publish it:   {typed('nightjar')} run {job} {repeating(publishing, launched.ray)}")
+    if launched.own_api:
+        steps.append(f"In the UI:    {typed('prefect')} server start, then http://127.0.0.1:4200 → Runs, and Artifacts")
+    else:
+        steps.append(f"In the UI:    {launched.api_url.removesuffix('/api')} → Runs, and Artifacts")
+    return steps
+
+
+def as_page(request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication) -> tuple[str, str]:
+    """In a few words whether readers see the run; and the page in Markdown."""
+    state = f"published as #{publication.number}" if publication.number else "not published"
+    late = (f"published, but {each}; `{committing(request)}` commits it" for each in publication.tables_behind)
+    nonfinite = nonfinite_notes(verdict.metrics.outputs)
+    remarks = worded(scored.again, (*scored.warnings, *nonfinite, *notes(publication), *late))
+    progress = scored.progress
+    where = f"{request.run_uri}/r{scored.revision}"
+    lines = [
+        f"# {request.job.name} {markdown(request.run_id)}: {state}",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| rows in | {progress.rows:,} |",
+        f"| rows out | {progress.rows_out:,} |",
+        f"| quarantined | {progress.rows_quarantined:,} |",
+        f"| shards | {progress.shards:,} ({progress.reused_shards:,} taken over) |",
+        f"| failed attempts | {progress.failed_attempts:,} |",
+        f"| gates | {sum(gate.passed for gate in verdict.gates)} of {len(verdict.gates)} passed |",
+        *[f"| {name} | {value} |" for name, value in evaluation_lines(verdict.metrics)],
+        *([f"| device | {scored.device} |"] if scored.device else []),
+        *[f"| {word} | {markdown(text)} |" for word, text in remarks],
+        f"| output | {code(f'{where}/data', cell=True)} |",
+        *([f"| quarantine | {code(f'{where}/quarantine', cell=True)} |"] if progress.rows_quarantined else []),
+        f"| every shard | {code(f'{request.output}/{verdict.shards}', cell=True)} |",
+        f"| manifest | {code(f'{request.output}/{verdict.manifest}', cell=True)} |",
+        "",
+        f"The exact files: {code(shlex.join(['nightjar', 'files', request.job_path, *request.named]))}",
+        *(rows_without_result(request) if progress.rows_quarantined else []),
+    ]
+    return state, "\n".join(lines)

@@ -1,0 +1,179 @@
+"""`status`, `runs` and `show`: how a run stands, how far it is, and what to do about it, as records and in words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from nightjar.flows.pages.advice import advised, committing, near, typed
+from nightjar.flows.pages.escaping import line
+from nightjar.flows.pages.wording import describe
+from nightjar.flows.reports import Explained, FailedShard, RunListed, RunShown, RunStatus
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.output import targets
+from nightjar.inference.run import reasons
+from nightjar.inference.run.report import lost, worded
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.standing import RunFigures, RunLine, Standing, stands
+
+if TYPE_CHECKING:
+    from nightjar.inference.run.report import Incident, ShardLine
+
+_FAILURES = 20
+"""The most failed shards that `status` names; it also has the number of all."""
+
+_PUBLISHED = 10
+"""The most published runs that `status` names: the last ones by name."""
+
+
+def status(request: RunRequest) -> RunStatus:
+    """Say how far a run is, how it stands and what to do about it, from its ledger and the publications."""
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    now = publish.newest(request.storage, request.output)
+    if newest is None:
+        return _never_begun(request, now)
+    shown = now.runs.get(request.run_id)
+    found = stands(
+        request.storage,
+        request.run_uri,
+        newest,
+        shown.revision if shown else 0,
+        request.job.name,
+        request.lease_s,
+    )
+    progress, about = newest.state.progress, newest.state.about
+    failed = lost(request.storage, newest)
+    return replace(
+        _bare(request, found, now),
+        revision=newest.number,
+        holder=str(newest.state.holder) if newest.state.holder else None,
+        published_revision=shown.revision if shown else None,
+        shards=progress.shards,
+        committed=progress.done_shards,
+        rows_out=progress.rows_out,
+        rows_quarantined=progress.rows_quarantined,
+        summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
+        again=about.again,
+        notes=about.notes(progress.cuts),
+        failed_shards=len(failed),
+        failures=tuple(
+            FailedShard(shard, len(said), said[-1].cause, said[-1].message)
+            for shard, said in islice(failed.items(), _FAILURES)
+        ),
+    )
+
+
+def _never_begun(request: RunRequest, now: publish.Snapshot) -> RunStatus:
+    """`status` of a run without a ledger: why it could not begin, if that was kept."""
+    note = reasons.note_of(request.storage, request.run_uri, request.job.name)
+    return _bare(request, Standing(note.outcome, note) if note else Standing("unknown"), now)
+
+
+def _bare(request: RunRequest, found: Standing, now: publish.Snapshot) -> RunStatus:
+    """The fields that are known for every run."""
+    known = RunStatus(
+        **_explanation(request, found),
+        job=request.job.name,
+        job_file=near(request.job_path),
+        run_id=request.run_id,
+        publication=now.number,
+        published=tuple(sorted(now.runs)[-_PUBLISHED:]),
+        tables=targets.shown(request.storage, request.output, request.job.output.tables),
+    )
+    return replace(known, commands={**known.commands, "commit": committing(request)}) if known.late_tables else known
+
+
+def explained(request: RunRequest, found: Standing) -> Explained:
+    """How a run stands, why, and the commands that show more, repeat or mend it."""
+    return Explained(**_explanation(request, found))
+
+
+def as_fields(record: Any) -> dict[str, Any]:
+    """A record's fields by name, one level deep, for making another record that has them, too."""
+    return {each.name: getattr(record, each.name) for each in fields(record)}
+
+
+def _explanation(request: RunRequest, found: Standing) -> dict[str, Any]:
+    return {
+        "state": found.state,
+        "standing": found.words,
+        "cause": found.cause,
+        "ended": found.ended,
+        "tried_again": found.tried,
+        "commands": advised(request, found, near(request.job_path)),
+    }
+
+
+def status_text(found: RunStatus) -> str:
+    """The text of `status` for people."""
+    if not found.revision:
+        return "\n".join(_never_text(found))
+    lines = [f"{found.job} {found.run_id} r{found.revision}: {found.standing}, {found.summary}"]
+    if found.holder:
+        lines.append(f"  writer     {found.holder}")
+    lines += explained_lines(found)
+    seen = f"r{found.published_revision}" if found.published_revision else "nothing of it"
+    lines.append(f"  readers    see {seen} (publication {found.publication})")
+    lines += [f"  table      {each}" for each in _late_tables(found)]
+    lines += [f"  {word:<10} {line(text)}" for word, text in worded(found.again, found.notes)]
+    lines += [f"  shard      {each.shard}: {each.cause}: {line(each.message)}" for each in found.failures]
+    if more := found.failed_shards - len(found.failures):
+        shown = shlex.join(["show", found.job_file, found.run_id, "--lines", str(found.failed_shards)])
+        lines.append(f"             and {more:,} more: {typed('nightjar')} {shown}")
+    return "\n".join([*lines, *command_lines(found)])
+
+
+def _late_tables(found: RunStatus) -> list[str]:
+    return [
+        line(f"{each.uri}: {each.problem}")
+        if each.problem
+        else f"{line(each.uri)} shows publication {each.publication}, not yet {found.publication}"
+        for each in found.late_tables
+    ]
+
+
+def run_listed(run: RunLine, why: Explained) -> RunListed:
+    """A line of `runs`. why: as `explained`."""
+    figures = {each.name: getattr(run, each.name) for each in fields(RunFigures)}
+    return RunListed(**figures, **as_fields(why))
+
+
+def run_shown(found: RunStatus, shards: Iterable[ShardLine], incidents: Iterable[Incident]) -> RunShown:
+    """A run, and the first of its shards and incidents."""
+    return RunShown(**as_fields(found), shards_shown=tuple(shards), incidents=tuple(incidents))
+
+
+def _never_text(found: RunStatus) -> list[str]:
+    if found.state == "unknown":
+        known = ", ".join(found.published) or "none"
+        said = f"{found.run_id}: no such run yet; published runs: {known}"
+    else:
+        said = f"{found.job} {found.run_id}: {found.standing}, nothing of it was begun"
+    return [said, *explained_lines(found), *command_lines(found)]
+
+
+def explained_lines(found: Explained) -> list[str]:
+    """Lines that say why a run stands as it does, and since when."""
+    lines = [f"  why        {line(found.cause)}"] if found.cause else []
+    if found.ended:
+        for gate in found.ended.gates:
+            told = (("row", gate.row), ("replay", gate.replay))
+            lines += [f"  {word:<10} {line(text)}" for word, text in told if text]
+        lines.append(f"  ended      {found.ended.at}")
+    if tried := found.tried_again:
+        lines.append(f"  tried      again {tried.at}: {tried.outcome} at {tried.step}: {line(tried.message)}")
+    return lines
+
+
+def reason_text(run_id: str, found: Explained) -> str:
+    """The text for one run of a list: how it stands, why, and what to do about it."""
+    return "\n".join([f"{run_id}: {found.standing}", *explained_lines(found), *command_lines(found)])
+
+
+def command_lines(found: Explained) -> list[str]:
+    """Lines with the commands."""
+    return [f"  {word:<10} {command}" for word, command in found.commands.items()]

@@ -1,0 +1,77 @@
+"""What a flow run is asked for: its parameters as a request, and the name it has on Prefect's pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from prefect.runtime import deployment, flow_run
+
+from nightjar.inference.engine import RAY
+from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.run.request import RunRequest, fixed, make_request
+
+_handed: ContextVar[RunRequest | None] = ContextVar("handed", default=None)
+_named: dict[str, RunRequest] = {}
+"""The request that the running flow run was named for, by its id, until the flow itself takes it."""
+
+
+@contextmanager
+def handing(request: RunRequest) -> Iterator[None]:
+    """For the flow called within: the request that its parameters stand for, which need not be made again."""
+    token = _handed.set(request)
+    try:
+        yield
+    finally:
+        _handed.reset(token)
+
+
+def requested(given: dict[str, Any]) -> RunRequest:
+    """The run that these parameters of the flow ask for, with the code it is scored with."""
+    if (handed := _handed.get()) is not None:
+        return replace(handed, flow_run=str(flow_run.id))
+    named = str(flow_run.id)
+    return fixed(_named.pop(named) if named in _named else asked(given))
+
+
+def asked(given: dict[str, Any]) -> RunRequest:
+    """The run that these parameters of the flow ask for, due when the flow run was due."""
+    date = given.get("date")
+    return make_request(
+        given["job"],
+        date=str(date) if date else None,
+        run_id=given.get("run_id"),
+        limit=given.get("limit"),
+        fresh=bool(given.get("fresh")),
+        publish=given.get("publish", True),
+        flow_run=str(flow_run.id),
+        shards=tuple(given.get("shards") or ()),
+        engine=given.get("engine") or RAY,
+        moment=flow_run.scheduled_start_time,
+        scores=False,
+    )
+
+
+def run_name() -> str:
+    """The name of the flow run that begins, for Prefect's pages."""
+    _named.clear()
+    try:
+        request = _handed.get() or asked(flow_run.parameters)
+    except JobError:
+        return f"{job_name(flow_run.parameters)}: the job is wrong"
+    except NightjarError:
+        return f"{job_name(flow_run.parameters)}: could not begin"
+    _named[str(flow_run.id)] = request
+    return f"{request.job.name} {request.run_id}"
+
+
+def job_name(given: dict[str, Any]) -> str:
+    """The job's name as far as it can be known: that of its file, of its deployment, or the file's own."""
+    try:
+        return asked(given).job.name
+    except NightjarError:
+        return str(deployment.name or Path(given["job"]).stem)
