@@ -1,4 +1,4 @@
-# Every target does its own set-up: a Python of at least 3.11 and the package registry are all it needs.
+# Every target does its own set-up; it needs only Python 3.11 or newer and the package registry.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
@@ -9,8 +9,10 @@ PEERS  ?= a,b,c,d,e,f
 SECONDS ?= 300
 SEED   ?= random
 MINUTES ?= 20
+WORKERS ?= 2
+ROOM   ?=
 
-.PHONY: run test test-long check bench chaos soak audit clean
+.PHONY: run test test-long mutants check bench chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -21,30 +23,33 @@ run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, sco
 test: $(VENV)/.installed-dev $(VENV)/.installed-system check  ## Lint, types and tests
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/python $(FLIGHTS)/train.py
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-test-long: $(VENV)/.installed-dev $(VENV)/.installed-system  ## What takes too long for `test`: hundreds of rounds, and slow siblings of its tests
+test-long: $(VENV)/.installed-dev $(VENV)/.installed-system  ## The tests that take too long for `test`: hundreds of rounds, and slow variants of its tests
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/python $(FLIGHTS)/train.py
 	$(BIN)/python -m pytest -m long
+
+mutants: $(VENV)/.installed-dev  ## Whether the unit tests find small faults put into the code: hours; ROOM=plan takes minutes
+	$(BIN)/python tests/mutants.py $(ROOM) --processes $(WORKERS)
 
 check: $(VENV)/.installed-dev  ## ruff and mypy, strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p nightjar.inference -p nightjar.flows
 
-bench: $(VENV)/.installed $(VENV)-peers/.installed  ## Nightjar beside a bare loop, Ray Data, a DataLoader, Daft and Spark; wants Java 17
+bench: $(VENV)/.installed $(VENV)-peers/.installed  ## Nightjar beside a bare loop, Ray Data, a DataLoader, Daft and Spark; needs Java 17
 	$(BIN)/python benchmarks/run.py --rows $(ROWS) --repeat $(REPEAT) --peers $(PEERS) --apart $(VENV)-peers
 	$(BIN)/python benchmarks/copies.py --data benchmarks/results/work/data-$(subst _,,$(ROWS))-64
 
-chaos: $(VENV)/.installed-dev  ## Nights with actors, nodes, driver and storage killed at random; every publication compared
+chaos: $(VENV)/.installed-dev  ## Runs nights, kills actors, nodes, driver and storage at random, and compares every publication
 	$(BIN)/python tests/chaos/chaos.py --seconds $(SECONDS) --seed $(SEED)
 
-soak: $(VENV)/.installed-dev  ## A run a minute with a random fault each: memory and open files must not grow
+soak: $(VENV)/.installed-dev  ## Starts one run a minute, each with a random fault; memory and open files must not grow
 	$(BIN)/python tests/chaos/soak.py --minutes $(MINUTES) --seed $(SEED)
 
-# Strict: a release that could not be looked up is a failure, too. Offline everything would pass otherwise.
-audit: $(VENV)/.installed-dev  ## Known vulnerabilities of every pinned release; asks PyPI's advisory service
+# With --strict a release that could not be looked up is a failure, too; without it, everything would pass offline.
+audit: $(VENV)/.installed-dev  ## Looks up known vulnerabilities of every pinned release in PyPI's advisory service
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r constraints.txt
 
 $(VENV)/bin/pip:
@@ -56,13 +61,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
-# Spark wants a pandas that is older than Nightjar's.
+# Spark needs an older pandas than Nightjar.
 $(VENV)-peers/.installed: benchmarks/peers.txt
 	$(PYTHON) -m venv $(VENV)-peers
 	$(VENV)-peers/bin/pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
 	touch $@
 
-# mypy cannot follow the import hook of an editable install; two links show it the packages.
+# mypy cannot follow the import hook of an editable install, so two links lead it to the packages.
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	mkdir -p $(VENV)/typing/nightjar
@@ -70,10 +75,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	ln -sfn $(CURDIR)/inference $(VENV)/typing/nightjar/inference
 	touch $@
 
-# Chromium, Postgres, compose: what pip cannot bring. Tests that want what is missing are skipped and say so.
+# Installs what pip cannot: Chromium, Postgres, compose. Tests that need a missing program are skipped and say so.
 $(VENV)/.installed-system: tests/system.sh | $(VENV)/bin/pip
 	sh tests/system.sh $(VENV)
 	touch $@
 
-clean:  ## What the examples and benchmarks made; not the environment
+clean:  ## Removes what the examples and benchmarks made, but not the environment
 	rm -rf $(FLIGHTS)/data $(FLIGHTS)/models $(FLIGHTS)/out benchmarks/results

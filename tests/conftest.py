@@ -1,4 +1,4 @@
-"""Shared by all tests: one Ray cluster, one Prefect server and one S3 server a session, all real."""
+"""Shared by all tests: one Ray cluster, one Prefect server and one S3 server a process, all real."""
 
 from __future__ import annotations
 
@@ -34,6 +34,16 @@ settings.register_profile("untimed", settings.default, deadline=None)
 settings.load_profile("untimed")
 
 
+TOGETHER = {"cluster": "ray", "chaos": "ray", "flow": "prefect", "browser": "prefect"}
+"""Folders whose tests stay in one process under `pytest -n`: they share a Ray cluster or a Prefect server."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Say which tests stay in one process under `pytest -n --dist loadgroup`; elsewhere those of a file do."""
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    item.add_marker(pytest.mark.xdist_group(TOGETHER.get(folder, item.path.stem)))
+
+
 @pytest.fixture(scope="session")
 def ray_local() -> Iterator[None]:
     """A Ray cluster in this process, for steps that are called directly."""
@@ -64,13 +74,16 @@ def prefect_api(prefect_home: Path) -> Iterator[str]:
     """The URL of a Prefect server shared by all command line tests."""
     import httpx
 
-    from nightjar.flows.prefect_api.server import start_api
+    from nightjar.flows.prefect_api import server
 
     before = os.environ.copy()
     os.environ["PREFECT_HOME"] = str(prefect_home)
     os.environ.pop("PREFECT_API_URL", None)
     try:
-        api = start_api(complete=True)
+        with pytest.MonkeyPatch.context() as here:
+            # Of two processes that begin at once each would find the usual port free.
+            here.setattr(server, "USUAL_PORT", 0)
+            api = server.start_api(complete=True)
     finally:
         os.environ.clear()
         os.environ.update(before)

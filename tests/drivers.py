@@ -22,18 +22,14 @@ import psutil
 import pytest
 
 from nightjar.inference.errors import AlreadyExists, Held, StorageError
+from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import (
-    Ledger,
-    LedgerWriter,
-    Record,
-    Segment,
-    State,
-    open_epoch,
-)
+from nightjar.inference.ledger.ledger import Ledger
+from nightjar.inference.ledger.lines import Line, Published, Revoked, Split
+from nightjar.inference.ledger.state import Segment, State
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.publications import Published, Snapshot
-from nightjar.inference.records import Failed, Receipt, encode
+from nightjar.inference.output.publications import Snapshot
+from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.storage.faults import (
     Fault,
     FaultyStorage,
@@ -151,9 +147,9 @@ def _now(whole: str, parts: tuple[str, ...], state: State) -> tuple[str, ...]:
     return parts if whole in state.splits else (whole,)
 
 
-def receipt(shard: str, attempt: int, worker: str) -> Record:
+def receipt(shard: str, attempt: int, worker: str) -> Receipt:
     """An attempt that was brought home, as its worker reports it."""
-    return encode(Receipt(shard, attempt, 1, worker, 10, 10, 0, None, None, 0.1, 0.0))
+    return Receipt(shard, attempt, 1, worker, 10, 10, 0, None, None, 0.1, 0.0)
 
 
 class Driver(threading.Thread):
@@ -260,29 +256,28 @@ class Driver(threading.Thread):
             self._append(writer, [planned_line("plan.parquet", "f")])
         while missing := sorted(planned(writer.state) - writer.state.committed):
             if self.kind.splits and (packed := PARTS_OF.keys() & set(missing)):
-                self._append(writer, [record for shard in packed for record in _split(shard)])
+                self._append(writer, [line for shard in packed for line in _split(shard)])
             else:
                 tries = {shard: 2 if shard in writer.state.revoked else 1 for shard in missing[: self.kind.at_once]}
                 self._append(writer, [receipt(shard, attempt, self.name) for shard, attempt in tries.items()])
 
-    def _append(self, writer: LedgerWriter, records: list[Record]) -> None:
+    def _append(self, writer: LedgerWriter, lines: list[Line]) -> None:
         try:
-            writer.append(records)
+            writer.append(lines)
         except (Held, StorageError) as error:
             # Whoever asks again, be it another thread, is refused again.
             with pytest.raises(type(error)):
-                writer.append(records)
+                writer.append(lines)
             raise
-        self.told += [(record["shard"], record["worker"]) for record in records if record["t"] == "receipt"]
+        self.told += [(line.shard, line.worker) for line in lines if isinstance(line, Receipt)]
 
 
-def _split(shard: str) -> list[Record]:
-    return [encode(Failed(shard, 1, "ValueError", "no")), {"t": "split", "shard": shard, "why": "no", "into": 2}]
+def _split(shard: str) -> list[Line]:
+    return [Failed(shard, 1, "ValueError", "no"), Split(shard, "no", 2)]
 
 
-def _revoked(shard: str) -> Record:
-    damaged = encode(Failed(shard, 1, "PartDamaged", "no"))
-    return {**damaged, "t": "revoked", "rows_out": 10, "rows_quarantined": 0}
+def _revoked(shard: str) -> Revoked:
+    return Revoked(shard, 1, "PartDamaged", "no", rows_out=10)
 
 
 class _Asking(FaultyStorage):

@@ -1,4 +1,4 @@
-"""`nightjar …` in processes forked from one that has done the imports: each command has a process of its own.
+"""`nightjar …`, or a function, in processes forked from one that has done the imports: each has a process of its own.
 
 Importing Prefect and Ray takes seconds of each command, and most claims are not about that. What is about starting,
 Ray, signals or the terminal runs the installed command (`support.command`), as a user would.
@@ -28,6 +28,8 @@ LIGHT = ("nightjar.flows.cli.main", "nightjar.inference.run.refusals", "nightjar
 
 HEAVY = (*LIGHT, "nightjar.flows.launch", "nightjar.flows.backfill", "nightjar.flows.serving.deploy")
 
+COMMAND = "nightjar.flows.cli.main:main"
+
 _STARTED_IN = os.environ.copy()
 """What stays for all tests is none of one test's processes, and has none of its environment."""
 
@@ -44,12 +46,17 @@ class Done:
 
 def forked(*words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Done:
     """Run `nightjar …` in a process that has Prefect and Ray imported."""
-    return _nursery(HEAVY).run(words, env or {}, cwd)
+    return _nursery(HEAVY).run(COMMAND, words, env or {}, cwd)
 
 
 def forked_light(*words: str | Path, env: dict[str, str] | None = None) -> Done:
     """Run `nightjar …` in a process that has imported no more than any command does."""
-    return _nursery(LIGHT).run(words, env or {}, None)
+    return _nursery(LIGHT).run(COMMAND, words, env or {}, None)
+
+
+def forked_call(function: str, *words: str | Path) -> Done:
+    """Call a function, given as `module:name`, with these words, in a process that has its module imported."""
+    return _nursery((function.partition(":")[0],)).run(function, words, {}, None)
 
 
 @cache
@@ -68,9 +75,17 @@ class _Nursery:
         )
         atexit.register(self.end)
 
-    def run(self, words: tuple[str | Path, ...], env: dict[str, str], cwd: Path | None, timeout_s: float = 180) -> Done:
+    def run(
+        self,
+        function: str,
+        words: tuple[str | Path, ...],
+        env: dict[str, str],
+        cwd: Path | None,
+        timeout_s: float = 180,
+    ) -> Done:
         with tempfile.TemporaryDirectory() as folder:
             told = {
+                "function": function,
                 "words": [str(word) for word in words],
                 "env": {**os.environ, **env},
                 "cwd": str(cwd or Path.cwd()),
@@ -127,19 +142,15 @@ def _become(told: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(told["env"])
     os.chdir(told["cwd"])
-    sys.argv[:] = ["nightjar", *told["words"]]
-    sys.path[0] = str(Path(sys.executable).parent)
-    from nightjar.flows.cli import main, options
-
-    options.out.__init__()  # type: ignore[misc]
-    options.err.__init__(stderr=True)  # type: ignore[misc]
-    if "prefect" in sys.modules:
-        from prefect.context import refresh_global_settings_context
-
-        refresh_global_settings_context()
+    module, _, name = told["function"].partition(":")
+    function = getattr(import_module(module), name)
     code = 0
     try:
-        main.main()
+        if told["function"] == COMMAND:
+            _be_a_command(told["words"])
+            function()
+        else:
+            function(*told["words"])
     except SystemExit as ended:
         code = int(ended.code or 0)
     (folder / "imported").write_text("\n".join(sys.modules))
@@ -149,6 +160,20 @@ def _become(told: dict[str, Any]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _be_a_command(words: list[str]) -> None:
+    """What the installed program has before its main function begins."""
+    sys.argv[:] = ["nightjar", *words]
+    sys.path[0] = str(Path(sys.executable).parent)
+    from nightjar.flows.cli import options
+
+    options.out.__init__()  # type: ignore[misc]
+    options.err.__init__(stderr=True)  # type: ignore[misc]
+    if "prefect" in sys.modules:
+        from prefect.context import refresh_global_settings_context
+
+        refresh_global_settings_context()
 
 
 if __name__ == "__main__":

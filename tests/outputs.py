@@ -5,18 +5,45 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nightjar.inference.ledger.lines import Published
+from nightjar.inference.output import places
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.parts import checksum
-from nightjar.inference.output.publications import Origin, Published, Snapshot
+from nightjar.inference.output.publications import Origin, Snapshot
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
+JOB = "delays"
+NIGHT = "2026-11-19"
 PARTS, ROWS = 4, 5
+
+FIRST_MANIFEST: dict[str, Any] = {
+    "job": "delays",
+    "run_id": "2026-11-19",
+    "date": "2026-11-19",
+    "revision": 1,
+    "fingerprint": "6c",
+    "input": "/lake/data/",
+    "identity": {"carry": [], "model": {"uses": "model:score"}},
+    "libraries": {"python": "3.11.9", "ray": "2.60.0"},
+    "totals": {"shards": 3, "rows_in": 2300, "rows_out": 2299, "rows_quarantined": 1, "bytes": 5862},
+    "shards": {"file": "shards-000003.parquet", "checksum": "abc", "size": 9},
+    "audit": {"cover": "every row index", "shards": 3, "checksums": "xxh3-128"},
+    "gates": [{"name": "complete", "passed": True, "observed": "3 of 3 shards", "limit": "all", "sentence": "All."}],
+    "metrics": {
+        "columns": {"score": {"rows": 2299, "nulls": 0, "nonfinite": 0, "min": 0.5, "max": 1, "kind": "number"}},
+        "evaluation": None,
+    },
+    "failed_attempts": 3,
+    "validated_at": "2026-11-20T11:35:58+00:00",
+}
+"""A manifest with the keys that the first version gave it."""
 
 
 def rows_of(night: str) -> list[tuple[str, int]]:
@@ -45,7 +72,7 @@ class Output:
         sink = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(lines, schema=OUTCOMES), sink)
         self._write(join(folder, "shards-000001.parquet"), sink.getvalue())
-        shards = {"file": "shards-000001.parquet", "checksum": checksum(sink.getvalue())}
+        shards = {"file": "shards-000001.parquet", "checksum": checksum(sink.getvalue()), "size": 1}
         manifest = json.dumps({"shards": shards}).encode()
         self._write(join(folder, "manifest-000001.json"), pa.py_buffer(manifest))
         if swept:
@@ -76,3 +103,26 @@ class Output:
     def now(self) -> Snapshot:
         """What readers see."""
         return publish.newest(self.storage, self.uri)
+
+
+@dataclass
+class Placed(Output):
+    """An output and its places for readers."""
+
+    def refresh(self, date: str | None = None, storage: Storage | None = None) -> str:
+        return places.refresh(storage or self.storage, self.uri, JOB, date)
+
+    def night(self, place: str) -> str | None:
+        """What all that lies in one place says readers see: `run rN`, if each file of it says so."""
+        folder = join(self.uri, place)
+        found = json.loads(self.storage.read(join(folder, "files.json")))
+        links = self.storage.read(join(folder, "_symlink_format_manifest", "manifest")).decode().split()
+        assert [link.removeprefix("file://") for link in links] == [file["uri"] for file in found["files"]]
+        view = self.storage.read(join(folder, "view.sql")).decode()
+        assert all(f"'{file['uri']}'" in view for file in found["files"])
+        assert view.count(".parquet'") == len(links) == PARTS
+        return f"{found['run']} r{found['revision']}"
+
+    def empty(self, place: str) -> bool:
+        """Whether nothing lies there."""
+        return not list(self.storage.list(join(self.uri, place)))

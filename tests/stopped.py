@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from nightjar.inference.errors import Held, StorageError
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import open_epoch
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.publications import Published
-from nightjar.inference.records import Receipt, encode
+from nightjar.inference.records import Receipt
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 
@@ -32,7 +32,7 @@ def drive(output: str, name: str, seen_dying: bool) -> None:
                 return
             while missing := [shard for shard in SHARDS if shard not in writer.state.committed]:
                 time.sleep(SCORES_S)
-                writer.append([encode(Receipt(missing[0], 1, 1, name, 10, 10, 0, None, None, 0.1, 0.0))])
+                writer.append([Receipt(missing[0], 1, 1, name, 10, 10, 0, None, None, 0.1, 0.0)])
             publish.publish(writer, output, RUN, Published(1, f"runs/{RUN}/r1/manifest.json", name, RUN))
         finally:
             writer.stop(release=True)

@@ -25,8 +25,9 @@ import yaml
 from nightjar.inference.engine import RAY
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger.lines import Planned, encode
+from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.output import publications as publish
+from nightjar.inference.output.manifests import data_files
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
@@ -98,9 +99,9 @@ def _closed(schema: Any) -> Any:
     return {**closed, "additionalProperties": False} if "properties" in closed else closed
 
 
-def planned_line(file: str = "", fingerprint: str = "", date: str = NIGHT, shards: int = 0) -> dict[str, Any]:
+def planned_line(file: str = "", fingerprint: str = "", date: str = NIGHT, shards: int = 0) -> Planned:
     """A ledger's line of a plan, of which nothing is done."""
-    return encode(Planned(file, fingerprint, date, shards, 0, 0, 0, 0, 0, 0, "", 0, ()))
+    return Planned(file=file, fingerprint=fingerprint, date=date, shards=shards, cuts=0)
 
 
 def permit(permits: Path, shards: int) -> None:
@@ -158,6 +159,18 @@ class Lake:
         """Several files, ids running on from one to the next."""
         for index in range(files):
             self.write_file(f"part-{index:02d}.parquet", index * rows, rows, row_group)
+
+    def to_json_lines(self, **packed: str) -> None:
+        """Its Parquet files as JSON lines, blank lines among them. packed: file → `gzip` or `zstd`, for `part_01` …"""
+        for path in sorted((self.folder / "data").glob("*.parquet")):
+            rows = pq.read_table(path).to_pylist()
+            content = "".join(json.dumps(row) + "\n" + "\n" * (row["id"] % 3 == 0) for row in rows).encode()
+            end = ".jsonl"
+            if codec := packed.get(path.stem.replace("-", "_")):
+                content = pa.compress(content, codec, asbytes=True)
+                end += {"gzip": ".gz", "zstd": ".zst"}[codec]
+            path.with_suffix(end).write_bytes(content)
+            path.unlink()
 
     def write_model(self, source: str = DOUBLE) -> None:
         """The module `model` beside the job file. `__LIVE__` in it is this folder, where tests leave it signs.
@@ -275,8 +288,8 @@ def run_steps(request: RunRequest) -> Ran:
 
 def read_published(request: RunRequest, run_id: str | None = None) -> pd.DataFrame:
     """The published rows of a run, sorted by source file and row."""
-    names = list(publish.data_files(request.storage, request.output, run_id))
-    frame = pd.concat([pq.read_table(name).to_pandas() for name in names], ignore_index=True)
+    names = list(data_files(request.storage, request.output, run_id))
+    frame = pd.concat([pq.read_table(request.storage.open(name)).to_pandas() for name in names], ignore_index=True)
     return frame.sort_values(["_file", "_row"], ignore_index=True)
 
 

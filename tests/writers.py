@@ -6,8 +6,6 @@ import copy
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,10 +15,13 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from forked import forked_call
 from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.jsonform import to_json
 from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.manifests import data_files
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
 from nightjar.inference.run import steps as run
@@ -29,6 +30,7 @@ from nightjar.inference.run.steps import Scored, Verdict
 from nightjar.inference.storage.faults import Fault, FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.validation.manifest import read_manifest
 from support import Lake, Ran, wait_until
 
 SHORT_S = 1.0
@@ -165,13 +167,7 @@ def die_at(request: RunRequest, point: Point, scratch: Path) -> None:
         last = replace(last, verdict=run.validate(request, last.scored, last.found))
     handed = scratch / "last"
     handed.write_bytes(pickle.dumps(last))
-    died = subprocess.run(
-        [sys.executable, "-c", "import sys, writers; writers.carry_out(sys.argv[1])", handed],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    died = forked_call("writers:carry_out", handed)
     assert died.returncode == -signal.SIGKILL, died.stderr
 
 
@@ -204,8 +200,7 @@ def metrics_of(lake: Lake, run_id: str) -> dict[str, Any]:
     """The metrics in a published run's manifest."""
     request = lake.request()
     _, entry = publish.published_run(request.storage, request.output, run_id)
-    metrics: dict[str, Any] = publish.read_manifest(request.storage, request.output, entry)["metrics"]
-    return metrics
+    return to_json(read_manifest(request.storage, request.output, entry).metrics)
 
 
 def assert_published_once(lake: Lake, run_id: str, rows: pd.DataFrame, revision: int = 1) -> None:
@@ -215,7 +210,7 @@ def assert_published_once(lake: Lake, run_id: str, rows: pd.DataFrame, revision:
     folder = lake.revision(revision, run_id)
     assert (folder / "_SUCCESS").exists()
     request = lake.request()
-    named = set(publish.data_files(request.storage, request.output, run_id))
+    named = set(data_files(request.storage, request.output, run_id))
     assert {str(path) for path in (folder / "data").iterdir()} == named
     # What a reader finds who takes the folder as it is.
     assert sum(pq.read_metadata(path).num_rows for path in (folder / "data").iterdir()) == len(rows)
@@ -231,7 +226,7 @@ def published_parts(lake: Lake, run_id: str) -> dict[str, int]:
     """The published parts of a run, and when each was written: a part is never rewritten."""
     request = lake.request()
     _, entry = publish.published_run(request.storage, request.output, run_id)
-    manifest = publish.read_manifest(request.storage, request.output, entry)
+    manifest = read_manifest(request.storage, request.output, entry)
     folder = Path(revs.revision_uri(str(lake.out / "runs" / run_id), entry.revision))
-    table = read_outcomes((folder / manifest["shards"]["file"]).read_bytes())
+    table = read_outcomes((folder / manifest.shards.file).read_bytes())
     return {name: (folder / name).stat().st_mtime_ns for name in part_names(table, "data")}

@@ -12,10 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nightjar.inference.errors import StorageError, Transient
+from nightjar.inference.jsonform import to_json
 from nightjar.inference.ledger.ledger import Ledger
+from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.validation.manifest import read_manifest
 
 LOOK_S = 1.0
 
@@ -62,7 +65,7 @@ def rows_of(storage: Storage, output: str, run_id: str) -> Rows:
     order = [("_file", "ascending"), ("_row", "ascending")]
     data, quarantine = (pa.concat_tables(tables).sort_by(order).combine_chunks() for tables in kinds.values())
     _, entry = publish.published_run(storage, output, run_id)
-    metrics = publish.read_manifest(storage, output, entry)["metrics"]
+    metrics = to_json(read_manifest(storage, output, entry).metrics)
     return Rows(data, _impersonal(quarantine, run_id), metrics)
 
 
@@ -77,9 +80,9 @@ def _impersonal(quarantine: pa.Table, run_id: str) -> pa.Table:
 def parts_of(storage: Storage, output: str, run_id: str) -> Iterator[tuple[str, str, int, int]]:
     """Every part of a published run: URI, kind, rows, bytes, as what was published lists them."""
     _, entry = publish.published_run(storage, output, run_id)
-    manifest = publish.read_manifest(storage, output, entry)
+    manifest = read_manifest(storage, output, entry)
     folder = join(output, "runs", run_id, f"r{entry.revision}")
-    for line in outcomes.lines(outcomes.read(storage.read(join(folder, manifest["shards"]["file"])))):
+    for line in outcomes.lines(outcomes.read(storage.read(join(folder, manifest.shards.file)))):
         for kind in ("data", "quarantine"):
             if part := line[kind]:
                 yield join(folder, part["name"]), kind, part["rows"], part["size"]
@@ -88,7 +91,7 @@ def parts_of(storage: Storage, output: str, run_id: str) -> Iterator[tuple[str, 
 def records_of(storage: Storage, output: str, run_id: str) -> list[dict[str, Any]]:
     """What is in the ledger of a run's first revision."""
     ledger = Ledger(storage, join(output, "runs", run_id, "r1"))
-    return [record for segment in ledger.segments() for record in segment.records]
+    return [encode(line) for segment in ledger.segments() for line in segment.lines]
 
 
 def strays(storage: Storage, output: str, run_id: str) -> list[str]:

@@ -18,6 +18,7 @@ import pytest
 import ray
 
 from nightjar.inference.output import publications as publish
+from nightjar.inference.validation.manifest import read_manifest
 from support import Lake
 
 ROUNDS = 200
@@ -128,8 +129,10 @@ class Changing:
         if not publish.newest(request.storage, request.output).runs:
             return
         _, entry = publish.published_run(request.storage, request.output, None)
-        manifest = publish.read_manifest(request.storage, request.output, entry)
-        code, model = manifest["code"]["files"], manifest["model"]["files"]
+        manifest = read_manifest(request.storage, request.output, entry)
+        assert manifest.code is not None
+        assert manifest.model is not None
+        code, model = manifest.code.files, manifest.model.files
         factor, weight, more = (self.meant[each] for each in (code["model.py"], model[""], code["vocab.json"]))
         rows = self.lake.published()
         np.testing.assert_array_equal(rows["x"], rows["id"].astype(np.float64))

@@ -24,7 +24,7 @@ import yaml
 
 import hosts as network
 from hosts import Host
-from nightjar.inference.output import publications as publish
+from nightjar.inference.output.manifests import data_files
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import weed
@@ -202,7 +202,7 @@ class Placed:
 
     def rows(self) -> pd.DataFrame:
         """What readers see."""
-        files = publish.data_files(self.cluster.storage, self.out, NIGHT)
+        files = data_files(self.cluster.storage, self.out, NIGHT)
         tables = [pq.read_table(self.cluster.storage.open(uri)).to_pandas() for uri in files]
         return pd.concat(tables).sort_values(["_file", "_row"], ignore_index=True)
 
@@ -317,7 +317,7 @@ def test_doctor_signs_in(cluster: Cluster, placed: Placed) -> None:
     host.start(["nightjar", "doctor", "--json"], environment).wait(90)
     found = {line["what"]: line for line in json.loads(host.log.read_text()[before:])}
     assert not found["Ray"]["ok"]
-    assert "this machine is no node of a Ray cluster" in found["Ray"]["found"]
+    assert "this machine is not a node of a Ray cluster" in found["Ray"]["found"]
     assert "`ray start --address=ray-head:6379 --num-cpus=0`" in found["Ray"]["found"]
     assert found["Prefect"]["ok"], found
     assert "http://prefect:4200/api: version 3.8" in found["Prefect"]["found"]

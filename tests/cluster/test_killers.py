@@ -1,8 +1,10 @@
-"""Rows, models and hands that end a worker's process: found with few deaths, and never retried without end."""
+"""Rows, models and hands that end a worker's process: found with few deaths, and never retried without end.
+
+Files that do, and devices that are lost: tests/runs/test_deaths.py.
+"""
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
 
@@ -11,11 +13,10 @@ import pytest
 import ray
 
 from nightjar.inference.engine.ray.passes import run_pass
-from nightjar.inference.errors import JobError, ShardsFailed
+from nightjar.inference.errors import JobError
 from nightjar.inference.logs.printed import Reading, last_lines
 from nightjar.inference.records import Failed, Started, decode
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, command, wait_until
 
@@ -146,30 +147,6 @@ def test_a_pool_that_lost_processes_holds_no_cpus(lake: Lake) -> None:
     started = {event.worker for batch in events for event in batch if isinstance(event, Started)}
     assert len(started) >= 3
     wait_until(lambda: ray.available_resources().get("CPU") == 2, 5, "every CPU is free again")
-
-
-def test_a_file_that_kills_its_reader_costs_that_file(lake: Lake) -> None:
-    """No row is to blame: after a bounded number of deaths the packed files are tried apart, and one is given up.
-
-    The command may be repeated: with another file in its place only that one is scored.
-    """
-    lake.write_file("big.parquet", 0, 1000)
-    for index in range(3):
-        lake.write_file(f"small-{index}.parquet", 8000 + index * 100, 100)
-    lake.write_model()
-    lake.write_job()
-    # The driver's discovery is the first to open it, and survives.
-    deadly = FaultyStorage(LakeStorage(), [pause("open", "*/small-1.parquet", nth=2, before=lambda _: os._exit(1))])
-    with pytest.raises(ShardsFailed, match=r"1 of 4 shards .* small-1.*died 5 times and no single row is to blame"):
-        lake.run(storage=deadly)
-    assert len({record["worker"] for record in deaths(lake)}) <= 10
-    assert {record["rows"] for record in deaths(lake)} == {0}
-    receipts = [record for record in lake.records() if record["t"] == "receipt"]
-    assert sorted(receipt["rows_in"] for receipt in receipts) == [100, 100, 1000]
-
-    again = lake.run()
-    assert (again.scored.progress.scored_rows, again.publication.number) == (100, 1)
-    assert again.scored.progress.rows_quarantined == 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Nothing goes on for ever: models that hang, devices that are lost, actors that cannot be made, shards too slow."""
+"""Nothing goes on for ever: models that hang, actors that cannot be made, shards that are too slow."""
 
 from __future__ import annotations
 
@@ -46,40 +46,6 @@ def score(batch):
     if 5300 in batch["x"]:
         threading.Event().wait()
     return {"score": batch["x"] * 2}
-'''
-)
-
-HANGS_ONCE = (
-    FOUND
-    + '''
-import ctypes
-
-def score(batch):
-    """Twice x; one library deadlocks once, keeping the interpreter's lock."""
-    if 5300 in batch["x"] and once("hung"):
-        libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
-        libc.pthread_mutex_lock(mutex)
-        libc.pthread_mutex_lock(mutex)
-    return {"score": batch["x"] * 2}
-'''
-)
-
-LOSES_THE_DEVICE = (
-    FOUND
-    + '''
-import torch
-
-class Model:
-    """Twice x. One row makes the device refuse everything from then on; once it does so for no reason."""
-
-    lost = False
-
-    def __call__(self, batch):
-        if 5300 in batch["x"] or (1500 in batch["x"] and once("no reason")):
-            Model.lost = True
-        if Model.lost:
-            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
-        return {"score": batch["x"] * 2}
 '''
 )
 
@@ -158,26 +124,6 @@ def test_a_model_that_hangs_everywhere_is_refused(lake: Lake, files: list[tuple[
     with pytest.raises(JobError, match=r"scoring the first rows took longer than retry\.stall_s = 5 s and was ended"):
         lake_of(lake, files, hangs).run()
     assert not failures(lake)
-
-
-def test_a_deadlock_in_a_library_costs_a_process_and_no_row(lake: Lake) -> None:
-    """It cannot be interrupted, so it is ended by force: a death like any other."""
-    lake.write_model(HANGS_ONCE)
-    ran = lake.ready(retry__stall_s=5).run()
-    assert lake.published()["id"].tolist() == list(range(8000))
-    assert ran.scored.progress.rows_quarantined == 0
-    assert {f["cause"] for f in failures(lake)} == {"ProcessDied"}
-
-
-def test_a_lost_device_costs_its_process_and_the_row_that_loses_it_is_found(lake: Lake) -> None:
-    """The actor is made anew, the run goes on; a device lost once for no reason costs no row."""
-    lake.write_model(LOSES_THE_DEVICE)
-    lake.ready(model__uses="model:Model").run()
-    assert lake.published()["id"].tolist() == [i for i in range(8000) if i != 5300]
-    assert [row["id"] for row in lake.quarantined()["input"]] == [5300]
-    assert "AcceleratorError: CUDA error: an illegal memory access" in lake.quarantined()["message"].iloc[0]
-    said = [f for f in failures(lake) if f["cause"] == "AcceleratorError"]
-    assert [f["rows"] for f in said] == [256, 256, 1]
 
 
 def test_shards_that_are_too_slow_fail_and_say_what_to_change(lake: Lake) -> None:

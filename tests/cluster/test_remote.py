@@ -25,11 +25,6 @@ import pandas as pd
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
-from prefect.client.schemas.sorting import LogSort
-from prefect.concurrency.sync import concurrency
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 import pages
 from nightjar.inference.storage.credentials import StorageSettings
@@ -509,36 +504,3 @@ def test_another_version_of_ray_at_the_address(doubled: Remote, head: Head) -> N
     assert "Version mismatch: The cluster was started with: Ray: 2.59.0" in ended.stderr
     assert f"was started with: Ray: {before}" in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
-
-
-def test_jobs_that_share_gpus_take_turns(
-    tmp_path: Path, server: S3Server, prefect_api: str, head: Head, doubled: Remote
-) -> None:
-    """A global concurrency limit that is missing is named; with its one slot taken the job waits until it is free."""
-    resources = {"actors": 1, "concurrency_limit": "shared-gpus"}
-    job = on_s3(tmp_path, server, prefect_api, name="sharing", resources=resources)
-    job.lake.write_model()
-    words = ("run", job.lake.job_path, "--date", "2026-11-19", "--ray", head.address, "--json")
-    told = command(*words, env=job.env, timeout_s=120)
-    assert told.returncode == 2, told.stderr
-    assert "resources.concurrency_limit" in told.stderr
-    assert "prefect gcl create shared-gpus --limit 1" in told.stderr
-    with temporary_settings({PREFECT_API_URL: prefect_api}), get_client(sync_client=True) as client:
-        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="shared-gpus", limit=1))
-    with temporary_settings({PREFECT_API_URL: prefect_api}):
-        with concurrency("shared-gpus", strict=True):
-            waiting = job.start(head.address)
-            wait_until(lambda: _gone(waiting) or _slots_asked_for(prefect_api), 90, "the run asks for a slot")
-            assert not _gone(waiting), waiting.communicate()
-            assert not job.records(), "it does not score while another holds the slot"
-        out, err = waiting.communicate(timeout=120)
-    assert waiting.returncode == 0, err
-    assert json.loads(out)["rows_out"] == 8000
-
-
-def _slots_asked_for(api: str) -> bool:
-    """Whether a run has said that it waits."""
-    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
-        return any(
-            "waiting for a slot" in log.message for log in client.read_logs(limit=200, sort=LogSort.TIMESTAMP_DESC)
-        )

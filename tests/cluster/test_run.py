@@ -50,9 +50,9 @@ KILLED = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from nightjar.inference.run import campaign
+from nightjar.inference.run import journal
 from support import Lake
-campaign.FLUSH_S = 0.0
+journal.FLUSH_S = 0.0
 Lake(Path({folder!r})).run(engine="local")
 """
 

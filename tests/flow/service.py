@@ -31,6 +31,9 @@ from support import wait_until
 
 FREED_S = 10.0
 
+OFTEN = {"PREFECT_RUNNER_POLL_FREQUENCY": "1", "PREFECT_WORKER_QUERY_SECONDS": "1"}
+"""How often a serving process or a worker asks for runs that are due, in seconds. Prefect's default is 10."""
+
 
 @contextmanager
 def client(api: str) -> Iterator[SyncPrefectClient]:
@@ -161,7 +164,7 @@ def service(
     with log.open("wb") as file:
         process = subprocess.Popen(
             [binary, *map(str, words)],
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **OFTEN, **env},
             stdout=file,
             stderr=file,
             cwd=cwd,

@@ -18,8 +18,9 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.events.filters import EventFilter, EventNameFilter
 from prefect.events.schemas.events import ReceivedEvent
 
+from forked import forked
 from service import client, deployments, ended, runs_of, service, start_run
-from support import FLIGHTS, Lake, wait_until
+from support import FLIGHTS, Lake, conforms, wait_until
 
 pytestmark = pytest.mark.flow
 
@@ -137,6 +138,58 @@ def test_failures_are_events_too(partial_run: Lake, api_env: dict[str, str]) -> 
     assert shard.payload["file"].endswith("part-02.parquet")
     assert shard.payload["cause"] == "InputCorrupt"
     assert partial_run.snapshot().number == 0
+
+
+IN_THE_WAY = """
+from pathlib import Path
+
+
+def score(batch):
+    Path(__LIVE__, "table").write_text("no table")
+    return {"score": batch["x"] * 2}
+"""
+"""A model that makes the place of the job's table unusable, after the command has looked at it."""
+
+
+def test_a_night_that_a_table_does_not_show_is_published_and_the_command_says_what_is_behind(
+    tmp_path: Path, api_env: dict[str, str]
+) -> None:
+    """With an exit code and an event of its own; `status` tells it, until `nightjar tables` has committed it."""
+    lake = Lake(tmp_path)
+    lake.write_model(IN_THE_WAY)
+    lake.ready(name="behind", output__tables=[{"delta": "table"}])
+    job, table = str(lake.job_path), str(lake.folder / "table")
+    done = forked("run", job, "--date", NIGHT, "--engine", "local", "--json", env=api_env)
+    assert done.returncode == 4, done.stderr
+    assert f"readers of the files see it, but {table} does not show it: " in done.stderr
+    (result,) = map(json.loads, done.stdout.splitlines())
+    conforms(result, "run")
+    assert (result["state"], result["publication"]) == ("published", 1)
+    assert result["tables_behind"][0].startswith(f"{table} does not show it: ")
+    backfilled = forked("backfill", job, "--from", NIGHT, "--to", NIGHT, "--engine", "local", env=api_env)
+    assert backfilled.returncode == 4, backfilled.stderr
+    status = json.loads(forked("status", job, NIGHT, "--json").stdout)
+    conforms(status, "status")
+    assert (status["state"], status["tables"][0]["publication"]) == ("published", 0)
+    assert status["commands"]["commit"].endswith(f"nightjar tables {job}")
+    told = forked("status", job, NIGHT).stdout
+    assert f"  table      {table}: " in told
+    assert f"nightjar tables {job}" in told
+    api = api_env["PREFECT_API_URL"]
+
+    def about(name: str) -> list[ReceivedEvent]:
+        return [event for event in events(api, name) if event.resource.id == "nightjar.job.behind"]
+
+    wait_until(lambda: about("nightjar.tables.behind"), 30, "the event is there")
+    assert about("nightjar.tables.behind")[0].payload["message"] == result["tables_behind"][0]
+    assert len(about("nightjar.run.published")) == 1
+    assert about("nightjar.run.failed") == []
+    (lake.folder / "table").unlink()
+    assert json.loads(forked("status", job, NIGHT, "--json").stdout)["tables"][0]["publication"] == 0
+    shown = json.loads(forked("tables", job, "--json").stdout)
+    conforms(shown, "tables")
+    assert shown == [{"kind": "delta", "uri": table, "publication": 1, "problem": ""}]
+    assert "commit" not in json.loads(forked("status", job, NIGHT, "--json").stdout)["commands"]
 
 
 AS_ENGINE = """

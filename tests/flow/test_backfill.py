@@ -95,7 +95,7 @@ def test_only_nights_of_the_schedule(tmp_path: Path, api_env: dict[str, str]) ->
         (("--from", "soon", "--to", LAST), "--date 'soon': write a date as 2026-11-19"),
         (
             ("--from", FIRST, "--to", LAST, "--parallel", "2", *LOCAL),
-            "--parallel 2: --engine local scores one night at a time; leave one of the two out",
+            "--parallel 2: --engine local scores one night at a time; leave out one of the two options",
         ),
     ],
 )

@@ -18,7 +18,6 @@ from rich.console import Console
 from commands import DATE, Flights, Partial
 from forked import forked, forked_light
 from nightjar.flows.cli import tables
-from nightjar.flows.pages import summary
 from nightjar.flows.prefect_api.server import go_past_proxies
 from nightjar.inference.run.replay import Replayed
 from nightjar.inference.run.report import Incident, ShardLine
@@ -291,13 +290,13 @@ def test_a_replayed_row_shows_what_went_in_and_what_came_out() -> None:
     """A value a line; what could be taken for a line of ours is shown, not obeyed."""
     inputs = (("id", "5"), ("long name\nof a column", "'row\\n5'"))
     scored = Replayed(True, "row 5 of a.parquet is scored", inputs, (("score", "10"),))
-    assert summary.replayed(scored).splitlines() == [
+    assert tables.replayed(scored).splitlines() == [
         "  input  id                     5",
         "  input  long name of a column  'row\\n5'",
         "row 5 of a.parquet is scored",
         "  output score  10",
     ]
-    assert summary.replayed(Replayed(False, "row 5 ended its process")) == "row 5 ended its process"
+    assert tables.replayed(Replayed(False, "row 5 ended its process")) == "row 5 ended its process"
 
 
 def test_doctor_finds_all_well(tmp_path: Path, api_env: dict[str, str]) -> None:

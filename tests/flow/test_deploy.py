@@ -176,7 +176,7 @@ def test_a_wrong_job_file_deploys_nothing(jobs: Path, api_env: dict[str, str]) -
     done = forked("deploy", jobs, env=api_env)
     assert done.returncode == 2
     assert "retry.attempts: must be a whole number, not 'three'" in done.stderr
-    assert "z-new/job.yaml: name: deploy-x is that of" in done.stderr
+    assert "z-new/job.yaml: name: deploy-x belongs to" in done.stderr
     assert "z-new/job.yaml: output.uri: " in done.stderr
     assert "Traceback" not in done.stderr
     assert deployments(api_env["PREFECT_API_URL"], "deploy-x", "deploy-y") == {}

@@ -14,10 +14,11 @@ from rich.progress import Progress as Bar
 from commands import DATE, Partial, Watched
 from nightjar.flows.pages.display import POLL_S, _Clock, _Watch
 from nightjar.flows.pages.wording import describe, duration
+from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
+from nightjar.inference.ledger.lines import Doing, Opened, Planned
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.records import Receipt, encode
+from nightjar.inference.records import Receipt
 from nightjar.inference.run.request import RunRequest
 from support import Lake
 
@@ -107,13 +108,14 @@ def writing(request: RunRequest, number: int, step: str = "score") -> LedgerWrit
     return open_epoch(request.storage, f"{request.run_uri}/r{number}", this_holder(step))
 
 
-def planned(shards: int, done: int) -> dict[str, object]:
-    totals = {"shards": shards, "rows": shards * 10, "done_shards": done, "rows_out": done * 10, "rows_quarantined": 0}
-    return {"t": "planned", "file": "p", "fingerprint": "f", "date": DATE, **totals}
+def planned(shards: int, done: int) -> Planned:
+    return Planned(
+        file="p", fingerprint="f", date=DATE, shards=shards, rows=shards * 10, done_shards=done, rows_out=done * 10
+    )
 
 
-def receipt(shard: str, started_at: float, epoch: int = 1) -> dict[str, object]:
-    return encode(Receipt(shard, 1, epoch, "w", 10, 10, 0, None, None, seconds=5.0, started_at=started_at))
+def receipt(shard: str, started_at: float, epoch: int = 1) -> Receipt:
+    return Receipt(shard, 1, epoch, "w", 10, 10, 0, None, None, seconds=5.0, started_at=started_at)
 
 
 @pytest.mark.parametrize("revision", [1, 2])
@@ -137,9 +139,9 @@ def test_only_this_command_is_shown(lake: Lake, revision: int) -> None:
     assert (progress.rows_per_s, progress.first_start) == (0.0, 0.0), (
         "the speed of an earlier command is not this one's"
     )
-    writer.append([{"t": "doing", "step": "load"}])
+    writer.append([Doing("load")])
     assert next(steps)[0] == "loading the model"
-    writer.append([{"t": "doing", "step": "score"}, receipt("b", 2000.0, writer.epoch)])
+    writer.append([Doing("score"), receipt("b", 2000.0, writer.epoch)])
     doing, progress = next(steps)
     assert progress is not None
     assert (doing, progress.first_start, progress.last_end, progress.scored_rows) == ("scoring", 2000.0, 2005.0, 10)
@@ -152,7 +154,7 @@ def test_only_this_command_is_shown(lake: Lake, revision: int) -> None:
 def test_a_ledger_of_before_begins_to_score_with_its_first_receipt() -> None:
     """Versions before this one did not say so."""
     progress = Progress()
-    progress.fold({"t": "opened", "writer": {"task": "score", "nonce": "n"}})
+    progress.fold(Opened(this_holder("score")))
     progress.fold(planned(2, 0))
     assert progress.step == "plan"
     progress.fold(receipt("a", 1000.0))

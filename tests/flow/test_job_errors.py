@@ -178,7 +178,7 @@ def no_yaml(lake: Lake) -> str:
 def unreadable_model(lake: Lake) -> str:
     (lake.folder / "model.pt2").write_bytes(b"not a model")
     lake.write_job(model__uses="torch", model__path="model.pt2")
-    return r"model\.path: .*/model\.pt2 is not a readable \.pt2 exported program: it is no zip archive, .*"
+    return r"model\.path: .*/model\.pt2 is not a readable \.pt2 exported program: it is not a zip archive, .*"
 
 
 def column_no_model_takes(lake: Lake) -> str:

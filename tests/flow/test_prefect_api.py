@@ -45,6 +45,7 @@ from prefect.states import Cancelling, Running
 
 from commands import DATE
 from forked import forked
+from nightjar.flows import turns
 from nightjar.flows.prefect_api.api import (
     ask_api,
     is_away,
@@ -323,7 +324,7 @@ def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prefect itself gives up at once; a limit that does not exist is still said at once."""
-    monkeypatch.setattr(nightly, "_ASK_S", 0.2)
+    monkeypatch.setattr(turns, "_ASK_S", 0.2)
     port = free_port()
     patient = {PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
     with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
@@ -333,8 +334,8 @@ def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
             with client(f"http://127.0.0.1:{port}/api") as asked:
                 asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="gpus", limit=1))
             with pytest.raises(JobError, match="tpus"):
-                nightly._slot("tpus")
-        waiting = pool.submit(contextvars.copy_context().run, nightly._slot, "gpus")
+                turns._slot("tpus")
+        waiting = pool.submit(contextvars.copy_context().run, turns._slot, "gpus")
         with pytest.raises(TimeoutError):
             waiting.result(3)
         stack.enter_context(prefect_server(own_home, port))
@@ -365,15 +366,15 @@ def test_what_may_pass_is_told_by_the_answer(status: int, away: bool) -> None:
 
 
 def test_an_api_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nightly, "_ASK_S", 0.01)
-    monkeypatch.setattr(nightly, "_AWAY_S", 0.1)
+    monkeypatch.setattr(turns, "_ASK_S", 0.01)
+    monkeypatch.setattr(turns, "_AWAY_S", 0.1)
     nobody = {PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
     with (
         temporary_settings(nobody),
         disable_run_logger(),
         pytest.raises(RunFailed, match="no slot of the concurrency limit 'gpus'"),
     ):
-        nightly._slot("gpus")
+        turns._slot("gpus")
 
 
 # ---- who stopped a run --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from prefect.states import Cancelling
 
 from forked import forked
 from nightjar.flows.nightly import CANCELLED
-from nightjar.flows.pages import summary
+from nightjar.flows.pages import standing
 from nightjar.flows.serving.serve import unless_cancelled
 from service import (
     FREED_S,
@@ -179,7 +179,7 @@ def test_cancelling_stops_the_pool_and_the_next_run_resumes(services: Services) 
     wait_until(lambda: state_of(services.api, run).is_cancelled(), 30, "the run is Cancelled")
     committed = _receipts(lake)
     assert committed < 8, "it was cancelled in mid-run"
-    found = summary.status(lake.request())
+    found = standing.status(lake.request())
     assert (found.standing, found.cause) == ("stopped at score", CANCELLED)
     again = ended(services.api, start_run(services.api, deployment, date="2026-11-19"))
     assert again.state is not None
@@ -190,24 +190,6 @@ def test_cancelling_stops_the_pool_and_the_next_run_resumes(services: Services) 
 
 def _receipts(lake: Lake) -> int:
     return sum(record["t"] == "receipt" for record in lake.records()) if lake.revision().exists() else 0
-
-
-@pytest.mark.parametrize("place", ["served", "pooled"])
-def test_the_schedule_fires_and_scores_the_right_night(services: Services, place: str) -> None:
-    """The scheduled time's date in the job's time zone, which is not the date in UTC, is the night that is scored."""
-    name = f"soon-{place}"
-    assert services.soon.night != services.soon.due.astimezone(dt.UTC).date().isoformat()
-
-    def due() -> list[FlowRun]:
-        found = runs_of(services.api, services.deployment(name))
-        return [run for run in found if run.auto_scheduled and run.expected_start_time == services.soon.due]
-
-    wait_until(due, 120, "the run is scheduled")
-    run = ended(services.api, due()[0], timeout_s=240)
-    assert run.state is not None
-    assert run.state.is_completed(), run.state.message
-    assert run.name == f"{name} {services.soon.night}"
-    assert set(services.lake(f"{place}/{name}").snapshot().runs) == {services.soon.night}
 
 
 def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home: Path) -> None:
@@ -248,7 +230,6 @@ def test_serving_outlives_an_api_that_is_away(tmp_path: Path, own_home: Path) ->
         "PREFECT_API_URL": api,
         "PREFECT_HOME": str(own_home),
         "PREFECT_CLIENT_MAX_RETRIES": "2",  # a busy server may say 503 once
-        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
     }
 
     with ExitStack() as stack:
@@ -273,7 +254,6 @@ def test_serving_ends_with_its_own_server(tmp_path: Path, own_home: Path) -> Non
         "PREFECT_API_URL": "",
         "PREFECT_HOME": str(own_home),
         "PREFECT_CLIENT_MAX_RETRIES": "2",  # a busy server may say 503 once
-        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
     }
     with service(tmp_path, "serve", tmp_path / "jobs", env=env) as serving:
         wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
@@ -300,3 +280,24 @@ def test_what_is_cancelled_in_the_end_is_no_error(caplog: pytest.LogCaptureFixtu
 def test_serving_a_wrong_folder_is_one_sentence(tmp_path: Path) -> None:
     ended_at_once = forked("serve", tmp_path / "nowhere", env={"PREFECT_API_URL": ""})
     assert (ended_at_once.returncode, ended_at_once.stderr) == (2, f"nightjar: {tmp_path}/nowhere: no such folder\n")
+
+
+@pytest.mark.parametrize("place", ["served", "pooled"])
+def test_the_schedule_fires_and_scores_the_right_night(services: Services, place: str) -> None:
+    """The scheduled time's date in the job's time zone, which is not the date in UTC, is the night that is scored.
+
+    The last test of the file: it is due a while after the services have started.
+    """
+    name = f"soon-{place}"
+    assert services.soon.night != services.soon.due.astimezone(dt.UTC).date().isoformat()
+
+    def due() -> list[FlowRun]:
+        found = runs_of(services.api, services.deployment(name))
+        return [run for run in found if run.auto_scheduled and run.expected_start_time == services.soon.due]
+
+    wait_until(due, 120, "the run is scheduled")
+    run = ended(services.api, due()[0], timeout_s=240)
+    assert run.state is not None
+    assert run.state.is_completed(), run.state.message
+    assert run.name == f"{name} {services.soon.night}"
+    assert set(services.lake(f"{place}/{name}").snapshot().runs) == {services.soon.night}

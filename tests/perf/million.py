@@ -19,8 +19,9 @@ from nightjar.inference.input.discovery import FILES, Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.ledger import lines
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import Ledger, open_epoch, replay
+from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.output.outcomes import outcomes, to_parquet
 from nightjar.inference.records import (
     Failed,
@@ -69,9 +70,9 @@ def main(folder: str, count: int) -> None:
     writer = open_epoch(storage, uri, this_holder("score"))
     storage.create(f"{uri}/plan-000001.parquet", plan.to_bytes())
     planned = lines.Planned(
-        "plan-000001.parquet", "fingerprint", "2026-11-19", len(plan), plan.rows, 0, 0, 0, 0, 0, "", 0, ()
+        file="plan-000001.parquet", fingerprint="fingerprint", date="2026-11-19", shards=len(plan), rows=plan.rows
     )
-    writer.append([lines.encode(planned)])
+    writer.append([planned])
     largest = _commit(writer.append, plan, writer.epoch)
     note("committed")
     writer.stop(release=True)
@@ -137,10 +138,10 @@ def _commit(append: object, plan: Plan, epoch: int) -> int:
     for index, shard in enumerate(plan.shards()):
         part = Part(f"data/{shard.id}-{epoch:06d}-0123abcd.parquet", 10, 2345, "0123456789abcdef" * 2)
         if index % FAILED_EVERY == 0:
-            records.append(encode(Failed(shard.id, 1, "Transient", "the storage did not answer " * 20)))
+            records.append(Failed(shard.id, 1, "Transient", "the storage did not answer " * 20))
         receipt = Receipt(shard.id, 1, epoch, f"host-{index % 64}:{os.getpid()}", 10, 10, 0, part, None, 0.5, 1.7e9)
-        records.append(encode(receipt))
-        largest = max(largest, len(json.dumps(records[-1])))
+        records.append(receipt)
+        largest = max(largest, len(json.dumps(encode(receipt))))
         if len(records) >= BATCH:
             append(records)
             records = []

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from forked import forked
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.run import steps as run
 from support import Lake, Ran
@@ -118,29 +116,6 @@ def test_small_files_packed_together_fail_apart(lake: Lake) -> None:
     assert failures(lake) == {"part-0.parquet": {"InputCorrupt"}, "part-3.parquet": {"InputChanged"}}
     assert committed_rows(lake) == 300
     assert lake.snapshot().runs == {}
-
-
-def test_the_printed_command_mends_the_night(lake: Lake, prefect_api: str) -> None:
-    """On the command line: the message names file and cause, and the command it prints publishes once it is mended."""
-    lake.ready()
-    data = lake.folder / "data" / "part-01.parquet"
-    whole = data.read_bytes()
-    truncate(data)
-    words = ("run", lake.job_path, "--date", NIGHT, "--engine", "local")
-    failed = forked(*words, env={"PREFECT_API_URL": prefect_api})
-    assert failed.returncode == 1
-    assert "part-01.parquet" in failed.stderr
-    assert "not a readable Parquet file" in failed.stderr
-    assert lake.snapshot().runs == {}
-
-    data.write_bytes(whole)
-    printed = re.search(r"repeat +\S*nightjar (.*?)(?:   .*)?$", failed.stderr, re.MULTILINE)
-    assert printed, failed.stderr
-    mended = forked(*shlex.split(printed[1]), env={"PREFECT_API_URL": prefect_api})
-    assert mended.returncode == 0, mended.stderr
-    receipts = [record["epoch"] for record in lake.records(run_id=NIGHT) if record["t"] == "receipt"]
-    assert (receipts.count(min(receipts)), receipts.count(max(receipts))) == (6, 2)
-    assert lake.published(NIGHT)["id"].tolist() == list(range(8000))
 
 
 def test_files_of_another_shape_that_come_first_stop_nobody(lake: Lake) -> None:

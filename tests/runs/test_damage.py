@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from nightjar.inference.errors import AuditFailed
 from nightjar.inference.storage.faults import FaultyStorage, tear
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake, command
-
-TEARS = '''
-from pathlib import Path
-
-OUT = Path(__LIVE__) / "out"
-
-def score(batch):
-    """Twice x; tears one part that was written before, once."""
-    marker = OUT.parent / "torn"
-    parts = sorted(OUT.glob("runs/*/r*/data/*.parquet"))
-    if parts and not marker.exists():
-        marker.write_text(parts[0].name)
-        with parts[0].open("r+b") as part:
-            part.truncate(parts[0].stat().st_size // 2)
-    return {"score": batch["x"] * 2}
-'''
+from support import Lake
 
 
 def assert_whole(lake: Lake) -> None:
@@ -71,26 +53,3 @@ def test_a_part_that_was_removed_from_an_earlier_revision_is_scored_again(lake: 
     ran = lake.run()
     assert (ran.scored.progress.scored_rows, ran.publication.number) == (2000, 2)
     assert lake.published()["id"].tolist() == list(range(9000))
-
-
-def test_the_command_mends_it_by_itself_and_says_so(lake: Lake, prefect_api: str) -> None:
-    """Nobody is woken for a shard that can be scored again; the account of the night has it."""
-    lake.write_model(TEARS)
-    lake.ready()
-    ended = command(
-        "run",
-        lake.job_path,
-        "--date",
-        "2026-11-19",
-        "--json",
-        "--engine",
-        "local",
-        env={"PREFECT_API_URL": prefect_api},
-    )
-    assert ended.returncode == 0, ended.stderr
-    said = json.loads(ended.stdout)
-    assert (said["publication"], said["rows_out"], said["failed_attempts"]) == (1, 8000, 1)
-    assert (lake.folder / "torn").exists()
-    assert_whole(lake)
-    shown = command("show", lake.job_path, "2026-11-19", env={"PREFECT_API_URL": prefect_api})
-    assert "PartDamaged" in shown.stdout

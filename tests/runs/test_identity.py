@@ -25,8 +25,8 @@ from nightjar.inference.errors import (
     RunFailed,
     ShardsFailed,
 )
-from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
+from nightjar.inference.output.manifests import data_files
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.steps import Scored
 from support import Lake, Ran
@@ -35,7 +35,7 @@ from support import Lake, Ran
 def published_files(lake: Lake, run_id: str | None = None) -> dict[str, str]:
     """What `nightjar files` lists, with the hash of each file's bytes."""
     request = lake.request(scores=False)
-    names = publish.data_files(request.storage, request.output, run_id)
+    names = data_files(request.storage, request.output, run_id)
     return {name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in names}
 
 

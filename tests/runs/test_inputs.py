@@ -23,7 +23,7 @@ from nightjar.inference.errors import (
     ShardsFailed,
 )
 from nightjar.inference.input.sources import normalisation
-from nightjar.inference.output import publications as publish
+from nightjar.inference.output.manifests import data_files
 from nightjar.inference.run.report import RunReport
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
@@ -116,7 +116,7 @@ def test_names_on_object_storage_are_taken_as_they_are(lake: Lake, server: S3Ser
         pq.write_table(of(range(index * 10, index * 10 + 3)), sink)
         storage.write(f"{bucket}/in %20=#/{name}", sink.getvalue())
     lake.run(storage=storage)
-    uris = list(publish.data_files(storage, lake.request(storage=storage).output, None))
+    uris = list(data_files(storage, lake.request(storage=storage).output, None))
     assert all(uri.startswith(f"{bucket}/out ü=%/'#1?'/runs/2026-11-19/r1/data/") for uri in uris)
     found = pd.concat([pq.read_table(storage.open(uri)).to_pandas() for uri in uris])
     wanted = [(f"{bucket}/in %20=#/{name}", i * 10 + j) for i, name in enumerate(names) for j in range(3)]
@@ -394,7 +394,8 @@ def long_texts(lake: Lake, form: str) -> pa.Array:
 
 
 @pytest.mark.perf
-@pytest.mark.parametrize("form", [pytest.param("plain", marks=pytest.mark.long), "in lists"])
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["plain", "in lists"])
 def test_more_text_in_a_column_chunk_than_32_bits_address(lake: Lake, form: str) -> None:
     """Read, carried and written, one row of it quarantined, though no one array can hold it. Takes 6 GB of memory."""
     texts = long_texts(lake, form)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +15,11 @@ import pytest
 from nightjar.inference import witness
 from nightjar.inference.engine import LOCAL, opened
 from nightjar.inference.errors import JobError, RunFailed
+from nightjar.inference.logs import capture
+from nightjar.inference.logs.printed import Line, Reading
 from nightjar.inference.scoring.suspects import Attempt
+from nightjar.inference.scoring.worker import this_worker
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
 WHERE = '''
@@ -128,3 +137,114 @@ def test_code_that_hangs_ends_the_run_not_the_process(lake: Lake) -> None:
     with pytest.raises(RunFailed, match=r"can score no more: Stalled: no progress for retry.stall_s = 4 s"):
         lake.run()
     assert lake.run(limit=5000).scored.progress.done_shards == 5
+
+
+PRINTS = '''
+import logging
+import sys
+
+print("loading")
+
+
+def score(batch):
+    """Twice x; it says something in three ways."""
+    first = int(batch["x"].min())
+    if first % 1000 == 0:
+        print("row", first)
+        print("to stderr", first, file=sys.stderr)
+        logging.getLogger("my.model").warning("logged %d", first)
+    return {"score": batch["x"] * 2}
+'''
+
+
+def kept(lake: Lake) -> list[Line]:
+    return list(Reading(LakeStorage(), str(lake.revision())).new())
+
+
+def test_what_the_code_prints_is_kept_with_the_run_and_seen_as_before(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By print and logging, each once, under the shard that was scored; then nothing is copied any more."""
+    lake.write_model(PRINTS)
+    lake.ready()
+    streams, handlers = (sys.stdout, sys.stderr), list(logging.getLogger().handlers)
+    lake.run()
+    assert (sys.stdout, sys.stderr) == streams
+    assert logging.getLogger().handlers == handlers
+    seen = capsys.readouterr()
+    lines = kept(lake)
+    assert {line.worker for line in lines} == {this_worker()}
+    assert [line.text for line in lines if not line.shard and line.stream == "out"][:1] == ["loading"]
+    for number, shard in enumerate(lake.planned().ids()):
+        row = number * 1000
+        assert sorted((line.stream, line.text) for line in lines if line.shard == shard) == [
+            ("err", f"logged {row}"),
+            ("err", f"to stderr {row}"),
+            ("out", f"row {row}"),
+        ]
+        assert f"row {row}\n" in seen.out
+        assert f"to stderr {row}\n" in seen.err
+
+
+class Cell:
+    """A notebook's stream: text goes to the page, and there is no descriptor."""
+
+    def __init__(self) -> None:
+        self.page: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.page.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("fileno")
+
+
+def test_a_notebook_sees_what_is_printed_and_it_is_kept(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that were there before print for the notebook: theirs is shown, and not kept."""
+    cells = Cell(), Cell()
+    monkeypatch.setattr(sys, "stdout", cells[0])
+    monkeypatch.setattr(sys, "stderr", cells[1])
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(0.01):
+            print("beat")
+
+    kernel = threading.Thread(target=beat)
+    kernel.start()
+    lake.write_model(PRINTS)
+    try:
+        lake.ready().run()
+    finally:
+        ended.set()
+        kernel.join()
+    assert {"loading", "beat"} <= set(cells[0].page)
+    assert "row 7000" in "".join(cells[0].page)
+    assert sys.stdout is cells[0]
+    texts = [line.text for line in kept(lake)]
+    assert "row 7000" in texts
+    assert "beat" not in texts
+
+
+def test_what_a_killed_command_printed_is_kept_by_the_next_one(lake: Lake) -> None:
+    """Its files lie on this machine, and go when they are kept."""
+    lake.write_model(
+        "import os\nimport warnings\n\n\ndef score(batch):\n    print('the end is near')\n"
+        "    warnings.warn('very near')\n    os.kill(os.getpid(), 9)\n"
+    )
+    lake.ready()
+    code = "import sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; from support import Lake; "
+    code += "Lake(Path(sys.argv[1])).run(engine='local')"
+    tests = str(Path(__file__).parent.parent)
+    killed = subprocess.run([sys.executable, "-c", code, str(lake.folder), tests], capture_output=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    lake.write_model("def score(batch):\n    return {'score': batch['x'] * 2}\n")
+    lake.run()
+    texts = [line.text for line in kept(lake)]
+    assert "the end is near" in texts
+    assert [text for text in texts if text.endswith("UserWarning: very near")]
+    assert not capture._place(str(lake.revision())).exists()

@@ -41,13 +41,16 @@ from nightjar.inference.errors import (
     ShardsFailed,
 )
 from nightjar.inference.ledger.ledger import Ledger
+from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import publications as publish
+from nightjar.inference.output.manifests import data_files
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage, pause, tear
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
+from nightjar.inference.validation.manifest import read_manifest
 from s3 import S3Server, weed
 from support import Lake, Ran, run_steps
 from writers import SHORT_S, assert_published_once
@@ -79,7 +82,7 @@ class OnS3:
 
     def published(self, run_id: str) -> pd.DataFrame:
         """What readers see."""
-        uris = list(publish.data_files(self.direct, self.output, run_id))
+        uris = list(data_files(self.direct, self.output, run_id))
         tables = [pq.read_table(self.direct.open(uri)).to_pandas() for uri in uris]
         frame = pd.concat(tables, ignore_index=True).astype({"_file": str})
         return frame.sort_values(["_file", "_row"], ignore_index=True)
@@ -91,9 +94,9 @@ class OnS3:
     def records(self, run_id: str) -> list[dict[str, Any]]:
         """Every record in the ledger of a run's first revision."""
         return [
-            record
+            encode(line)
             for segment in Ledger(self.direct, join(self.output, "runs", run_id, "r1")).segments()
-            for record in segment.records
+            for line in segment.lines
         ]
 
     def assert_published_once(self, run_id: str, rows: pd.DataFrame) -> None:
@@ -104,8 +107,8 @@ class OnS3:
         assert sum(snapshot["note"].startswith(f"run {run_id} ") for snapshot in snapshots) == 1
         revision = join(self.output, "runs", run_id, "r1")
         _, entry = publish.published_run(self.direct, self.output, run_id)
-        manifest = publish.read_manifest(self.direct, self.output, entry)
-        table = read_outcomes(self.direct.read(join(revision, manifest["shards"]["file"])))
+        manifest = read_manifest(self.direct, self.output, entry)
+        table = read_outcomes(self.direct.read(join(revision, manifest.shards.file)))
         parts = [found.uri for found in self.direct.list(join(revision, "data"))]
         assert parts == sorted(join(revision, name) for name in part_names(table, "data"))
         committed = [record["shard"] for record in self.records(run_id) if record["t"] == "receipt"]

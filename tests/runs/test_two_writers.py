@@ -5,27 +5,22 @@ Here a writer stalls as a paused machine does, is replaced after its lease, and 
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from nightjar.inference.errors import AlreadyExists, Held
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import open_epoch
-from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import steps as run
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import pause
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake, nightjar, run_steps, wait_until
+from support import Lake, run_steps, wait_until
 from writers import (
     BEFORE_INTENT,
     BEFORE_MANIFEST,
@@ -211,33 +206,3 @@ def test_lost_answers_replace_nobody(shared: Lake, rows: pd.DataFrame) -> None:
     )
     run_steps_with(shared.request(run_id="lossy"), dict.fromkeys(("score", "validate", "publish"), lossy))
     assert_published_once(shared, "lossy", rows)
-
-
-def test_two_commands_started_together_publish_once(
-    lake: Lake, prefect_api: str, prefect_home: Path, tmp_path: Path
-) -> None:
-    """The real command, twice: one exits 0; the other exits 3 at once, and names the one that holds the run."""
-    lake.write_model(WAITING)
-    lake.ready()
-    env = {**os.environ, "PREFECT_API_URL": prefect_api, "PREFECT_HOME": str(prefect_home)}
-    words = [nightjar(), "run", str(lake.job_path), "--date", "2026-11-19", "--json", "--engine", "local"]
-    both = [subprocess.Popen(words, env=env, stdout=-1, stderr=-1, text=True) for _ in range(2)]
-    try:
-        wait_until(lambda: any(process.poll() is not None for process in both), 120, "one of the two ends")
-        (loser,) = [process for process in both if process.poll() is not None]
-        (winner,) = [process for process in both if process is not loser]
-        said = loser.communicate(timeout=60)
-        assert loser.returncode == 3, said
-        (tmp_path / "go").touch()
-        published, trouble = winner.communicate(timeout=120)
-    finally:
-        for process in both:
-            process.kill()
-            process.wait()
-    assert winner.returncode == 0, trouble
-    assert json.loads(published)["publication"] == 1
-    opened = [record["writer"] for record in lake.records() if record["t"] == "opened"]
-    assert f"process {opened[0]['pid']}" in said[1]
-    assert f"flow run {opened[0]['flow_run']}" in said[1]
-    assert lake.published()["id"].tolist() == list(range(8000))
-    assert publish.newest(LakeStorage(), str(lake.out)).number == 1

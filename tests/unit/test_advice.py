@@ -12,8 +12,8 @@ import pytest
 from nightjar.flows.pages.advice import aftermath, repeating, typed
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import StorageError
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import publications as publish
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest

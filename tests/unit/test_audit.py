@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightjar.inference.engine import blocks as cuts
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import UNKNOWN, Piece, Receipt, Shard
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.validation.audit import Audited, audit_block, check_plan_covers
+from nightjar.inference.validation.audit import (
+    MAX_DAMAGED,
+    MAX_FINDINGS,
+    Audited,
+    audit_block,
+    check_plan_covers,
+)
 from support import Lake
 
 BAD_ROW = 1400
@@ -30,13 +37,15 @@ BAD_ROW = 1400
 Line = dict[str, Any]
 
 
+@dataclass
 class Scorer:
-    """Twice x, but not of `BAD_ROW`."""
+    """Twice x, but not of one row."""
 
+    bad: int = BAD_ROW
     device = "cpu"
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
-        if BAD_ROW in table["x"].to_pylist():
+        if self.bad in table["x"].to_pylist():
             raise ValueError("not this row")
         return {"score": pa.array(np.asarray(table["x"]) * 2, pa.float32())}
 
@@ -44,16 +53,16 @@ class Scorer:
 class Scored:
     """Two shards of one file and a packed one of two files, really scored; the second has a quarantined row."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, bad: int = BAD_ROW, **changes: Any) -> None:
         self.lake = Lake(folder)
         self.lake.write_file("part.parquet", 0, 2000)
         self.lake.write_file("small-1.parquet", 2000, 100)
         self.lake.write_file("small-2.parquet", 2100, 100)
         self.lake.write_model()
-        self.lake.write_job()
+        self.lake.write_job(checks=[{"column": "score", "min": 3}], **changes)
         plan, spec = self.lake.planned(), self.lake.worker_spec()
         self.storage, self.job, self.revision = spec.storage, spec.job, spec.revision
-        events = ShardWorker(spec, Scorer()).process([Assignment(shard) for shard in plan.shards()])
+        events = ShardWorker(spec, Scorer(bad)).process([Assignment(shard) for shard in plan.shards()])
         receipts = {event.shard: event for event in events if isinstance(event, Receipt)}
         self.lines: list[Line] = [{**line, **asdict(receipts[line["shard"]])} for line in plan.table.to_pylist()]
 
@@ -67,6 +76,13 @@ class Scored:
     def table(self, line: Line) -> pa.Table:
         with pq.ParquetFile(self.path(line)) as file:
             return file.read()
+
+    def moved(self, line: Line, index: int, row: int) -> Line:
+        """The line with one row of its part taken for another row of the file."""
+        table = self.table(line)
+        rows = table["_row"].to_numpy().copy()
+        rows[index] = row
+        return self.rewritten(line, table.set_column(table.schema.get_field_index("_row"), "_row", pa.array(rows)))
 
     def rewritten(self, line: Line, table: pa.Table) -> Line:
         """The line as if this table had been written, its receipt agreeing in every figure."""
@@ -93,6 +109,47 @@ def test_whole_parts_prove_every_row(scored: Scored) -> None:
     audited = scored.audit(*scored.lines)
     assert audited.damaged == {}
     assert (audited.shards, audited.rows_in, audited.rows_out, audited.rows_quarantined) == (3, 2200, 2199, 1)
+
+
+def test_blocks_audited_apart_come_to_what_one_block_comes_to(scored: Scored) -> None:
+    """In order, damaged shards and the rows that a gate refuses among them."""
+    first, second, third = scored.lines
+    lines = [first, {**second, "rows_in": 1001}, third]
+    together, apart = scored.audit(*lines), Audited()
+    for line in lines:
+        apart.merge(scored.audit(line))
+    assert apart == together
+    assert together == Audited(
+        shards=2,
+        rows_in=1200,
+        rows_out=1200,
+        rows_quarantined=0,
+        size=first["data"]["size"] + third["data"]["size"],
+        problems=1,
+        damaged={second["shard"]: "input rows: found 1001, the receipt says 1000"},
+        metrics=together.metrics,
+        offenders=together.offenders,
+    )
+    assert [offender.row for offender in together.offenders["checks[0].min"]] == [0]
+    counted = Metrics.from_bytes(together.metrics)
+    assert (counted.columns["score"].rows, counted.columns["score"].high) == (1200, 2 * 2199)
+    before = replace(apart)
+    apart.merge(Audited())
+    assert apart == before, "a block without a whole shard has no metrics"
+
+
+def test_what_is_kept_of_the_damage_is_bounded(scored: Scored) -> None:
+    """The count is not."""
+    damaged = [{**scored.lines[0], "shard": f"s{index:04d}", "rows_in": 1} for index in range(MAX_DAMAGED + 2)]
+    audited = scored.audit(*damaged)
+    assert audited.problems == MAX_DAMAGED + 2
+    assert list(audited.damaged) == [line["shard"] for line in damaged[:MAX_DAMAGED]]
+    audited.merge(Audited(problems=1, damaged={"later": "damaged, too"}))
+    assert audited.problems == MAX_DAMAGED + 3
+    assert len(audited.damaged) == MAX_DAMAGED
+    assert "later" not in audited.damaged
+    gone = [{"pieces": [{"uri": f"f{index}", "first_row": 1, "rows": 0}]} for index in range(MAX_FINDINGS + 1)]
+    assert len(check_plan_covers(gone, {})) == MAX_FINDINGS
 
 
 def test_a_damaged_shard_does_not_hide_the_others(scored: Scored) -> None:
@@ -129,11 +186,61 @@ def test_rows_out_of_order_are_found(scored: Scored, order: list[int], which: in
 def test_a_row_scored_and_quarantined_is_found(scored: Scored) -> None:
     """Its double takes the place of a row that is nowhere."""
     line = scored.lines[1]
-    table = scored.table(line)
-    rows = table["_row"].to_numpy().copy()
-    rows[rows == BAD_ROW + 1] = BAD_ROW
-    moved = table.set_column(table.schema.get_field_index("_row"), "_row", pa.array(rows))
-    assert f"row {BAD_ROW} of" in finding(scored.audit(scored.rewritten(line, moved)))
+    at = scored.table(line)["_row"].to_pylist().index(BAD_ROW + 1)
+    file = line["pieces"][0]["uri"]
+    found = finding(scored.audit(scored.moved(line, at, BAD_ROW)))
+    assert found == f"row {BAD_ROW} of {file} is there 2 times"
+
+
+def test_what_is_wrong_with_the_rows_is_said_with_the_first_of_them(scored: Scored) -> None:
+    first, second, third = scored.lines
+    file = first["pieces"][0]["uri"]
+    small = [piece["uri"] for piece in third["pieces"]]
+    table = scored.table(third)
+    at = table.schema.get_field_index("_file")
+    stranger = pa.array([*table["_file"].to_pylist()[:-1], "/elsewhere.parquet"]).dictionary_encode()
+    uncounted_stranger = uncounted(scored.rewritten(third, table.set_column(at, "_file", stranger)))
+    for line, said in (
+        (scored.moved(first, 17, 16), f"rows of {file} are not in input order, or one occurs twice"),
+        (scored.moved(first, 999, 1000), f"1 of rows 0 to 999 of {file} are in no part, the first is row 999"),
+        (scored.moved(second, 0, 999), f"1 of rows 1000 to 1999 of {file} are in no part, the first is row 1000"),
+        (scored.moved(second, 998, 2000), f"1 of rows 1000 to 1999 of {file} are in no part, the first is row 1999"),
+        (
+            scored.rewritten(third, table.set_column(at, "_file", files(200))),
+            f"100 of rows 0 to 99 of {small[0]} are in no part, the first is row 0",
+        ),
+        (
+            scored.rewritten(third, table.set_column(at, "_file", stranger)),
+            f"1 of rows 0 to 99 of {small[1]} are in no part, the first is row 99",
+        ),
+        (uncounted_stranger, "1 rows name files that are not in this shard"),
+    ):
+        assert finding(scored.audit(line)) == said
+    extra = {**first["pieces"][0], "rows": 999}
+    narrower = {**first, "pieces": [extra], "rows_in": 999}
+    assert "input rows" not in finding(scored.audit(narrower))
+
+
+def test_what_is_wrong_with_a_part_is_said_with_what_was_found(scored: Scored) -> None:
+    first, _, third = scored.lines
+    data, other = first["data"], third["data"]
+    for line, said in (
+        ({**first, "rows_in": 1001}, "input rows: found 1001, the receipt says 1000"),
+        ({**first, "rows_out": 1001}, "rows of the data part: found 1000, the receipt says 1001"),
+        ({**first, "rows_quarantined": 1}, "rows of the quarantine: found 0, the receipt says 1"),
+        ({**uncounted(first), "rows_in": 1001}, "rows out and quarantined: found 1000, the receipt says 1001"),
+        ({**first, "data": {**data, "rows": 7}}, f"rows of {data['name']}: found 1000, the receipt says 7"),
+        ({**first, "data": {**data, "size": 7}}, f"bytes of {data['name']}: found {data['size']}, the receipt says 7"),
+        (
+            {**first, "data": {**data, "checksum": "00"}},
+            f"checksum of {data['name']}: found {data['checksum']}, the receipt says 00",
+        ),
+        (
+            {**first, "data": other, "rows_out": 200},
+            f"shard named in {other['name']}: found {third['shard']}, the receipt says {first['shard']}",
+        ),
+    ):
+        assert finding(scored.audit(line)) == said
 
 
 def test_a_quarantine_that_lost_its_row_is_found(scored: Scored) -> None:
@@ -193,7 +300,7 @@ def test_a_counter_that_lies_is_found(scored: Scored) -> None:
 
 def test_a_shard_without_rows_is_whole(scored: Scored) -> None:
     """A row group may be empty: nothing is missing then."""
-    line = scored.lines[0]
+    line = scored.lines[2]
     empty = {**scored.rewritten(line, scored.table(line).slice(0, 0)), "rows_in": 0, "rows_out": 0}
     assert scored.audit({**empty, "pieces": [{**line["pieces"][0], "rows": 0}]}).damaged == {}
 
@@ -246,7 +353,10 @@ def test_a_plan_that_leaves_a_gap_is_found() -> None:
     """Whatever the parts prove of their shards: the shards must cover every file from its first row to its last."""
     rows = {"/a.parquet": 30}
     assert check_plan_covers(plan_lines((0, 10), (10, 30)), rows) == []
-    assert check_plan_covers(plan_lines((0, 10), (20, 30)), rows)
+    assert check_plan_covers(plan_lines((0, 10), (20, 30)), {**rows, "/b.parquet": 5}) == [
+        "/a.parquet: row 10 is not where a shard begins",
+        "/b.parquet: shards end at row 0 of 5",
+    ]
     assert check_plan_covers(plan_lines((0, 20), (10, 30)), rows)
     assert check_plan_covers(plan_lines((0, 10), (10, 29)), rows)
     assert check_plan_covers(plan_lines((10, 30)), rows)

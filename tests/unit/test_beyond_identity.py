@@ -16,7 +16,7 @@ import pytest
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.ledger.ledger import State
+from nightjar.inference.ledger.state import State
 from nightjar.inference.records import (
     Event,
     Failed,
@@ -106,8 +106,8 @@ def test_preflight_tells_what_it_saw(lake: Lake, folder: Path, apart: Apart) -> 
         Seen("file", f"{folder}/vocab.json", "model.py:7"),
         Seen("named", f"{folder}/table.csv", "model.py:6"),
     }
-    assert last.packages["pyarrow"]["version"]
-    assert not any(package.get("edited") for package in last.packages.values())
+    assert last.packages["pyarrow"].version
+    assert not any(package.edited for package in last.packages.values())
 
 
 def test_a_worker_tells_what_it_comes_to_and_each_thing_once(lake: Lake, folder: Path, apart: Apart) -> None:
@@ -123,7 +123,7 @@ def test_a_worker_tells_what_it_comes_to_and_each_thing_once(lake: Lake, folder:
     state = State()
     for event in noticed:
         assert decode(encode(event)) == event
-        state.fold(encode(event))
+        state.fold(event)
     assert state.about.notes(0)[1].startswith(f"model.py reads {folder}/rare.json, which is not part of")
 
 

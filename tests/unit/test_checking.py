@@ -89,6 +89,7 @@ def test_without_a_row_that_was_scored_there_is_no_table(lake: Lake) -> None:
 def test_what_needs_no_cluster_is_found_without_one(lake: Lake, model: str, changes: dict[str, str], said: str) -> None:
     """The cheapest look comes first: there is no cluster at this address, and nobody noticed."""
     lake.write_model(model)
-    lake.ready(**changes)
+    request = lake.ready(**changes).request()
+    discovery = run.discover(request)
     with pytest.raises(JobError, match=f"^{re.escape(said)}"):
-        checking.examine(lake.request(), "127.0.0.1:9", False)
+        checking.report(request, discovery, "127.0.0.1:9", False)

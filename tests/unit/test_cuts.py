@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 
 from nightjar.flows.pages.wording import describe
 from nightjar.inference.errors import BatchesBroken
+from nightjar.inference.ledger.lines import Planned, Revoked, decode, encode
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS, cut_batches
-from nightjar.inference.records import Failed, Receipt, encode
+from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.cuts import (
     ALLOWED,
@@ -150,7 +152,7 @@ def test_preflight_refuses_a_predictor_that_fails_for_more_than_one_row(lake: La
     assert isinstance(said, str)
     assert said.startswith("the predictor fails for batches of more than one row: rows 0 to 1 together raise")
     assert "ValueError: The truth value of an array with more than one element is ambiguous" in said
-    assert said.endswith("each row alone is scored. Mend how it takes a batch, or set model.batch_size: 1")
+    assert said.endswith("each row alone is scored. Mend how it handles a batch, or set model.batch_size: 1")
 
 
 def test_preflight_gives_no_more_rows_than_the_job_does(lake: Lake) -> None:
@@ -199,7 +201,7 @@ def test_receipts_count_the_batches_that_were_cut(lake: Lake) -> None:
     assert [(each.rows_quarantined, each.cuts) for each in receipts[:3]] == [(3, 2), (1, 1), (0, 0)]
     progress = Progress(shards=8)
     for receipt in receipts:
-        progress.fold(encode(receipt))
+        progress.fold(receipt)
     assert progress.cuts == 3
 
 
@@ -207,25 +209,27 @@ def test_a_receipt_of_before_has_no_cuts() -> None:
     record = encode(Receipt("s", 1, 1, "w", 10, 10, 0, None, None, 0.1, 0.0))
     del record["cuts"]
     progress = Progress()
-    progress.fold(record)
+    line = decode(record)
+    assert line is not None
+    progress.fold(line)
     assert (progress.done_shards, progress.cuts) == (1, 0)
 
 
 def test_rows_that_nobody_counted_are_added_as_they_are_read() -> None:
     """At the end they are all rows of the run, also where a shard was scored again."""
     progress = Progress()
-    counts = {"shards": 2, "rows": 10, "done_shards": 0, "rows_out": 0, "rows_quarantined": 0}
-    progress.fold({"t": "planned", **counts, "uncounted": 1})
-    receipts = [encode(Receipt(name, 1, 1, "w", 10, 9, 1, None, None, 1.0, 0.0)) for name in "ab"]
+    plan = Planned(file="p", fingerprint="f", date="d", shards=2, rows=10)
+    progress.fold(replace(plan, uncounted=1))
+    receipts = [Receipt(name, 1, 1, "w", 10, 9, 1, None, None, 1.0, 0.0) for name in "ab"]
     progress.fold(receipts[0])
     assert (progress.rows, progress.counted, progress.remaining_s(now=1.0)) == (10, False, 1.0)
     progress.fold(receipts[1])
     assert (progress.rows, progress.counted) == (20, True)
-    progress.fold({"t": "revoked", "rows_out": 9, "rows_quarantined": 1})
+    progress.fold(Revoked("b", 1, "PartDamaged", "no", rows_out=9, rows_quarantined=1))
     assert not progress.counted
     progress.fold(receipts[1])
     assert (progress.rows, progress.counted) == (20, True)
-    progress.fold({"t": "planned", **counts})
+    progress.fold(plan)
     assert (progress.rows, progress.counted) == (10, True)
 
 

@@ -17,9 +17,9 @@ import pytest
 from deltalake import DeltaTable
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import TableTarget
-from nightjar.inference.output import publications as publish
+from nightjar.inference.job.sections import TableTarget
 from nightjar.inference.output import targets, visibility
+from nightjar.inference.output.owner import claim_output
 from nightjar.inference.output.targets.delta import DeltaTarget
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage, pause
@@ -34,7 +34,7 @@ NIGHT, LATER = "2026-11-18", "2026-11-19"
 @pytest.fixture
 def output(tmp_path: Path) -> Output:
     made = Output(str(tmp_path / "out"))
-    publish.claim_output(made.storage, made.uri, "delays")
+    claim_output(made.storage, made.uri, "delays")
     return made
 
 
@@ -65,7 +65,7 @@ def test_on_a_disk_a_part_has_a_second_name_and_no_second_copy(output: Output, t
 
 KILLED = """
 import os, signal
-from nightjar.inference.job.model import TableTarget
+from nightjar.inference.job.sections import TableTarget
 from nightjar.inference.output import targets
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
@@ -99,7 +99,7 @@ def test_in_a_bucket_the_store_copies_the_parts_and_no_byte_of_them_comes_here(s
     storage = FaultyStorage(LakeStorage(settings), counted)
     bucket = server.create_bucket("delta")
     made = Output(join(bucket, "out"), LakeStorage(settings))
-    publish.claim_output(made.storage, made.uri, "delays")
+    claim_output(made.storage, made.uri, "delays")
     made.publish(NIGHT)
     made.storage = storage
     commit(made, join(bucket, "table"))

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,14 @@ def test_the_image_is_pinned_not_root_and_has_a_health_check() -> None:
     assert re.search(r"^USER (?!0)\d+", text, re.MULTILINE)
     assert "HEALTHCHECK" in text
     assert "-c constraints.txt" in text
+
+
+def test_the_image_has_every_extra_that_a_job_may_use() -> None:
+    """A job names a framework or a kind of table, and nobody can install a package in a running container."""
+    extras = tomllib.loads((DOCKER.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    installed = re.search(r'-c constraints\.txt "\.\[([\w,]+)\]"', (DOCKER / "Dockerfile").read_text())
+    assert installed is not None
+    assert set(installed[1].split(",")) == set(extras) - {"dev"}
 
 
 def test_what_the_image_copies_is_what_the_build_is_sent() -> None:

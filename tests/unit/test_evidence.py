@@ -8,24 +8,25 @@ from pathlib import Path
 import pytest
 
 from nightjar.inference.errors import GateFailed, JobError
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import open_epoch
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import checksum
-from nightjar.inference.output.publications import Published
 from nightjar.inference.run import steps as run
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from nightjar.inference.validation.evidence import last_night
 from nightjar.inference.validation.gates import LastNight
+from outputs import FIRST_MANIFEST
 from support import Lake
 
 
 def night(output: Path, run_id: str, rows: int, date: str = "") -> Path:
     """Publish a run of so many rows; returns its manifest."""
     uri = f"runs/{run_id}/r1"
-    raw = json.dumps({"totals": {"rows_in": rows}}).encode()
+    raw = json.dumps({**FIRST_MANIFEST, "totals": {**FIRST_MANIFEST["totals"], "rows_in": rows}}).encode()
     manifest = output / uri / "manifest-000001.json"
     manifest.parent.mkdir(parents=True)
     manifest.write_bytes(raw)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nightjar.inference.job.model import budget_rows
+from nightjar.inference.job.sections import budget_rows
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import Event, Failed, Receipt
 from nightjar.inference.run import steps as run

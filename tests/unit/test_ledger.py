@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,17 +24,26 @@ from nightjar.inference.errors import (
     Denied,
     Fenced,
     Held,
+    StorageError,
     Transient,
 )
-from nightjar.inference.ledger.holders import Holder, is_dead, this_holder
-from nightjar.inference.ledger.ledger import (
-    Ledger,
-    LedgerWriter,
-    Record,
-    open_epoch,
-    replay,
+from nightjar.inference.ledger.endings import done
+from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch, shows_life
+from nightjar.inference.ledger.holders import is_dead, this_holder
+from nightjar.inference.ledger.ledger import _KEPT_BYTES, _READERS, Ledger, replay
+from nightjar.inference.ledger.lines import (
+    Closed,
+    Intent,
+    Line,
+    Planned,
+    Preflight,
+    Published,
+    PublishedAs,
+    Revoked,
+    Split,
 )
-from nightjar.inference.records import Failed, Receipt, encode
+from nightjar.inference.ledger.state import Segment
+from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
@@ -62,8 +73,8 @@ def seized(revision: str, storage: Storage | None = None) -> LedgerWriter:
     return open_epoch(storage or LakeStorage(), revision, this_holder("other"), lease_s=LONG_S, **lapse())  # type: ignore[arg-type]
 
 
-def receipt(shard: str, worker: str = "w") -> Record:
-    return encode(Receipt(shard, 1, 1, worker, 10, 10, 0, None, None, 0.1, 0.0))
+def receipt(shard: str, worker: str = "w") -> Receipt:
+    return Receipt(shard, 1, 1, worker, 10, 10, 0, None, None, 0.1, 0.0)
 
 
 def receipts(revision: str) -> dict[str, str]:
@@ -78,14 +89,16 @@ def test_a_revoked_receipt_counts_no_more_and_the_next_one_does(revision: str) -
     """The audit found its parts damaged: the shard is open again, for every reader alike, and it is on record."""
     writer = opened(revision)
     writer.append([receipt("a", "first"), receipt("b", "first")])
-    failed = encode(Failed("a", 1, "PartDamaged", "checksum"))
-    writer.append([{**failed, "t": "revoked", "rows_out": 10, "rows_quarantined": 0}])
+    writer.append([Revoked("a", 1, "PartDamaged", "checksum", rows_out=10)])
     assert writer.state.committed == {"b"}
     assert receipts(revision) == {"b": "first"}
     writer.append([receipt("a", "second"), receipt("a", "late")])
     assert writer.state.committed == {"a", "b"}
     assert receipts(revision) == {"a": "second", "b": "first"}
     assert [found.cause for found in writer.state.failures["a"]] == ["PartDamaged"]
+    writer.append([receipt("c"), Revoked("c", 1, "PartDamaged", "checksum")])
+    assert writer.state.committed == {"a", "b"}
+    assert receipts(revision) == {"a": "second", "b": "first"}, "a receipt in the segment that takes it back is none"
     assert replay(Ledger(LakeStorage(), revision)) == writer.state
 
 
@@ -96,7 +109,7 @@ def never(_: float) -> None:
 def test_a_closed_ledger_is_open_to_the_next_writer(revision: str) -> None:
     """Each leased has an epoch of its own, and knows what those before it did."""
     first = opened(revision)
-    first.append([receipt("a"), encode(Failed("b", 1, "OSError", "no"))])
+    first.append([receipt("a"), Failed("b", 1, "OSError", "no")])
     first.stop(release=True)
     second = open_epoch(LakeStorage(), revision, this_holder("validate"), sleep=never)
     second.append([receipt("b")])
@@ -117,6 +130,27 @@ def test_a_living_writer_is_not_replaced_and_is_named(revision: str) -> None:
     assert receipts(revision) == {"a": "w"}
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_whoever_takes_the_run_over_between_a_look_and_its_create_is_named(revision: str, leaves: bool) -> None:
+    """One that has left again has no name any more."""
+    others: list[LedgerWriter] = []
+
+    def overtake(_: str) -> None:
+        others.append(opened(revision, "validate"))
+        if leaves:
+            others[0].stop(release=True)
+
+    storage = FaultyStorage(LakeStorage(), [faults.pause("create", "*/ledger/*", before=overtake)])
+    with pytest.raises(Held) as held:
+        opened(revision, storage=storage)
+    who = "another writer" if leaves else str(others[0].writer)
+    assert str(held.value) == (
+        f"this run is being written by {who}. Wait for it, or end that process and repeat the command: it continues "
+        "where the other stopped."
+    )
+    others[0].stop(release=not leaves)
+
+
 def test_a_silent_writer_is_replaced_after_its_lease_and_commits_nothing_more(revision: str) -> None:
     """Measured on the observer's own clock. When it wakes it learns by whom it was replaced."""
     asleep = opened(revision)
@@ -134,6 +168,18 @@ def test_a_silent_writer_is_replaced_after_its_lease_and_commits_nothing_more(re
     assert receipts(revision) == {"a": "first", "b": "second"}
 
 
+def test_a_writer_that_did_not_say_who_it_is_is_named_by_its_nonce(revision: str) -> None:
+    """A segment that nobody opened with, in this writer's place."""
+    writer = opened(revision)
+    Ledger(LakeStorage(), revision).write(Segment(2, 1, "00c0ffee", "a", ()))
+    with pytest.raises(Fenced) as fenced:
+        writer.append([receipt("a")])
+    assert str(fenced.value) == (
+        "this writer was replaced at ledger segment 2 by writer 00c0ffee; it stops and changes nothing more"
+    )
+    writer.stop(release=False)
+
+
 def test_a_writer_learns_from_its_keep_alive_that_it_was_replaced(revision: str) -> None:
     """Also while it has nothing to append."""
     first = opened(revision, lease_s=0.4)
@@ -145,6 +191,17 @@ def test_a_writer_learns_from_its_keep_alive_that_it_was_replaced(revision: str)
         first.check()
     first.stop(release=False)
     second.stop(release=True)
+
+
+def test_a_lease_is_kept_alive_after_an_append_too_and_holds_up_no_process(revision: str) -> None:
+    """By a thread that a profile of this process shows by name, and that ends with it."""
+    holder = opened(revision, lease_s=0.4)
+    assert (holder._thread.name, holder._thread.daemon) == ("nightjar-lease", True)
+    holder.append([receipt("a")])
+    appended = holder.number
+    wait_until(lambda: holder.number > appended + 1, 10, "two more segments say that it lives")
+    assert all(not segment.lines for segment in Ledger(LakeStorage(), revision).segments(after=appended))
+    holder.stop(release=True)
 
 
 def test_a_dead_writer_is_succeeded_at_once(revision: str) -> None:
@@ -203,8 +260,8 @@ def test_a_lost_answer_does_not_fence_its_own_writer(revision: str, nth: int, er
     writer.append([receipt("b")])
     writer.stop(release=True)
     segments = list(Ledger(LakeStorage(), revision).segments())
-    kinds = [[record["t"] for record in segment.records] for segment in segments]
-    assert kinds == [["opened"], ["receipt"], ["receipt"], ["closed"]]
+    kinds = [[type(line).__name__ for line in segment.lines] for segment in segments]
+    assert kinds == [["Opened"], ["Receipt"], ["Receipt"], ["Closed"]]
     assert lossy.calls[0] >= nth
     assert replay(Ledger(LakeStorage(), revision)) == writer.state
 
@@ -262,9 +319,12 @@ def test_a_worker_sees_that_its_epoch_was_replaced(revision: str) -> None:
 def test_a_record_of_a_newer_version_is_left_alone(revision: str) -> None:
     """Unknown records and unknown keys of known ones."""
     writer = opened(revision)
-    writer.append([{"t": "weather", "sky": "clear"}, {**receipt("a"), "sky": "clear"}])
-    assert receipts(revision) == {"a": "w"}
+    writer.append([receipt("a")])
     writer.stop(release=True)
+    path = Path(revision, "ledger", "00000002.jsonl")
+    head, line = path.read_text().split("\n")
+    path.write_text("\n".join([head, '{"t":"weather","sky":"clear"}', line.replace("}", ',"sky":"clear"}')]))
+    assert receipts(revision) == {"a": "w"}
 
 
 def test_a_segment_is_lines_of_json_a_person_can_read(revision: str) -> None:
@@ -323,7 +383,7 @@ def test_whatever_two_writers_do_nothing_is_lost_or_doubled(
                 newest = None if writer is newest else newest
         for writer in leftover:
             writer.stop(release=False)
-        written = [(r["shard"], r["worker"]) for s in ledger.segments() for r in s.records if r["t"] == "receipt"]
+        written = [(r.shard, r.worker) for s in ledger.segments() for r in s.lines if isinstance(r, Receipt)]
         assert written == acknowledged
         assert receipts(folder) == dict(reversed(acknowledged))
         epochs = [segment.epoch for segment in ledger.segments()]
@@ -334,7 +394,116 @@ def test_whatever_two_writers_do_nothing_is_lost_or_doubled(
             assert newest.state == replay(ledger)
 
 
-def test_a_writer_is_named_without_its_machine_s_inner_names() -> None:
-    """People read host names, not boot ids."""
-    writer = Holder("score", "f", "night-7/0af3/pid:[1]", 42, 0.0, "n", "2026-11-19T02:00:00+00:00")
-    assert str(writer) == "score of flow run f, process 42 on night-7, since 2026-11-19T02:00:00+00:00"
+def test_what_a_ledger_comes_to_is_known_of_each_kind_of_line(revision: str) -> None:
+    """By the writer and by whoever replays it; a run's end counts until the next one ends otherwise."""
+    writer = opened(revision)
+    lines: list[Line] = [
+        Planned(file="p1", fingerprint="f1", date="d", shards=3),
+        Preflight(("slow",)),
+        receipt("a"),
+        Failed("b", 1, "OSError", "no"),
+        Failed("b", 2, "OSError", "again"),
+        Split("c", "one file is broken", 2),
+        Revoked("a", 1, "PartDamaged", "gone"),
+        Planned(file="p2", fingerprint="f2", date="d", shards=4),
+        Intent(7, Published(1, "manifest-000001.json", "sum", "d")),
+        PublishedAs(7),
+    ]
+    for line in lines:
+        writer.append([line])
+    state = writer.state
+    assert (state.number, state.epoch, state.committed) == (11, 1, set())
+    assert [failed.message for failed in state.failures["b"]] == ["no", "again"]
+    assert state.failures["a"] == [lines[6]]
+    assert state.splits == {"c": "one file is broken"}
+    assert state.revoked == {"a": 8}, "the segment that took it back"
+    assert (state.planned, state.intent, state.published) == (lines[7], lines[8], lines[9])
+    assert {name: about.preflight for name, about in state.remarks.items()} == {"f1": ("slow",), "f2": ()}
+    assert state.about is state.remarks["f2"]
+    assert (state.progress.shards, state.progress.failed_attempts) == (4, 3)
+    assert (state.holder, state.openers, state.ended) == (writer.writer, [(1, writer.writer)], None)
+    ending = done("validate", limited=True)
+    writer.stop(release=True, ending=ending)
+    assert (state.holder, state.ended) == (None, ending)
+    assert replay(Ledger(LakeStorage(), revision)) == state
+
+
+def test_a_segment_of_a_newer_format_is_refused_and_one_without_a_format_is_read(revision: str) -> None:
+    header = {"epoch": 1, "writer": "n", "append": "a"}
+    ledger = Path(revision, "ledger")
+    ledger.mkdir(parents=True)
+    (ledger / "00000001.jsonl").write_text(json.dumps(header))
+    (ledger / "00000002.jsonl").write_text(json.dumps({"format": 1, **header}) + '\n{"t":"closed"}')
+    (ledger / "00000003.jsonl").write_text(json.dumps({"format": 2, **header}))
+    read = Ledger(LakeStorage(), revision)
+    assert read.read(1) == Segment(1, 1, "n", "a", ())
+    assert read.read(2) == Segment(2, 1, "n", "a", (Closed(),))
+    with pytest.raises(StorageError) as refused:
+        read.read(3)
+    assert str(refused.value) == (
+        f"{ledger}/00000003.jsonl: not a ledger segment that this version can read; it was damaged, or a newer "
+        "version wrote it: restore it, or continue the run with that version"
+    )
+
+
+class Counting(LakeStorage):
+    """A storage that counts what is read of each segment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: Counter[str] = Counter()
+
+    def read(self, uri: str) -> bytes:
+        self.reads[uri.rpartition("/")[2]] += 1
+        return super().read(uri)
+
+
+def test_what_was_read_or_written_of_a_small_ledger_is_not_read_again(revision: str) -> None:
+    """By nobody who has the ledger from who read it; of a large one only so much is kept."""
+    writer = opened(revision)
+    for shard in "abc":
+        writer.append([receipt(shard)])
+    writer.stop(release=True)
+    storage = Counting()
+    ledger = Ledger(storage, revision)
+    first = replay(ledger)
+    assert replay(ledger) == replay(Ledger(storage, revision, ledger)) == first
+    assert storage.reads == {f"{number:08d}.jsonl": 1 for number in range(1, 6)}
+    written = Ledger(storage, revision)
+    large = Failed("s", 1, "OSError", "x" * (_KEPT_BYTES // 2))
+    segments = [Segment(number, 1, "n", "a", (large,)) for number in (6, 7)]
+    storage.reads.clear()
+    for segment in segments:
+        written.write(segment)
+        assert written.read(segment.number) == segment
+    assert storage.reads == {"00000007.jsonl": 1}, "two of them are more than is kept"
+
+
+def test_a_ledger_of_more_segments_than_are_read_at_once_is_read_whole_and_in_order(revision: str) -> None:
+    ledger = Ledger(LakeStorage(), revision)
+    for number in range(1, 2 * _READERS * 2 + 4):
+        ledger.write(Segment(number, 1, "n", str(number), ()))
+    fresh = Ledger(LakeStorage(), revision)
+    assert [segment.append for segment in fresh.segments()] == [str(n) for n in range(1, 2 * _READERS * 2 + 4)]
+    assert [segment.number for segment in fresh.segments(after=60)] == [61, 62, 63, 64, 65, 66, 67]
+
+
+def test_a_lease_lapses_by_the_observer_s_clock_and_it_looks_again_and_again(revision: str) -> None:
+    """Twenty times a lease, and five times a second at least."""
+    holder = opened(revision)
+    ledger = Ledger(LakeStorage(), revision)
+    for lease_s, pause in ((10.0, 0.2), (2.0, 0.1)):
+        now, slept = [100.0], list[float]()
+
+        def sleep(seconds: float, now: list[float] = now, slept: list[float] = slept) -> None:
+            now[0] += seconds
+            slept.append(seconds)
+
+        assert not shows_life(ledger, replay(ledger), lease_s, lambda now=now: now[0], sleep)
+        assert set(slept) == {pause}
+        assert len(slept) in (round(lease_s / pause), round(lease_s / pause) + 1)
+    state = replay(ledger)
+    assert shows_life(ledger, state, 10.0, time.monotonic, lambda _: holder.append([])), "its next segment shows it"
+    state = replay(ledger)
+    assert not shows_life(ledger, state, 10.0, time.monotonic, lambda _: holder.stop(release=True))
+    assert state.holder is None

@@ -23,15 +23,12 @@ from hypothesis import strategies as st
 import drivers
 from drivers import LEASE_S, RUN, SCRATCH, Driver, Fate, Kind, Night, Play, planned, set_wall_clock
 from nightjar.inference.errors import Fenced, Held
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import (
-    Ledger,
-    Segment,
-    State,
-    open_epoch,
-    replay,
-)
-from nightjar.inference.records import Failed, encode
+from nightjar.inference.ledger.ledger import Ledger, replay
+from nightjar.inference.ledger.lines import Opened, PublishedAs, Revoked
+from nightjar.inference.ledger.state import Segment, State
+from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 
@@ -71,9 +68,9 @@ def check_epochs(segments: list[Segment]) -> None:
     assert [epoch for epoch, _ in tenures] == list(range(1, len(tenures) + 1))
     for _, leased in tenures:
         assert len({segment.nonce for segment in leased}) == 1
-        opened = [record for segment in leased for record in segment.records if record["t"] == "opened"]
-        assert opened == list(leased[0].records)
-        assert [record["writer"]["nonce"] for record in opened] == [leased[0].nonce]
+        opened = [line for segment in leased for line in segment.lines if isinstance(line, Opened)]
+        assert opened == list(leased[0].lines)
+        assert [line.writer.nonce for line in opened] == [leased[0].nonce]
 
 
 def check_driver(driver: Driver, segments: list[Segment]) -> None:
@@ -88,7 +85,7 @@ def check_driver(driver: Driver, segments: list[Segment]) -> None:
     if isinstance(driver.error, Fenced):
         assert driver.writer is not None
         assert segments[known].epoch > driver.writer.epoch, "it was told to stop by whom it was replaced"
-    written = [(r["shard"], r["worker"]) for s in segments for r in s.records if r["t"] == "receipt"]
+    written = [(r.shard, r.worker) for s in segments for r in s.lines if isinstance(r, Receipt)]
     assert set(driver.told) <= set(written), "what it was told is committed is committed"
 
 
@@ -99,20 +96,20 @@ def check_done(play: Play) -> None:
     for driver in play.drivers:
         check_driver(driver, segments)
     state = state_after(segments, len(segments))
-    records = [record for segment in segments for record in segment.records]
-    written = Counter(record["shard"] for record in records if record["t"] == "receipt")
-    revoked = Counter(record["shard"] for record in records if record["t"] == "revoked")
+    lines = [line for segment in segments for line in segment.lines]
+    written = Counter(line.shard for line in lines if isinstance(line, Receipt))
+    revoked = Counter(line.shard for line in lines if isinstance(line, Revoked))
     assert written - revoked == Counter(planned(state)), "committed once, and once more when that was taken back"
     counting = list(Ledger(LakeStorage(), play.night.revision).receipts(state))
     assert sorted(receipt.shard for receipt in counting) == sorted(state.committed) == sorted(planned(state))
     assert all(receipt.attempt == 1 + revoked[receipt.shard] for receipt in counting)
     ours = [snapshot for snapshot in snapshots if snapshot.note == f"run {RUN} revision 1"]
-    assert [snapshot.number for snapshot in ours] == [state.published and state.published["number"]]
+    assert [snapshot.number for snapshot in ours] == [state.published and state.published.number]
     assert state.intent is not None
     shown = ours[0].runs[RUN]
-    assert (ours[0].number, shown.checksum) == (state.intent["number"], state.intent["published"]["checksum"])
+    assert (ours[0].number, shown.checksum) == (state.intent.number, state.intent.published.checksum)
     assert all(snapshot.runs[RUN] == shown for snapshot in snapshots[ours[0].number :])
-    assert sum(record["t"] == "published" for record in records) == 1
+    assert sum(isinstance(line, PublishedAs) for line in lines) == 1
     assert {driver.number for driver in play.drivers} <= {None, ours[0].number}
 
 
@@ -182,7 +179,7 @@ def test_whatever_an_error_says_the_ledger_can_be_replayed(text: str) -> None:
         failed = Failed("a", 1, "ValueError", text, uri=f"/in/{text}")
         writer = open_epoch(LakeStorage(), folder, this_holder("score"), lease_s=LEASE_S)
         try:
-            writer.append([encode(failed)])
+            writer.append([failed])
         finally:
             writer.stop(release=True)
         assert replay(Ledger(LakeStorage(), folder)).failures == {"a": [failed]}

@@ -18,24 +18,19 @@ from typing import Any
 import pytest
 
 from nightjar.inference.errors import StorageError
+from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import (
-    Ledger,
-    LedgerWriter,
-    State,
-    open_epoch,
-    replay,
-)
+from nightjar.inference.ledger.ledger import Ledger, replay
+from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
 from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.ledger.state import State
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.publications import Published
 from nightjar.inference.records import (
     Failed,
     Part,
     Receipt,
-    encode,
 )
 from nightjar.inference.storage.lake import LakeStorage
 
@@ -105,7 +100,7 @@ def finish(output: Path) -> None:
             records = [
                 Receipt(each.id, 1, writer.epoch, "w", each.rows, each.rows, 0, None, None, 0, 0) for each in lacking
             ]
-            writer.append([encode(record) for record in records])
+            writer.append(records)
         if writer.state.published is None:
             publish.publish(writer, str(output), RUN, Published(1, "manifest.json", "sum", RUN))
     finally:
@@ -141,8 +136,8 @@ def test_a_ledger_of_the_first_version_is_read() -> None:
     assert state.splits == {PACKED: CORRUPT}
     assert state.committed == {FIRST, SECOND, SMALL_A, SMALL_B, SMALL_C}
     assert state.intent is not None
-    assert Published(**state.intent["published"]) == MANIFEST
-    assert state.published == {"t": "published", "number": 1}
+    assert state.intent == Intent(1, MANIFEST)
+    assert state.published == PublishedAs(1)
     assert publish.newest(LakeStorage(), str(GOLDEN)).runs == {RUN: MANIFEST}
 
 
@@ -170,8 +165,8 @@ def test_receipts_of_the_first_version_are_read_whole() -> None:
     assert outcomes.missing(table) == 0
     assert [outcomes.total(table, column) for column in ("rows_in", "rows_out", "rows_quarantined")] == [2300, 2299, 1]
     for segment in ledger.segments():
-        for record in segment.records:
-            progress.fold(record)
+        for line in segment.lines:
+            progress.fold(line)
     assert (progress.shards, progress.done_shards, progress.rows_out, progress.step) == (5, 5, 2299, "publish")
 
 
@@ -189,10 +184,10 @@ def test_a_ledger_of_the_first_version_is_continued_wherever_it_ended(
     assert plan is not None
     assert len(plan) == (3 if segments < SPLIT else 5)
     written = [
-        r["shard"]
-        for s in Ledger(LakeStorage(), revision_of(output)).segments()
-        for r in s.records
-        if r["t"] == "receipt"
+        line.shard
+        for segment in Ledger(LakeStorage(), revision_of(output)).segments()
+        for line in segment.lines
+        if isinstance(line, Receipt)
     ]
     assert len(written) == len(set(written))
     assert set(plan.ids()) <= set(written)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nightjar.flows.pages import summary
+from nightjar.flows.pages import estimate
 from nightjar.inference.errors import (
     JobError,
     NightjarError,
@@ -20,8 +20,9 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.snapshots import keep
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import State, open_epoch
+from nightjar.inference.ledger.state import State
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.replay import (
@@ -91,8 +92,7 @@ def planned(lake: Lake, **job: Any) -> Lake:
 
 
 def replay(lake: Lake, *faults: Fault, live: bool = False) -> Replayed:
-    state = revs.read_revision(LakeStorage(), str(lake.revision().parent), 1).state
-    plan = revs.read_plan(LakeStorage(), str(lake.revision()), state, (state.planned or {})["fingerprint"])
+    plan = revs.read_revision(LakeStorage(), str(lake.revision().parent), 1).plan()
     assert plan is not None
     (shard,) = plan.ids()
     return replay_row(lake.request(storage=FaultyStorage(LakeStorage(), faults)), shard, 5, None, pdb=False, live=live)
@@ -242,11 +242,11 @@ def test_an_estimate_counts_the_start_and_says_what_it_counts(lake: Lake) -> Non
     request = lake_of(lake).request()
     found = run.discover(request)
     made = run.plan(request, found)
-    planned = summary.planned(request, found, made, Measured("s", 100, 3.0, 1.0))
-    assert planned.measured.estimate_s == summary.START_S + 2 * 3.0 + 10.0
-    *_, estimate, counted = summary.plan_text(planned).splitlines()
-    assert estimate.endswith("model loaded in 3.0 s: about 36 s with 1 actors")
+    planned = estimate.planned(request, found, made, Measured("s", 100, 3.0, 1.0))
+    assert planned.measured.estimate_s == estimate.START_S + 2 * 3.0 + 10.0
+    *_, about, counted = estimate.plan_text(planned).splitlines()
+    assert about.endswith("model loaded in 3.0 s: about 36 s with 1 actors")
     assert counted.strip().startswith("counted: 20 s to start (typical), loading the model twice")
     finished = replace(made, state=State(committed=set(made.plan.ids())))
-    done = summary.planned(request, found, finished, Measured("s", 100, 3.0, 1.0))
-    assert done.measured.estimate_s == summary.START_S
+    done = estimate.planned(request, found, finished, Measured("s", 100, 3.0, 1.0))
+    assert done.measured.estimate_s == estimate.START_S

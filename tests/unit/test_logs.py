@@ -17,10 +17,11 @@ import pytest
 
 from nightjar.flows.cli import tables
 from nightjar.flows.cli.logs import logs as logs_command
-from nightjar.flows.pages.artifacts import _printed
+from nightjar.flows.pages import evidence
 from nightjar.inference.errors import JobError, Transient
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import open_epoch
+from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.capture import Capture, keep_rest
 from nightjar.inference.logs.logbook import (
@@ -39,7 +40,7 @@ from nightjar.inference.logs.printed import (
     last_lines,
     write,
 )
-from nightjar.inference.records import Failed, Started, encode
+from nightjar.inference.records import Failed, Started
 from nightjar.inference.run.report import RunReport, printed_last
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage, fail
@@ -347,9 +348,8 @@ def failed(lake: Lake) -> tuple[Lake, str]:
     uri = str(lake.revision())
     writer = open_epoch(request.storage, uri, this_holder("score"))
     request.storage.create(f"{uri}/plan-1.parquet", plan.to_bytes())
-    totals = {"shards": 8, "rows": 8000, "done_shards": 0, "rows_out": 0, "rows_quarantined": 0}
-    writer.append([{"t": "planned", "file": "plan-1.parquet", "fingerprint": "f", "date": DATE, **totals}])
-    writer.append([encode(Failed(shard, 1, "ValueError", "refused", worker="host:1"))])
+    writer.append([Planned(file="plan-1.parquet", fingerprint="f", date=DATE, shards=8, rows=8000)])
+    writer.append([Failed(shard, 1, "ValueError", "refused", worker="host:1")])
     said = [Line(1e9, "out", "loading"), Line(1e9 + 1, "err", "\x1b[2Jlast words", shard, 1, 8)]
     write(request.storage, uri, 1, "host:1", said)
     write(request.storage, uri, 1, "host:2", [Line(1e9, "out", "of another", other, 1)])
@@ -411,16 +411,16 @@ def test_a_failed_shard_has_its_last_lines_beside_it(failed: tuple[Lake, str]) -
     assert (first.shard, first.printed_last) == (shard, ("\x1b[2Jlast words",))
     assert not any(each.printed_last for each in others)
     assert tables.printed([first, *others]) == (
-        f"Printed last, in shards without result\n  shard {shard}\n    \\x1b[2Jlast words"
+        f"Last printed lines of shards without a result\n  shard {shard}\n    \\x1b[2Jlast words"
     )
     assert printed_last(request.storage, request.run_uri) == {shard: ["\x1b[2Jlast words"]}
-    page = "\n".join(_printed(request))
+    page = "\n".join(evidence.printed(request))
     assert f"shard `{shard}`\n\n- `\\x1b[2Jlast words`" in page
     assert f"`nightjar logs {lake.job_path} {DATE}`" in page
     parts(str(lake.revision()))[0].write_text("damaged")
     parts(str(lake.revision()))[1].write_text("damaged")
     assert RunReport(request, 1).shards()[0].printed_last == ()
-    assert _printed(request) == []
+    assert evidence.printed(request) == []
 
 
 def test_following_ends_with_the_run(lake: Lake) -> None:

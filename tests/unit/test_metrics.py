@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.job.model import Job, arrow_type
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.outputtypes import arrow_type
+from nightjar.inference.jsonform import to_json
 from nightjar.inference.metrics.evaluation import _BINS, _bins
+from nightjar.inference.metrics.figures import OutputFigures
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 
 
@@ -49,7 +53,7 @@ def measured(scores: Any, labels: Any, job: Job = SCORED) -> Metrics:
 
 
 def evaluation(scores: Any, labels: Any) -> dict[str, Any]:
-    result: dict[str, Any] = measured(scores, labels).results()["evaluation"]
+    result: dict[str, Any] = to_json(measured(scores, labels).results())["evaluation"]
     return result
 
 
@@ -58,8 +62,8 @@ def column(values: pa.Array | pa.ChunkedArray) -> dict[str, Any]:
     metrics.update(pa.table({"value": values}), None)
     again = Metrics.from_bytes(metrics.to_bytes())
     assert again.results() == metrics.results()
-    json.dumps(again.results(), allow_nan=False)
-    result: dict[str, Any] = again.results()["columns"]["value"]
+    json.dumps(to_json(again.results()), allow_nan=False)
+    result: dict[str, Any] = to_json(again.results())["columns"]["value"]
     return result
 
 
@@ -193,7 +197,7 @@ def test_rows_without_label_or_score_are_left_out_and_counted_once() -> None:
 def test_labels_may_be_bools_or_zeros_and_ones_of_any_number_type(labels: pa.Array) -> None:
     metrics = Metrics.for_job(SCORED)
     metrics.update(pa.table({"score": pa.array([0.1, 0.9, 0.5], pa.float32())}), labels)
-    found = metrics.results()["evaluation"]
+    found = to_json(metrics.results())["evaluation"]
     assert (found["rows"], found["positives"], found["auc_roc"]) == (2, 1, 1.0)
 
 
@@ -226,7 +230,7 @@ def test_scores_of_any_float_type_are_evaluated(type_: pa.DataType) -> None:
 def test_the_score_is_the_first_float_output_and_a_label_without_one_is_an_error() -> None:
     assert Metrics.for_job(job_of({"word": "string", "p": "float64", "q": "float32"})).evaluation is not None
     metrics = Metrics.for_job(job_of({"word": "string", "p": "float64", "q": "float32"}))
-    assert metrics.results()["evaluation"]["score"] == "p"
+    assert to_json(metrics.results())["evaluation"]["score"] == "p"
     with pytest.raises(JobError, match=r"label: 'late' needs a score .* model\.outputs"):
         Metrics.for_job(job_of({"word": "string", "embedding": "float32[8]"}))
 
@@ -313,7 +317,7 @@ def merged(*values: pa.Array) -> dict[str, Any]:
         metrics.update(pa.table({"value": one}), None)
         states.append(metrics)
     functools.reduce(lambda left, right: left.merge(right) or left, states)
-    result: dict[str, Any] = states[0].results()["columns"]["value"]
+    result: dict[str, Any] = to_json(states[0].results())["columns"]["value"]
     return result
 
 
@@ -363,12 +367,11 @@ def test_what_is_not_a_state_is_refused(data: bytes) -> None:
         Metrics.from_bytes(data)
 
 
-def outputs(values: pa.Array, type_: str) -> dict[str, Any]:
+def outputs(values: pa.Array, type_: str) -> Mapping[str, OutputFigures]:
     """What is counted of an output without any check."""
     metrics = Metrics.for_job(job_of({"score": type_}, None))
     metrics.update(pa.table({"score": values}), None)
-    result: dict[str, Any] = Metrics.from_bytes(metrics.to_bytes()).results()["outputs"]
-    return result
+    return Metrics.from_bytes(metrics.to_bytes()).results().outputs
 
 
 INF, NAN = math.inf, math.nan
@@ -392,7 +395,7 @@ def test_what_is_not_finite_in_a_float_output_is_counted_without_any_check(
     values: list[Any], type_: str, nonfinite: int
 ) -> None:
     column = pa.array(values, pa.float32() if type_ == "float16" else arrow_type(type_)).cast(arrow_type(type_))
-    assert outputs(column, type_) == {"score": {"rows": len(values), "nonfinite": nonfinite}}
+    assert outputs(column, type_) == {"score": OutputFigures(len(values), nonfinite)}
     assert bool(nonfinite_notes(outputs(column, type_))) is bool(nonfinite)
 
 
@@ -401,7 +404,7 @@ def test_the_parts_of_earlier_versions_are_merged_with_those_of_this_one() -> No
     metrics = Metrics.for_job(job_of({"score": "float32"}, None, ("score",)))
     metrics.update(pa.table({"score": pa.array([0.5, INF], pa.float32())}), None)
     metrics.merge(Metrics.from_bytes(b'{"v":1,"columns":{"score":["number",3,0,1,0.1,0.2]}}'))
-    found = Metrics.from_bytes(metrics.to_bytes()).results()
+    found = to_json(Metrics.from_bytes(metrics.to_bytes()).results())
     assert found["outputs"] == {"score": {"rows": 2, "nonfinite": 1}}
     assert (found["columns"]["score"]["rows"], found["columns"]["score"]["nan"]) == (5, 1)
 
@@ -410,4 +413,8 @@ def test_a_label_and_float_outputs_are_all_there_is_to_measure_without_checks() 
     metrics = Metrics.for_job(job_of({"word": "string", "score": "float32"}, None))
     metrics.update(pa.table({"score": pa.array([0.5], pa.float32())}), None)
     counted = {"score": {"rows": 1, "nonfinite": 0}}
-    assert Metrics.from_bytes(metrics.to_bytes()).results() == {"columns": {}, "outputs": counted, "evaluation": None}
+    assert to_json(Metrics.from_bytes(metrics.to_bytes()).results()) == {
+        "columns": {},
+        "outputs": counted,
+        "evaluation": None,
+    }

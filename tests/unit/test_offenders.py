@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference.errors import GateFailed
-from nightjar.inference.job.model import ColumnCheck
+from nightjar.inference.job.checks import ColumnCheck
+from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
-from nightjar.inference.records import Receipt
+from nightjar.inference.records import UNKNOWN, Receipt
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.validation.audit import Audited, audit_block
@@ -31,12 +32,12 @@ from nightjar.inference.validation.gates import (
     column_gates_of,
     enforce,
     evaluate,
-    of_record,
 )
 from nightjar.inference.validation.gates.column import column_gates
 from nightjar.inference.validation.offenders import (
     MAX_OFFENDERS,
     _first,
+    _planned,
     join,
     with_replays,
 )
@@ -145,7 +146,7 @@ def test_the_failure_says_the_first_row_and_keeps_them_all(night: Night) -> None
     assert f"Row 150 of {first.file} (shard {first.shard}) holds inf: {first.replay}" in str(failed.value)
     assert "9.5" not in str(failed.value)
     assert failed.value.gates == results
-    assert [of_record(asdict(gate)) for gate in results] == list(results)
+    assert [of_json(GateResult, to_json(gate)) for gate in results] == list(results)
 
 
 def test_a_column_without_such_values_has_no_offenders(night: Night) -> None:
@@ -168,6 +169,35 @@ def test_without_lineage_the_plan_says_which_row_it_was_unless_others_are_in_the
     unknown = found["score.max"].where[1]
     assert unknown.replay == ""
     assert unknown.sentence == f"Shard {unknown.shard} holds 7.5, of {unknown.file}."
+
+
+PIECES = (("a", 10, 5), ("b", 0, 3), ("c", 0, UNKNOWN))
+A, B, UNREAD = ({"uri": uri, "first_row": first, "rows": rows} for uri, first, rows in PIECES)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "quarantine", "index", "expected"),
+    [
+        ([A], None, 0, ("a", 10)),
+        ([A], None, 4, ("a", 14)),
+        ([A, B], None, 4, ("a", 14)),
+        ([A, B], None, 5, ("b", 0)),
+        ([A, B], None, 7, ("b", 2)),
+        ([UNREAD], None, 7, ("c", 7)),
+        ([A, UNREAD], None, 0, ("", -1)),
+        ([A], {}, 0, ("a", -1)),
+        ([A, B], {}, 0, ("", -1)),
+    ],
+)
+def test_the_plan_says_which_row_of_which_file_it_was(
+    pieces: list[dict[str, Any]], quarantine: dict[str, Any] | None, index: int, expected: tuple[str, int]
+) -> None:
+    """Unless rows before it are in the quarantine, or in a file whose rows nobody counted."""
+    line = {"shard": "s", "pieces": pieces, "quarantine": quarantine}
+    assert _planned(line, index) == expected
+    if expected[1] >= 0 and pieces[-1]["rows"] != UNKNOWN:
+        with pytest.raises(AssertionError, match=r"^shard s has no row 2 more$"):
+            _planned(line, 2 + sum(piece["rows"] for piece in pieces))
 
 
 CHECK = ColumnCheck(column="score", min=0.25, max=0.75, nulls=0, finite=True)

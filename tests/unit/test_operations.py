@@ -19,21 +19,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from prefect.runtime import flow_run
 
+from nightjar.flows import parameters
+from nightjar.flows.cli import running
 from nightjar.inference.errors import ShardsFailed
+from nightjar.inference.identity import snapshots
+from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run import campaign
+from nightjar.inference.run import journal
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.report import RunReport
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
-nightly = import_module("nightjar.flows.nightly")
+api = import_module("nightjar.flows.api")
 
 T = TypeVar("T")
 
@@ -249,6 +256,8 @@ class Counting:
         self.asked = Counter[str]()
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
+        if operation.startswith("_"):
+            raise AttributeError(operation)  # as a process asks to which it is sent
         call = getattr(self._inner, operation)
 
         def counted(uri: Any, *more: Any, **named: Any) -> Any:
@@ -317,7 +326,7 @@ def opened(hook: None) -> Callable[[str], int]:
 
 @pytest.fixture
 def counted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Steps:
-    monkeypatch.setattr(campaign, "FLUSH_S", 1e9)
+    monkeypatch.setattr(journal, "FLUSH_S", 1e9)
     return Steps(lake.ready())
 
 
@@ -337,6 +346,56 @@ def test_a_run_that_is_continued(counted: Steps) -> None:
     counted.leave_begun("second", next(iter(counted.lake.planned().ids())))
     counted.run(run_id="second")
     assert counted.asked == CONTINUED
+
+
+LOOK = {
+    "list input": 1,
+    "open input": 5,
+    "read owner": 1,
+    "read run record": 1,
+    "stat output": 1,
+}
+"""What `run` looks at before it starts anything, in a lake whose first file has no labels.
+
+Of the input that is its beginning: the columns are in the first file, which is described (1) and has no labels (1); so
+the next two are described together (2), and the second one's labels are what they must be (1).
+"""
+
+PLAN = {
+    "list input": 1,
+    "open input": 4,
+    "read owner": 1,
+    "read run record": 1,
+    "stat output": 1,
+    "subfolders revisions": 1,
+}
+"""`plan` of a night that was not begun: it discovers, as a run does, and looks at nothing before."""
+
+
+def with_labels(lake: Lake) -> None:
+    """All files but the first one have labels."""
+    for index, path in enumerate(sorted((lake.folder / "data").iterdir())):
+        table = pq.read_table(path)
+        label = pa.array([index % 2 if index else None] * table.num_rows, pa.int8())
+        pq.write_table(table.append_column("late", label), path)
+
+
+def test_a_command_lists_the_input_once_before_the_run(counted: Steps) -> None:
+    with_labels(counted.lake)
+    counted.lake.write_job(label="late")
+    request = counted.request()
+    waits = counted.step("look", api._look_first, request, None)
+    assert not waits
+    assert counted.asked["look"] == LOOK
+    counted.lake.write_job(input__wait={"for": "1s", "until": 5})
+    assert api._look_first(counted.request(), None), "so the flow connects to a cluster once the input is there"
+
+
+def test_a_plan_lists_the_input_once(counted: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = counted.request()
+    monkeypatch.setattr("nightjar.inference.run.request.make_request", lambda *_, **__: request)
+    counted.step("plan", running.plan, str(counted.lake.job_path))
+    assert counted.asked["plan"] == PLAN
 
 
 def test_a_page_of_the_shards(counted: Steps) -> None:
@@ -382,14 +441,37 @@ def test_the_model_is_read_once(counted: Steps, opened: Callable[[str], int]) ->
     assert (counted.lake.published()["score"] == counted.lake.published()["id"] * 2).all()
 
 
+def test_a_large_model_is_hashed_once_by_the_driver_and_once_per_node(
+    counted: Steps, opened: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is too large to travel with the run, so it is read where it lies: again before the publication, and by nobody
+    else, however many processes of a node load it, in this run and the next."""
+    monkeypatch.setattr(snapshots, "COPIED_BYTES", 0)
+    counted.lake.write_model(WITH_WEIGHTS)
+    weights = counted.lake.folder / "weights.bin"
+    weights.write_bytes(b"2")
+    counted.lake.write_job(model__uses="model:Weighted", model__path="weights.bin", model__batch_size=256)
+    driver, node, publication = 1, 1, 1
+    before = opened(str(weights))
+    counted.run()
+    assert opened(str(weights)) - before == driver + node + publication
+    request = counted.request()
+    before = opened(str(weights))
+    for _ in range(3):
+        place_model(request.storage, request.scoring.model, Path(request.cache), str(weights))
+    assert opened(str(weights)) == before
+    counted.run(run_id="another")
+    assert opened(str(weights)) - before == driver + publication
+
+
 def test_a_request_is_made_once_for_a_command(counted: Steps, opened: Callable[[str], int]) -> None:
     """The flow goes on with the request that the command has made and looked at: its job, its code and its model."""
     made = counted.request()
     files = [str(counted.lake.job_path), str(counted.lake.folder / "model.py")]
     before = [opened(file) for file in files]
     counted.storage.asked.clear()
-    with nightly.handing(made):
-        asked = nightly._request({"job": str(counted.lake.job_path), "date": "2026-11-19"})
+    with parameters.handing(made):
+        asked = parameters.requested({"job": str(counted.lake.job_path), "date": "2026-11-19"})
     assert asked == replace(made, flow_run=asked.flow_run)
     assert [opened(file) for file in files] == before
     assert not counted.storage.asked
@@ -399,14 +481,14 @@ def test_a_flow_run_takes_the_request_that_it_was_named_for(counted: Steps, open
     """Of a deployment: its job is read for the name of the run, and code and model are fixed when the flow begins."""
     given = {"job": str(counted.lake.job_path), "date": "2026-11-19"}
     count = [opened(given["job"])]
-    named = nightly._asked(given)
+    named = parameters.asked(given)
     count.append(opened(given["job"]))
-    nightly._named[str(flow_run.id)] = named
-    asked = nightly._request(given)
+    parameters._named[str(flow_run.id)] = named
+    asked = parameters.requested(given)
     count.append(opened(given["job"]))
     assert (asked.job, asked.run_id) == (named.job, named.run_id)
     assert asked.scoring.code.files
-    assert nightly._request(given).job == named.job
+    assert parameters.requested(given).job == named.job
     count.append(opened(given["job"]))
     read, fixed, both = (after - before for before, after in pairwise(count))
     assert read > 0

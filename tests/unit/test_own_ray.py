@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import ray
 
-from nightjar.flows.cli.doctor import examine
+from nightjar.flows.cli.doctor import diagnose
 from nightjar.flows.cli.listening import Listener, listeners, told
 from nightjar.flows.cluster import connection, local
 from nightjar.flows.cluster.token import keep_token_private, readers_of_token
@@ -249,7 +249,7 @@ def test_doctor_tells_of_a_local_run_that_others_could_reach() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"listens\n"
         seen = {each.address: each.on_loopback for each in listeners() if each.pid == process.pid}
-        found = next(each for each in examine(None, None) if each.what == "network")
+        found = next(each for each in diagnose(None, None) if each.what == "network")
         process.communicate(b"")
     assert seen == {"127.0.0.1": True, "0.0.0.0": False}
     assert not found.ok

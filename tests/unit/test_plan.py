@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference.input.discovery import FILES, Discovery
-from nightjar.inference.input.plan import Plan, make_plan
+from nightjar.inference.input.plan import _BATCH, Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.records import UNKNOWN, UNREADABLE
+from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece
 
 Lines = list[dict[str, Any]]
 
@@ -53,7 +53,7 @@ def check_cover(plan: Plan, lines: Lines) -> None:
     for each in lines:
         ours = sorted((p for p in pieces if p.uri == each["uri"]), key=lambda p: p.first_row)
         if each["error"] is not None:
-            assert [(p.rows, p.row_groups) for p in ours] == [(UNREADABLE, (0, 0))]
+            assert ours == [Piece(each["uri"], each["size"], each["version"], 0, UNREADABLE, (0, 0))]
             continue
         groups, first = 0, 0
         for piece in ours:
@@ -130,7 +130,8 @@ def test_changed_new_and_deleted_files_cost_only_the_shards_they_are_in(
         if fates[each["uri"]] != "goes"
     ]
     after_lines += [line(f"new{index}", [5, 5]) for index in range(data.draw(st.integers(0, 3)))]
-    after = make_plan(lake(after_lines), job(shard_rows), "model", before)
+    planned_by = data.draw(st.sampled_from(["", "model"]), "the names of shards made anew, or kept")
+    after = make_plan(lake(after_lines), job(shard_rows), "model", before, planned_by)
     check_cover(after, after_lines)
     untouched = {
         shard.id
@@ -188,6 +189,16 @@ def test_a_plan_survives_being_stored(lines: Lines, shard_rows: int | None) -> N
     assert all(plan.shard(shard.id) == shard for shard in plan.shards())
 
 
+def test_a_plan_of_many_shards_holds_them_all_and_stays_small() -> None:
+    """More shards than one batch of lines; compressed, a shard takes less than its id does."""
+    files = [line(f"{index:05d}", [7], [70]) for index in range(_BATCH + 3)]
+    plan = make_plan(lake(files), job(7), "model")
+    assert [shard.pieces[0].uri for shard in plan.shards()] == [each["uri"] for each in files]
+    stored = plan.to_bytes()
+    assert len(stored) < len(plan) * len(plan.ids()[0])
+    assert Plan.from_bytes(stored).table.equals(plan.table)
+
+
 @given(lakes())
 def test_the_plan_is_in_input_order(lines: Lines) -> None:
     """By file and row: the order of parts in reports and of rows for readers."""
@@ -207,6 +218,8 @@ def test_splitting_a_packed_shard_gives_one_per_file_and_loses_nothing() -> None
     assert [len(shard.pieces) for shard in plan.shards()] == [3, 3]
     after, parts = plan.with_splits([plan.ids()[0], "one of an earlier plan"], "model")
     assert list(parts) == [plan.ids()[0]]
+    alone = make_plan(lake(lines), job(10), "model")
+    assert [part.id for part in parts[plan.ids()[0]]] == alone.ids()[:3], "as if each file had been planned alone"
     assert [shard.pieces[0].uri for shard in parts[plan.ids()[0]]] == [each["uri"] for each in lines[:3]]
     check_cover(after, lines)
     assert [len(shard.pieces) for shard in after.shards()] == [1, 1, 1, 3]
@@ -282,6 +295,19 @@ def test_a_limit_ends_at_the_first_shard_that_is_not_counted() -> None:
     plan = make_plan(lake([line("a", [5]), uncounted("b", 10), line("c", [5])]), job(1), "m")
     assert spans(plan.limited(3)) == [[("a", 0, 5)]]
     assert spans(plan.limited(6)) == [[("a", 0, 5)], [("b", 0, UNKNOWN)]]
+
+
+def test_a_limit_counts_the_rows_of_all_shards_up_to_it() -> None:
+    plan = make_plan(lake([line(name, [5]) for name in "abcd"]), job(5), "m")
+    assert [len(plan.limited(rows)) for rows in (1, 5, 6, 11, 20, 21)] == [1, 1, 2, 3, 4, 4]
+
+
+@pytest.mark.parametrize("changed", [{"version": "2"}, {"size": 7}])
+def test_a_file_that_was_written_over_keeps_no_shard_by_name(changed: dict[str, Any]) -> None:
+    """Whether its size or its version tells."""
+    before = make_plan(lake([line("a", [5]), line("b", [5])]), job(5), "m")
+    after = make_plan(lake([{**line("a", [5]), **changed}, line("b", [5])]), job(5), "m", before, "m")
+    assert [one == other for one, other in zip(after.ids(), before.ids(), strict=True)] == [False, True]
 
 
 def test_what_is_not_counted_keeps_its_shard_as_long_as_it_stands_and_what_cannot_be_read_does_not() -> None:

@@ -20,19 +20,15 @@ from test_plan import check_cover, job, lake, line, unreadable
 from drivers import SCRATCH
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.input.plan import Plan
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import (
-    Ledger,
-    Record,
-    open_epoch,
-    replay,
-)
+from nightjar.inference.ledger.ledger import Ledger, replay
+from nightjar.inference.ledger.lines import Line, Split
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import (
     UNREADABLE,
     Receipt,
     Shard,
-    encode,
 )
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import plan_in
@@ -136,21 +132,21 @@ class Run:
         parts = split[shard.id]
         assert tuple(piece for part in parts for piece in part.pieces) == shard.pieces
         assert set(self.plan.ids()) == before - {shard.id} | {part.id for part in parts}
-        self._append({"t": "split", "shard": shard.id, "why": "no", "into": len(parts)})
+        self._append(Split(shard.id, "no", len(parts)))
 
     def commit(self, which: int) -> None:
         """A shard is scored."""
         if missing := self._missing():
             shard = missing[which % len(missing)].id
-            self._append(encode(Receipt(shard, 1, 1, "w", 10, 10, 0, None, None, 0.1, 0.0)))
+            self._append(Receipt(shard, 1, 1, "w", 10, 10, 0, None, None, 0.1, 0.0))
             self.committed.add(shard)
 
     def _missing(self) -> list[Shard]:
         return [shard for shard in self.plan.shards() if shard.id not in self.committed]
 
-    def _append(self, record: Record) -> None:
+    def _append(self, line: Line) -> None:
         writer = open_epoch(LakeStorage(), self.revision, this_holder("score"), lease_s=3600)
-        writer.append([record])
+        writer.append([line])
         writer.stop(release=True)
 
     def check_read(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
+import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,25 +20,31 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.input.plan import Plan
+from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
+from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
-from nightjar.inference.output.publications import Published, Snapshot
+from nightjar.inference.output.manifests import data_files, data_parts
+from nightjar.inference.output.owner import check_owner, claim_output
+from nightjar.inference.output.parts import checksum
+from nightjar.inference.output.publications import Origin, Snapshot
 from nightjar.inference.records import (
     Part,
     Piece,
     Receipt,
-    encode,
     shard_of,
 )
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.validation.manifest import read_manifest
+from outputs import PARTS, Output
 
 LONG_S = 3600.0
+NIGHT = "2026-11-19"
 
 
 @pytest.fixture
@@ -68,7 +76,7 @@ def published(output: str, *runs: str) -> None:
 def intend(output: str, run: str, number: int, revision: int = 1) -> None:
     """A writer said in the ledger what it would publish, and died."""
     writer = writer_of(output, run, revision=revision)
-    writer.append([{"t": "intent", "number": number, "published": asdict(entry(run, revision))}])
+    writer.append([Intent(number, entry(run, revision))])
     writer.stop(release=False)
 
 
@@ -117,7 +125,7 @@ def test_a_number_taken_by_another_run_means_a_new_intent(output: str) -> None:
     assert notes(output) == ["run 2026-11-18 revision 1", "run 2026-11-19 revision 1"]
     assert set(now(output).runs) == {"2026-11-18", "2026-11-19"}
     assert writer.state.intent is not None
-    assert writer.state.intent["number"] == 2
+    assert writer.state.intent.number == 2
     writer.stop(release=True)
 
 
@@ -141,6 +149,17 @@ def test_an_intent_left_by_a_crash_is_carried_out(output: str) -> None:
     writer.stop(release=True)
 
 
+def test_a_number_that_shows_another_manifest_of_the_same_revision_was_not_taken_by_this_writer(output: str) -> None:
+    """Who publishes is told by what is shown, too, not by the name of the run alone."""
+    other = replace(entry(NIGHT), checksum="of another manifest")
+    publish.add(LakeStorage(), output, 1, {NIGHT: other}, Origin("publish", NIGHT, 1))
+    intend(output, NIGHT, 1)
+    writer = writer_of(output, NIGHT)
+    assert publish.publish(writer, output, NIGHT, entry(NIGHT)) == 2
+    assert now(output).runs == {NIGHT: entry(NIGHT)}
+    writer.stop(release=True)
+
+
 def test_an_intent_whose_number_others_took_gets_another(output: str) -> None:
     intend(output, "2026-11-19", 1)
     published(output, "2026-11-17", "2026-11-18")
@@ -159,7 +178,7 @@ def test_a_publication_the_ledger_does_not_know_of_is_not_made_again(output: str
     visibility.rollback(LakeStorage(), output, 0)
     heir = writer_of(output, "2026-11-17")
     assert publish.publish(heir, output, "2026-11-17", entry("2026-11-17")) == 1
-    assert heir.state.published == {"t": "published", "number": 1}
+    assert heir.state.published == PublishedAs(1)
     assert (now(output).number, now(output).runs) == (3, {})
     heir.stop(release=True)
 
@@ -262,10 +281,10 @@ def test_a_rollback_whose_answer_came_as_exists_is_found_done(output: str) -> No
 
 
 def test_an_output_belongs_to_one_job(output: str) -> None:
-    publish.claim_output(LakeStorage(), output, "delays")
-    publish.claim_output(LakeStorage(), output, "delays")
+    claim_output(LakeStorage(), output, "delays")
+    claim_output(LakeStorage(), output, "delays")
     with pytest.raises(JobError, match=r"output.uri: .* belongs to the job 'delays'"):
-        publish.claim_output(LakeStorage(), output, "arrivals")
+        claim_output(LakeStorage(), output, "arrivals")
 
 
 def test_a_manifest_that_was_changed_is_not_what_was_published(output: str) -> None:
@@ -274,7 +293,7 @@ def test_a_manifest_that_was_changed_is_not_what_was_published(output: str) -> N
     place = Path(output, entry("2026-11-19").manifest)
     place.write_text("{}")
     with pytest.raises(JobError, match="not the manifest that was published; restore it"):
-        publish.read_manifest(LakeStorage(), output, now(output).runs["2026-11-19"])
+        read_manifest(LakeStorage(), output, now(output).runs["2026-11-19"])
 
 
 def test_the_sweep_deletes_what_no_receipt_names_and_nothing_newer_or_foreign(output: str) -> None:
@@ -294,7 +313,7 @@ def test_the_sweep_deletes_what_no_receipt_names_and_nothing_newer_or_foreign(ou
     stray = [part("data", 1, "d" * 8), part("quarantine", 2, "e" * 8)]
     newer = part("data", 3, "f" * 8)
     Path(uri, "data", "notes.txt").write_text("mine")
-    writer.append([encode(first), encode(second)])
+    writer.append([first, second])
     assert revs.sweep(writer, uri, Plan.of([shard])) == 1 + len(stray)
     left = sorted(str(path.relative_to(uri)) for kind in ("data", "quarantine") for path in Path(uri, kind).iterdir())
     assert first.data is not None
@@ -320,3 +339,187 @@ def test_the_sweep_deletes_what_killed_writers_left_of_parts_and_nothing_newer(o
     assert revs.sweep(writer, uri, Plan.of([shard])) == len(older)
     assert sorted(path for kind in ("data", "quarantine") for path in Path(uri, kind).iterdir()) == newer
     writer.stop(release=True)
+
+
+# ---- how a snapshot lies there, and what is said of it ------------------------------------------------------
+
+
+def test_a_snapshot_is_json_that_a_person_can_read(output: str) -> None:
+    before = dt.datetime.now(dt.UTC)
+    published(output, "2026-11-19")
+    text = Path(output, "publications", "00000001.json").read_text()
+    content = json.loads(text)
+    at = dt.datetime.fromisoformat(content.pop("at"))
+    assert at.utcoffset() == dt.timedelta(0)
+    assert abs(at - before) < dt.timedelta(minutes=1)
+    assert at.microsecond % 1000 == 0
+    assert content == {
+        "number": 1,
+        "runs": {
+            "2026-11-19": {
+                "revision": 1,
+                "manifest": "runs/2026-11-19/r1/manifest-000002.json",
+                "checksum": "sum of 2026-11-19 1",
+                "date": "2026-11-19",
+            }
+        },
+        "note": "run 2026-11-19 revision 1",
+        "origin": {"act": "publish", "run": "2026-11-19", "revision": 1, "to": 0},
+    }
+    assert text.startswith('{\n "number": 1,\n'), "a line for each key"
+
+
+@pytest.mark.parametrize(
+    ("origin", "note"),
+    [
+        (Origin("publish", "night-7", 12), "run night-7 revision 12"),
+        (Origin("rollback", to=41), "rollback to publication 41"),
+        (Origin("unpublish", "night-7", 12), "unpublish night-7 revision 12"),
+        (Origin("republish", "night-7", 12), "republish night-7 revision 12"),
+    ],
+)
+def test_a_note_says_what_made_a_snapshot(output: str, origin: Origin, note: str) -> None:
+    """An older release kept the note alone: what it published and rolled back is known by it."""
+    made = publish.add(LakeStorage(), output, 7, {}, origin)
+    assert (made.number, made.note, made.origin) == (7, note, origin)
+    assert publish.snapshot(LakeStorage(), output, 7) == made
+    path = Path(output, "publications", "00000007.json")
+    older = {key: value for key, value in json.loads(path.read_text()).items() if key != "origin"}
+    path.write_text(json.dumps(older))
+    known = origin if origin.act in {"publish", "rollback"} else Origin("other")
+    assert publish.snapshot(LakeStorage(), output, 7).origin == known
+    path.write_text(json.dumps({**older, "note": f"{note}, twice"}))
+    assert publish.snapshot(LakeStorage(), output, 7).origin == Origin("other")
+
+
+def test_snapshots_are_counted_by_their_numbers_whatever_else_lies_there(output: str) -> None:
+    for number in (2, 10, 100_000_000):
+        publish.add(LakeStorage(), output, number, {}, Origin("rollback"))
+    Path(output, "publications", "notes.txt").write_text("mine")
+    assert publish.numbers(LakeStorage(), output) == [2, 10, 100_000_000]
+    assert now(output).number == 100_000_000
+    below = {number: publish.newest_below(LakeStorage(), output, number).number for number in (1, 2, 3, 11)}
+    assert below == {1: 0, 2: 0, 3: 2, 11: 10}
+
+
+def test_a_night_is_shown_by_the_run_that_is_named_by_it(output: str) -> None:
+    """In the order of nights; of several others of a date the last by name."""
+    runs = {
+        "b": Published(1, "m", "c", "2026-11-19"),
+        "2026-11-18": Published(1, "m", "c", "2026-11-18"),
+        "z": Published(1, "m", "c", "2026-11-18"),
+        "a": Published(1, "m", "c", "2026-11-19"),
+        "2026-11-20": Published(1, "m", "c", "2026-11-17"),
+    }
+    nights = Snapshot(1, runs).nights()
+    assert list(nights.items()) == [("2026-11-17", "2026-11-20"), ("2026-11-18", "2026-11-18"), ("2026-11-19", "b")]
+    assert Snapshot(1, runs).latest() == "b"
+
+
+def test_what_is_not_published_is_answered_with_what_is(output: str) -> None:
+    """The last five of many; nothing, once everything was taken away."""
+    days = [f"2026-11-{day}" for day in (17, 11, 12, 13, 14, 15, 16)]
+    now = Snapshot(1, {day: entry(day) for day in days})
+    assert publish.seen(now, output, "2026-11-13") == ("2026-11-13", entry("2026-11-13"))
+    assert publish.seen(now, output, None) == ("2026-11-17", entry("2026-11-17"))
+    with pytest.raises(JobError) as refused:
+        publish.seen(now, output, "x")
+    last = ", ".join(sorted(days)[-5:])
+    assert str(refused.value) == f"the run 'x' is not published in {output}; published: {last}"
+    with pytest.raises(JobError) as refused:
+        publish.seen(Snapshot(0), output, "x")
+    assert str(refused.value) == f"the run 'x' is not published in {output}; published: none"
+    with pytest.raises(JobError) as refused:
+        publish.seen(Snapshot(0), output, None)
+    assert str(refused.value) == f"nothing is published in {output} yet; `nightjar run` publishes"
+    with pytest.raises(JobError) as refused:
+        publish.snapshot(LakeStorage(), output, 3)
+    assert str(refused.value) == f"there is no publication 3 in {output}; `nightjar publications` lists them"
+
+
+def test_what_readers_see_of_a_run_is_its_newest_revision(output: str) -> None:
+    assert publish.shown(LakeStorage(), output, "2026-11-19") is None
+    published(output, "2026-11-18", "2026-11-19")
+    assert publish.shown(LakeStorage(), output, "2026-11-18") == entry("2026-11-18")
+    assert publish.shown(LakeStorage(), output, "x") is None
+
+
+def test_the_same_revision_may_be_published_again_and_an_earlier_one_is_told_why_not(output: str) -> None:
+    writer = writer_of(output, "2026-11-19", revision=2)
+    assert publish.publish(writer, output, "2026-11-19", entry("2026-11-19", 2)) == 1
+    writer.stop(release=True)
+    again = writer_of(output, "2026-11-19", revision=2)
+    again.append([Intent(2, entry("2026-11-19", 2))])
+    assert publish.publish(again, output, "2026-11-19", entry("2026-11-19", 2)) == 2
+    again.stop(release=True)
+    late = writer_of(output, "2026-11-19", revision=1)
+    with pytest.raises(Held) as held:
+        publish.publish(late, output, "2026-11-19", entry("2026-11-19", 1))
+    assert str(held.value) == ("revision 2 of the run '2026-11-19' was published meanwhile; this one stays unseen")
+    late.stop(release=True)
+
+
+def test_a_run_that_others_overtake_every_time_gives_up_and_says_so(output: str) -> None:
+    """It tried a hundred numbers, each of which another run took first."""
+
+    def overtake(uri: str) -> None:
+        number = int(Path(uri).stem)
+        publish.add(LakeStorage(), output, number, {}, Origin("rollback", to=0))
+
+    always = faults.pause("create", "*/publications/*", None, before=overtake)
+    writer = writer_of(output, "2026-11-19", FaultyStorage(LakeStorage(), [always]))
+    with pytest.raises(JobError) as refused:
+        publish.publish(writer, output, "2026-11-19", entry("2026-11-19"))
+    assert str(refused.value) == f"publications in {output} are created faster than this run can publish; try again"
+    assert now(output).number == 99, "the first turn only says what it will try"
+    writer.stop(release=True)
+
+
+def test_an_output_without_an_owner_is_free_and_one_of_another_job_is_not(output: str) -> None:
+    storage, place = LakeStorage(), Path(output, "job.json")
+    check_owner(storage, output, "delays")
+    assert not place.exists(), "looking changes nothing"
+    claim_output(storage, output, "delays")
+    content = json.loads(place.read_text())
+    assert dt.datetime.fromisoformat(content.pop("since")).utcoffset() == dt.timedelta(0)
+    assert content == {"job": "delays"}
+    check_owner(storage, output, "delays")
+    with pytest.raises(JobError) as refused:
+        check_owner(storage, output, "arrivals")
+    assert str(refused.value) == (
+        f"output.uri: {output} belongs to the job 'delays'; give 'arrivals' a place of its own"
+    )
+    for foreign in ("[]", "7", "{}", "no JSON"):
+        place.write_text(foreign)
+        for ask in (claim_output, check_owner):
+            with pytest.raises(JobError) as refused:
+                ask(storage, output, "arrivals")
+            assert str(refused.value) == (
+                f"output.uri: {place} was not written by Nightjar; give 'arrivals' a place of its own"
+            )
+
+
+def test_the_files_of_a_publication_are_those_its_snapshot_vouches_for(tmp_path: Path) -> None:
+    """Manifest and list of shards by their checksums, and each data file by name in that list."""
+    made = Output(str(tmp_path))
+    made.publish(NIGHT)
+    made.publish("2026-11-20")
+    folder = tmp_path / "runs" / NIGHT / "r1"
+    names = [f"data/{index}-000001-00000001.parquet" for index in range(PARTS)]
+    assert list(data_files(made.storage, made.uri, NIGHT)) == [f"{folder}/{name}" for name in names]
+    assert all("2026-11-20" in file for file in data_files(made.storage, made.uri, None))
+    published = made.now().runs[NIGHT]
+    assert data_parts(made.storage, made.uri, NIGHT, published)["name"].to_pylist() == names
+    listed = folder / "shards-000001.parquet"
+    listed.write_bytes(listed.read_bytes() + b"0")
+    with pytest.raises(JobError) as refused:
+        data_parts(made.storage, made.uri, NIGHT, published)
+    assert str(refused.value) == f"{listed}: not the file that was published; restore it"
+    manifest = folder / "manifest-000001.json"
+    manifest.write_bytes(b"{}")
+    with pytest.raises(JobError) as refused:
+        data_parts(made.storage, made.uri, NIGHT, published)
+    assert str(refused.value) == f"{manifest}: not the manifest that was published; restore it"
+    with pytest.raises(JobError) as refused:
+        data_parts(made.storage, made.uri, NIGHT, replace(published, checksum=checksum(b"{}")))
+    assert str(refused.value) == f"{manifest}: names no list of shards; restore it"

@@ -35,11 +35,11 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.ledger.endings import stopped_by
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import open_epoch
-from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
+from nightjar.inference.output.owner import claim_output
 from nightjar.inference.run import reasons
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest
@@ -72,7 +72,7 @@ def begun(lake: Lake) -> RunRequest:
 def killed(lake: Lake) -> None:
     """A process of its own opens the ledger, and is killed."""
     code = (
-        "import os, signal; from nightjar.inference.ledger.ledger import open_epoch; "
+        "import os, signal; from nightjar.inference.ledger.epochs import open_epoch; "
         "from nightjar.inference.storage.lake import LakeStorage; "
         "from nightjar.inference.ledger.holders import this_holder; "
         f"open_epoch(LakeStorage(), {str(lake.revision())!r}, this_holder('score')); "
@@ -191,7 +191,7 @@ def validated(lake: Lake, **options: object) -> RunRequest:
 def job(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """A job that has run before: the output is its own. Its commands are pasted from its folder."""
     lake.ready()
-    publish.claim_output(LakeStorage(), str(lake.out), "lake")
+    claim_output(LakeStorage(), str(lake.out), "lake")
     monkeypatch.chdir(lake.folder)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     return lake
@@ -322,7 +322,7 @@ def test_nothing_is_written_into_a_place_that_is_not_the_jobs(lake: Lake, owner:
     """A run that never began must not claim it."""
     lake.ready()
     if owner:
-        publish.claim_output(LakeStorage(), str(lake.out), owner)
+        claim_output(LakeStorage(), str(lake.out), owner)
     before = sorted(lake.folder.rglob("*"))
     no_input(lake)
     (lake.folder / "data" / "gone").touch()

@@ -5,31 +5,31 @@ A command here is the score step without Ray: it plans, takes over, learns what 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
-from test_run_pages import PUBLISHED
+from test_run_pages import PUBLICATION, PUBLISHED, failed_page
 
-from nightjar.flows.pages import summary
-from nightjar.flows.pages.artifacts import _failure, _summary
+from nightjar.flows.pages import finished, standing
 from nightjar.flows.pages.escaping import markdown
+from nightjar.flows.pages.failure import after_failure
 from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger.ledger import LedgerWriter
+from nightjar.inference.ledger.epochs import LedgerWriter
+from nightjar.inference.ledger.lines import Intent, Packages, Preflight, Published, decode, encode
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.ledger.remarks import Remarks, of_finished
+from nightjar.inference.ledger.remarks import FEW_CUTS, Remarks, cut_batches
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.records import Noticed, Receipt, encode
+from nightjar.inference.records import Noticed, Receipt
 from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listeners
-from nightjar.inference.run.report import follow, remarks_of
+from nightjar.inference.run.report import follow, remarks
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.resume import number_for, plan_in, progress_of
 from nightjar.inference.run.steps import Scored, discover
@@ -43,8 +43,6 @@ from nightjar.inference.witness.packages import (
     Package,
     added,
     changes,
-    states_as_json,
-    states_from_json,
 )
 from support import Lake
 
@@ -83,11 +81,11 @@ class Command:
         missing = [shard for shard in self.plan.shards() if shard.id not in self.writer.state.committed]
         spec = replace(self.lake.worker_spec(), revision=self.uri, epoch=self.writer.epoch, segment=self.writer.number)
         events = ShardWorker(spec).process(map(Assignment, missing[:shards]))
-        self.writer.append([encode(event) for event in events if isinstance(event, Receipt)])
+        self.writer.append([event for event in events if isinstance(event, Receipt)])
 
     def learn(self, version: str = "1.0", *notes: str) -> None:
         """What preflight found, with this release of a package."""
-        loaded = Loaded("cpu", packages={"mylib": {"version": version}})
+        loaded = Loaded("cpu", packages={"mylib": Package(version)})
         outside.learn(self.lake.request().job, loaded, notes, self.writer)
 
     @property
@@ -97,7 +95,7 @@ class Command:
 
     def publish(self) -> None:
         """The revision is closed: the next command begins another."""
-        self.writer.append([{"t": "intent", "number": 1}])
+        self.writer.append([Intent(1, Published(1, "", "", "2026-11-19"))])
 
 
 @contextmanager
@@ -120,7 +118,7 @@ def learn(lake: Lake, *, fresh: bool = False) -> None:
 
 def versions(now: Command) -> list[str]:
     """The releases that the manifest would name."""
-    return [state["version"] for state in now.writer.state.about.as_json()["loaded"]["mylib"]]
+    return [state.version for state in now.writer.state.about.loaded["mylib"]]
 
 
 def changed(what: str) -> str:
@@ -128,6 +126,13 @@ def changed(what: str) -> str:
         f"packages changed since this run was begun, and what is scored stays: {what}; `identity.packages` makes them "
         "count"
     )
+
+
+def told(lake: Lake) -> list[tuple[str, str]]:
+    """What is said of tonight's run as long as it is not published."""
+    newest = revs.newest_revision(LakeStorage(), lake.request().run_uri)
+    assert newest is not None
+    return remarks(newest)
 
 
 def followed(lake: Lake) -> Progress:
@@ -166,18 +171,21 @@ def test_cuts_of_a_result_that_is_taken_back_count_no_more(lake: Lake) -> None:
     """It is scored again, and those batches are cut again. Ledgers of before do not say how many there were."""
     progress = Progress(shards=2, done_shards=2, rows_out=1997, rows_quarantined=3, cuts=4)
     line = {"shard": "s", "attempt": 1, "pieces": [{"uri": "u"}], "rows_out": 997, "rows_quarantined": 3, "cuts": 3}
-    record = _revocation(line, "torn")
-    progress.fold(record)
+    revoked = _revocation(line, "torn")
+    progress.fold(revoked)
     assert (progress.done_shards, progress.cuts) == (1, 1)
+    record = encode(revoked)
     del record["cuts"]
-    progress.fold(record)
+    before = decode(record)
+    assert before is not None
+    progress.fold(before)
     assert progress.cuts == 1
 
 
 # ---- what identity does not cover ---------------------------------------------------------------------------
 
 RARE = Seen("file", "/models/rare.json", "model.py:3")
-WORKER_SAW = encode(Noticed(*astuple(RARE)[:3], worker="w-1"))
+WORKER_SAW = Noticed(*astuple(RARE)[:3], worker="w-1")
 SAID = RARE.sentence
 
 
@@ -196,7 +204,7 @@ def test_what_results_were_scored_with_is_known_to_whoever_takes_them_over(lake:
             now.score()
             now.publish()
     assert [record["t"] for record in lake.records(3)].count("noticed") == 1
-    assert now.writer.state.about.as_json()["outside"] == [RARE.as_json()]
+    assert now.writer.state.about.outside.all() == (RARE,)
 
 
 def test_what_another_identity_used_is_forgotten_with_its_results(lake: Lake) -> None:
@@ -221,9 +229,7 @@ def test_a_job_that_becomes_strict_refuses_results_of_before(lake: Lake) -> None
         now.writer.append([WORKER_SAW])
         now.score(1)
     lake.write_job(model__batch_size=100, identity="strict")
-    with pytest.raises(
-        JobError, match=r"^identity: strict: model.py reads /models/rare.json.*Results that this run has"
-    ):
+    with pytest.raises(JobError, match=r"^identity: strict: model.py reads /models/rare.json.*This run has results"):
         learn(lake)
     learn(lake, fresh=True)
     lake.write_model(TRIPLE)
@@ -237,9 +243,9 @@ def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) 
         plan = now.plan
         spec = replace(lake.worker_spec(), revision=now.uri, epoch=now.writer.epoch)
         campaign = Campaign(plan, spec, LocalEngine(), now.writer, "", now.progress, Listeners())
-        campaign._take(Noticed(*astuple(RARE)[:3], worker="w-1"), {}, {})
-        campaign._take(Noticed("folder", "/logs", "model.py:9", "w-1"), {}, {})
-        campaign._flush()
+        campaign._take(Noticed(*astuple(RARE)[:3], worker="w-1"))
+        campaign._take(Noticed("folder", "/logs", "model.py:9", "w-1"))
+        campaign._journal.flush()
     assert [record["name"] for record in lake.records() if record["t"] == "noticed"] == ["/logs"]
     learn(lake)
 
@@ -255,14 +261,14 @@ def test_packages_that_changed_are_said_until_the_run_is_published(lake: Lake) -
     with command(lake) as now:
         now.learn("1.1")
         now.score(1)
-    assert remarks_of(LakeStorage(), lake.request().run_uri) == [("note", changed("mylib 1.0 → 1.1"))]
+    assert told(lake) == [("note", changed("mylib 1.0 → 1.1"))]
     with command(lake) as now:
         now.learn("1.1")
         assert now.notes == [changed("mylib 1.0 → 1.1")]
         now.score()
         now.publish()
     assert versions(now) == ["1.0", "1.1"]
-    assert remarks_of(LakeStorage(), lake.request().run_uri) == []
+    assert told(lake) == []
     lake.write_file("part-03.parquet", 6000, 1500)
     with command(lake) as now:
         now.learn("1.2")
@@ -286,12 +292,44 @@ def test_packages_with_which_nothing_was_scored_count_for_nothing(lake: Lake) ->
     assert versions(now) == ["1.0"]
 
 
+def test_batches_that_were_cut_are_told_once_they_are_many() -> None:
+    assert [bool(cut_batches(batches)) for batches in (0, FEW_CUTS, FEW_CUTS + 1)] == [False, False, True]
+    assert cut_batches(1000) == [
+        "1,000 batches failed and were scored in parts, which takes longer; see the errors in the quarantine, and "
+        "if it is empty, check whether the predictor can take batches of this size"
+    ]
+
+
+def test_what_a_ledger_lacks_of_results_that_it_takes_over_is_written_once() -> None:
+    """What was noticed, each state of each package, and what preflight said, unless it has said something since."""
+    source = Remarks(
+        preflight=("slow",),
+        outside=Collection([Seen("database", "/d.sqlite", "p.py:1", 3)]),
+        loaded={"numpy": (Package("1"), Package("2")), "attrs": (Package("3"),)},
+    )
+    mine = Remarks()
+    lines = mine.lacking(source, "r1")
+    assert lines == [
+        Seen("database", "/d.sqlite", "p.py:1", 3),
+        Packages({"numpy": Package("1"), "attrs": Package("3")}, "r1"),
+        Packages({"numpy": Package("2")}, "r1"),
+        Preflight(("slow",)),
+    ]
+    for line in lines:
+        mine.fold(line)
+    assert (mine.preflight, mine.loaded, mine.outside.all()) == (source.preflight, source.loaded, source.outside.all())
+    assert mine.lacking(source, "r1") == []
+    assert Remarks(preflight=("fast",)).lacking(Remarks(preflight=("slow",)), "r1") == []
+    assert Remarks(preflight=("fast",)).lacking(Remarks(), "r1") == []
+
+
 def test_results_that_are_taken_over_were_not_scored_with_the_packages_of_now() -> None:
     about = Remarks()
-    about.fold({"t": "packages", "loaded": {"mylib": {"version": "1.1"}}})
-    about.fold({"t": "receipt", "adopted_from": "r1"})
+    about.fold(Packages({"mylib": Package("1.1")}))
+    receipt = Receipt("s", 1, 1, "w", 10, 10, 0, None, None, 0.1, 0.0)
+    about.fold(replace(receipt, adopted_from="r1"))
     assert about.loaded == {}
-    about.fold({"t": "receipt", "adopted_from": ""})
+    about.fold(receipt)
     assert about.loaded == {"mylib": (Package("1.1"),)}
 
 
@@ -313,7 +351,6 @@ def test_files_of_a_package_that_were_loaded_at_any_time_are_compared() -> None:
     assert changes(states) == []
     assert changes(added(states, {"a": Package("1", own={"y.py": "2"})})) == ["a 1 was edited in place (y.py)"]
     assert changes(added(states, {"a": Package("1", read={"v": "2"})})) == ["a 1 was edited in place (v)"]
-    assert states_from_json(states_as_json(states)) == states
 
 
 # ---- what preflight said, and what made shards old ----------------------------------------------------------
@@ -343,11 +380,10 @@ def test_what_made_shards_old_stays_told(lake: Lake) -> None:
         with command(lake) as now:
             assert now.writer.state.about.again == (why,)
             now.score(shards)
-            assert remarks_of(LakeStorage(), lake.request().run_uri) == [("again", why)]
+            assert told(lake) == [("again", why)]
     lake.write_file("part-03.parquet", 6000, 1500)
     with command(lake) as now:
         assert now.writer.state.about.again == (why, "part-03.parquet changed: 2 of 8 shards are scored again")
-        assert now.writer.state.about.as_json()["again"] == list(now.writer.state.about.again)
 
 
 def test_a_command_killed_before_it_had_a_plan_hides_no_reason(lake: Lake) -> None:
@@ -398,7 +434,8 @@ def test_a_run_that_failed_tells_it_in_the_terminal_and_in_status(lake: Lake) ->
         "  note       the model writes over its batch",
         f"  note       {SAID}",
     ]
-    for text in (summary.after_failure(request), summary.status_text(summary.status(request))):
+    failed = after_failure(request, ShardsFailed("7 of 8 shards have no result"))
+    for text in (failed, standing.status_text(standing.status(request))):
         assert [each for each in text.splitlines() if each.startswith(("  again", "  note"))] == told
 
 
@@ -410,26 +447,9 @@ def test_the_pages_of_a_run_tell_it(lake: Lake) -> None:
     with command(lake) as now:
         now.writer.append([WORKER_SAW])
         about = now.writer.state.about
-    _, failed = _failure(lake.request(), ShardsFailed("7 of 8 shards have no result"), None)
+    failed = failed_page(lake.request(), ShardsFailed("7 of 8 shards have no result"))
     scored = Scored(1, 1, "", Progress(), warnings=about.notes(0), again=about.again)
-    published = _summary(lake.request(), scored, PUBLISHED, "published as #1", [])
+    _, published = finished.as_page(lake.request(), scored, PUBLISHED, PUBLICATION)
     for word, text in [("again", "model.py changed: 8 of 8 shards are scored again"), ("note", SAID)]:
         assert f"- {word}: {markdown(text)}" in failed.splitlines()
         assert f"| {word} | {markdown(text)} |" in published.splitlines()
-
-
-def test_a_finished_run_is_told_from_its_manifest() -> None:
-    """Also from one of before, whose packages have one state each, or which has none of this."""
-    about = Remarks(
-        preflight=("the model writes over its batch",),
-        outside=Collection([Seen("database", "/d.sqlite", "p.py:1")]),
-        loaded={"numpy": (Package("0.1"),), "not-installed-here": (Package("1"),)},
-    )
-    kept = json.loads(json.dumps(about.as_json()))
-    for manifest in (kept, {**kept, "loaded": {"numpy": {"version": "0.1"}, "not-installed-here": {"version": "1"}}}):
-        wrote, cut, packages, database = of_finished(manifest).notes(1000)
-        assert wrote == "the model writes over its batch"
-        assert cut.startswith("1,000 batches failed and were scored in parts")
-        assert packages.startswith("packages changed since this run was begun, and what is scored stays: numpy 0.1 → ")
-        assert database.startswith("p.py opens the database /d.sqlite")
-    assert of_finished({}).notes(0) == ()

@@ -15,10 +15,11 @@ import pytest
 from nightjar.flows.cli.main import app
 from nightjar.inference.errors import Denied, StorageError
 from nightjar.inference.input.plan import Plan
+from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import Holder, this_holder
-from nightjar.inference.ledger.ledger import LedgerWriter, open_epoch
+from nightjar.inference.ledger.lines import Intent, Planned, Published
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.records import Failed, Receipt, encode
+from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.run.report import RunReport, lost
 from nightjar.inference.run.standing import standing
 from nightjar.inference.scoring.assignment import Assignment
@@ -57,8 +58,8 @@ def plan_in(writer: LedgerWriter, lake: Lake) -> Plan:
     """Tonight's plan, in the ledger."""
     plan, name = lake.planned(), f"plan-{writer.epoch:06d}.parquet"
     LakeStorage().create(str(lake.revision() / name), plan.to_bytes())
-    totals = {"shards": len(plan), "rows": plan.rows, "done_shards": 0, "rows_out": 0, "rows_quarantined": 0}
-    writer.append([{"t": "planned", "file": name, "fingerprint": "f", "date": "2026-11-19", **totals}])
+    line = Planned(file=name, fingerprint="f", date="2026-11-19", shards=len(plan), rows=plan.rows)
+    writer.append([line])
     return plan
 
 
@@ -74,7 +75,7 @@ def scored(lake: Lake) -> list[Receipt]:
         plan = plan_in(writer, lake)
         events = ShardWorker(lake.worker_spec(), Scorer()).process([Assignment(shard) for shard in plan.shards()])
         receipts = [event for event in events if isinstance(event, Receipt)]
-        writer.append([encode(receipt) for receipt in receipts])
+        writer.append(receipts)
     return receipts
 
 
@@ -109,7 +110,7 @@ def test_what_was_mended_is_lost_no_more(lake: Lake) -> None:
     with writing(lake) as writer:
         plan = plan_in(writer, lake)
         first, second = plan.ids()[0], plan.ids()[-1]
-        writer.append([encode(Failed(shard, 1, "InputCorrupt", "not Parquet")) for shard in (first, second)])
+        writer.append([Failed(shard, 1, "InputCorrupt", "not Parquet") for shard in (first, second)])
     assert set(lost(LakeStorage(), newest(lake))) == {first, second}
     lake.write_file("part-00.parquet", 0, 3000)
     with writing(lake) as writer:
@@ -146,7 +147,7 @@ def test_nobody_scores_again_what_is_damaged_once_it_is_published(lake: Lake) ->
     lake.ready()
     (part,) = (receipt.quarantine for receipt in scored(lake) if receipt.quarantine is not None)
     with writing(lake) as writer:
-        writer.append([{"t": "intent", "published": {}}])
+        writer.append([Intent(1, Published(1, "", "", "2026-11-19"))])
     (lake.revision() / part.name).unlink()
     (line,) = RunReport(lake.request(), 1).incidents()
     assert line.what_was_done == "published before it was damaged: restore it, or score the run anew with --fresh"
@@ -163,7 +164,7 @@ def test_a_row_at_which_an_attempt_failed_has_its_replay_command(
         one, many = plan.ids()[4], plan.ids()[5]
         uri = next(shard.pieces[0].uri for shard in plan.shards() if shard.id == one)
         failed = Failed(one, 1, "OverBudget", "9 rows failed where at most 8 may", True, uri=uri, row=7)
-        writer.append([encode(failed), encode(Failed(many, 1, "ProcessDied", "lost", died=True, row=3, rows=50))])
+        writer.append([failed, Failed(many, 1, "ProcessDied", "lost", died=True, row=3, rows=50)])
     first, second, row = RunReport(lake.request(), 1).incidents()
     run = f"nightjar replay {lake.job_path} 2026-11-19 --shard"
     assert first.replay == f"{run} {one} --row 7"

@@ -1,21 +1,37 @@
-"""What counts as a difference between two scorings, and which shards are scored twice."""
+"""What counts as a difference between two scorings, which shards are scored twice, and what is found of them."""
 
 from __future__ import annotations
 
 import math
+import socket
+import warnings
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from test_audit import Line, Scored
 
-from nightjar.inference.validation.rescore import differences, sample
+from nightjar.inference.errors import RunFailed, Transient
+from nightjar.inference.storage import faults
+from nightjar.inference.storage.faults import FaultyStorage
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.validation.rescore import Rescored, differences, rescore, sample
 
 NAN, INF = math.nan, math.inf
 
 
 def differing(kind: pa.DataType, before: list[Any], after: list[Any], tolerance: float = 0.0) -> list[int]:
     a, b = (pa.chunked_array([pa.array(values, kind)]) for values in (before, after))
-    return [int(row) for row in differences(a, b, tolerance)[0].nonzero()[0]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found, greatest = differences(a, b, tolerance)
+    assert found.dtype == bool
+    floats = pa.types.is_floating(getattr(kind, "value_type", kind))
+    assert floats or greatest == 0.0, "nothing else has a distance"
+    return [int(row) for row in found.nonzero()[0]]
 
 
 @pytest.mark.parametrize(
@@ -23,10 +39,14 @@ def differing(kind: pa.DataType, before: list[Any], after: list[Any], tolerance:
     [
         (pa.float32(), [1.0, NAN, INF, None, -INF], [1.0, NAN, INF, None, -INF], []),
         (pa.float32(), [1.0, NAN, INF, None, 0.0], [1.5, 1.0, -INF, 0.0, None], [0, 1, 2, 3, 4]),
+        (pa.float32(), [None, NAN, None], [NAN, None, None], [0, 1]),
         (pa.float16(), [1.0, 2.0], [1.0, 3.0], [1]),
         (pa.int64(), [2**60, 5, None], [2**60 + 1, 5, 0], [0, 2]),
         (pa.string(), ["a", "", None], ["a", None, ""], [1, 2]),
         (pa.dictionary(pa.int8(), pa.string()), ["a", "b"], ["a", "c"], [1]),
+        (pa.string(), ["a", None, "c"], ["b", None, "c"], [0]),
+        (pa.uuid(), [b"a" * 16, b"b" * 16], [b"a" * 16, b"c" * 16], [1]),
+        (pa.dictionary(pa.int8(), pa.float64()), [1.0, NAN, 2.0], [1.0, NAN, 2.5], [2]),
         (pa.bool_(), [True, False], [True, True], [1]),
         (pa.timestamp("us", "UTC"), [1, 2], [1, 3], [1]),
         (pa.list_(pa.float32()), [[1.0, NAN], [], None, [2.0]], [[1.0, NAN], [], None, [2.5]], [3]),
@@ -36,6 +56,7 @@ def differing(kind: pa.DataType, before: list[Any], after: list[Any], tolerance:
         (pa.struct([("x", pa.float32())]), [{"x": NAN}, {"x": 1.0}], [{"x": NAN}, {"x": 2.0}], [1]),
         (pa.string_view(), ["a", "b"], ["a", "c"], [1]),
         (pa.float32(), [], [], []),
+        (pa.struct([("x", pa.float32())]), [], [], []),
     ],
     ids=str,
 )
@@ -50,6 +71,12 @@ def test_floats_may_differ_by_the_tolerance_and_no_more() -> None:
     before, after = [0.0, 0.0, 100.0, 100.0, INF], [0.0099, 0.0101, 101.0, 101.02, 1e30]
     assert differing(pa.float64(), before, after, 0.01) == [1, 3, 4]
     assert differing(pa.list_(pa.float64()), [[0.0, 0.0], [100.0]], [[0.0, 0.0101], [101.0]], 0.01) == [0]
+    assert differing(pa.float64(), [1.0], [1.5], 0.25) == []
+    assert differing(pa.dictionary(pa.int8(), pa.float64()), [1.0], [1.5], 0.25) == []
+    _, greatest = differences(pa.chunked_array([[None, 1.0]]), pa.chunked_array([[7.0, 1.0]]), 0.0)
+    assert greatest == 0.0, "from a null to a number there is none"
+    with pytest.raises(AssertionError, match="1 values and 2 values are compared"):
+        differences(pa.chunked_array([[1]]), pa.chunked_array([[1, 2]]), 0.0)
     _, greatest = differences(pa.chunked_array([[1.0, NAN]]), pa.chunked_array([[1.5, NAN]]), 0.5)
     assert greatest == 0.25
 
@@ -64,6 +91,7 @@ def test_the_share_is_of_all_shards_and_never_none() -> None:
     assert sample(outcomes(200), 1e-9, "night").num_rows == 1
     assert sample(outcomes(200), 1.0, "night").num_rows == 180
     assert sample(outcomes(1), 1.0, "night").num_rows == 0
+    assert sample(pa.table({"shard": ["a"], "rows_out": [1]}), 1.0, "night").num_rows == 1
 
 
 def test_each_night_has_a_sample_of_its_own_and_repeating_it_the_same() -> None:
@@ -71,3 +99,120 @@ def test_each_night_has_a_sample_of_its_own_and_repeating_it_the_same() -> None:
     assert one == again
     assert one != other
     assert one == sorted(one)
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    """Two shards of one file and a packed one; the second has a row in the quarantine."""
+    return Scored(tmp_path_factory.mktemp("rescored"))
+
+
+def found(scored: Scored, *lines: Line, storage: Storage | None = None, **rescore_keys: Any) -> list[Rescored]:
+    """What scoring these shards again in this process finds; the model of the job gives twice x."""
+    spec = scored.lake.worker_spec()
+    spec = replace(spec, storage=storage or spec.storage)
+    keys = spec.job.rescore.model_copy(update=rescore_keys)
+    return list(rescore(replace(spec, job=spec.job.model_copy(update={"rescore": keys})), lines))
+
+
+def test_what_is_scored_alike_again_differs_nowhere(scored: Scored) -> None:
+    """The row in the quarantine is not tried again."""
+    first, second, third = found(scored, *scored.lines)
+    assert (first, second, third) == (Rescored(1, 1000), Rescored(1, 999), Rescored(1, 200))
+    for other in (second, third):
+        first.merge(other)
+    assert first == Rescored(3, 2199)
+
+
+def test_a_read_that_fails_for_a_moment_is_tried_as_often_as_the_job_says(scored: Scored) -> None:
+    """Three times, 0.05 s apart and more."""
+    first = scored.lines[0]
+    for failures, passes in ((2, True), (3, False)):
+        pattern = f"*{first['data']['name']}"
+        failing = FaultyStorage(LakeStorage(), [faults.fail("read", pattern, nth) for nth in range(1, failures + 1)])
+        if passes:
+            assert found(scored, first, storage=failing) == [Rescored(1, 1000)]
+            continue
+        with pytest.raises(Transient):
+            found(scored, first, storage=failing)
+
+
+def altered(scored: Scored, line: Line, column: str, changes: dict[int, Any]) -> Line:
+    """The shard as if other values had been written in some rows of a column."""
+    table = scored.table(line)
+    values = table[column].to_pylist()
+    for index, value in changes.items():
+        values[index] = value
+    at = table.schema.get_field_index(column)
+    return scored.rewritten(line, table.set_column(at, column, pa.array(values, table[column].type)))
+
+
+def test_what_differs_is_counted_by_row_and_the_first_is_named(scored: Scored) -> None:
+    first, second, third = scored.lines
+    file, worker, host = first["pieces"][0]["uri"], second["worker"], socket.gethostname()
+    wrong = altered(scored, second, "score", {10: 0.0, 500: 0.0})
+    (differs,) = found(scored, wrong)
+    assert differs.first == f"row 1010 of {file}: 'score' was 0.0, written by {worker}, and is 2020.0 on {host}"
+    # Rows 1010 and 1501: the row in the quarantine is in no part.
+    assert (differs.shards, differs.rows, differs.differing, differs.greatest) == (1, 999, 2, 3002.0)
+    carried = altered(scored, altered(scored, third, "name", {3: "x", 199: "y"}), "score", {3: 4006.5})
+    (differs,) = found(scored, carried, tolerance=0.5)
+    small = third["pieces"][0]["uri"]
+    assert differs.first.startswith(f"row 3 of {small}: 'name' was 'x', written by {third['worker']}, and is ")
+    assert (differs.differing, round(differs.greatest * 4007.5, 3)) == (2, 0.5), "a carried column has no tolerance"
+    merged = Rescored(1, 10, 1, 0.5, "the first", 2)
+    merged.merge(Rescored(2, 20, 3, 0.25, "a later one", 3))
+    assert merged == Rescored(3, 30, 4, 0.5, "the first", 5)
+    merged.merge(Rescored(greatest=0.75))
+    assert merged.greatest == 0.75
+    nothing = Rescored()
+    nothing.merge(merged)
+    assert nothing == merged
+
+
+def test_without_lineage_the_row_is_named_by_its_place_in_the_output(tmp_path: Path) -> None:
+    scored = Scored(tmp_path, output__lineage=False)
+    first = scored.lines[0]
+    (differs,) = found(scored, altered(scored, first, "score", {10: 0.0}))
+    assert differs.first.startswith(f"shard {first['shard']}, output row 10: 'score' was 0.0, written by ")
+
+
+def test_the_tolerance_is_for_outputs_and_not_for_carried_columns(tmp_path: Path) -> None:
+    """What is carried is a copy, whatever its type."""
+    scored = Scored(tmp_path, carry=["id", "x"])
+    first = scored.lines[0]
+    (output,) = found(scored, altered(scored, first, "score", {10: 20.5}), tolerance=0.5)
+    (carried,) = found(scored, altered(scored, first, "x", {10: 10.5}), tolerance=0.5)
+    assert (output.differing, carried.differing) == (0, 1)
+
+
+@pytest.mark.parametrize("row", [1000, 1999])
+def test_the_first_and_the_last_row_of_a_shard_may_be_in_the_quarantine(tmp_path: Path, row: int) -> None:
+    scored = Scored(tmp_path, bad=row)
+    assert found(scored, scored.lines[1]) == [Rescored(1, 999)]
+
+
+def test_what_can_not_be_compared_is_said(tmp_path: Path) -> None:
+    """Rows that fail only now, an input that has changed since, and a process that scoring again has spoilt."""
+    scored = Scored(tmp_path)
+    first, second, third = scored.lines
+    (tmp_path / "worse.py").write_text(
+        "from nightjar.inference.errors import ProcessSpoilt\n\n\n"
+        "def score(batch):\n"
+        "    if {17, 1017} & set(batch['x']):\n"
+        "        raise ValueError('not this time')\n"
+        "    if 2000 in batch['x']:\n"
+        "        raise ProcessSpoilt('device', 'the device is lost')\n"
+        "    return {'score': batch['x'] * 2}\n"
+    )
+    scored.lake.write_job(model__uses="worse:score", checks=[{"column": "score", "min": 3}])
+    said = [f"1 rows of shard {line['shard']} could be scored at first, but not again" for line in (first, second)]
+    assert found(scored, first, second) == [Rescored(1, 1000, 1, 0.0, said[0]), Rescored(1, 999, 1, 0.0, said[1])]
+    with pytest.raises(RunFailed) as spoilt:
+        found(scored, third)
+    assert str(spoilt.value) == (
+        f"rescore: shard {third['shard']} could be scored once, but not again: device: the device is lost"
+    )
+    Path(third["pieces"][0]["uri"]).unlink()
+    scored.lake.write_file("part.parquet", 0, 2001)
+    assert found(scored, third, first) == [Rescored(changed=1)] * 2

@@ -7,21 +7,25 @@ from pathlib import Path
 import pytest
 from test_report import BAD_ROW, plan_in, scored, writing
 
-from nightjar.flows.pages.artifacts import (
-    _COMMANDS,
-    _bounded,
-    _failure,
-    _headed,
-    _summary,
-)
-from nightjar.inference.errors import JobError, QuarantineFull
+from nightjar.flows.pages import finished
+from nightjar.flows.pages.failure import as_page, failure
+from nightjar.flows.pages.tables import _COMMANDS, _bounded, _headed
+from nightjar.inference.errors import JobError, NightjarError, QuarantineFull
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.records import Failed, encode
+from nightjar.inference.metrics.figures import Figures
+from nightjar.inference.records import Failed
 from nightjar.inference.run.report import MAX_LINES, RunReport
-from nightjar.inference.run.steps import Scored, Verdict
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.steps import Publication, Scored, Verdict
 from support import Lake
 
-PUBLISHED = Verdict(1, 1, (), {}, "manifest.json", "", "shards.parquet")
+PUBLISHED = Verdict(1, 1, (), Figures({}), "manifest.json", "", "shards.parquet")
+PUBLICATION = Publication(1, 1, "manifest.json")
+
+
+def failed_page(request: RunRequest, error: NightjarError) -> str:
+    """What Prefect is given of a run that failed."""
+    return as_page(failure(request, error, request.job_path, None), request, error)
 
 
 @pytest.fixture
@@ -34,8 +38,7 @@ def far(tmp_path: Path) -> Lake:
 
 def test_the_page_of_a_rejected_run_leads_to_check(lake: Lake) -> None:
     """It calls the run what `status` calls it, and offers the command that tries the change."""
-    how, page = _failure(lake.ready().request(), JobError("model.uses: no module 'xgb'"), None)
-    assert how == "rejected"
+    page = failed_page(lake.ready().request(), JobError("model.uses: no module 'xgb'"))
     assert page.startswith("# lake 2026-11-19: rejected\n")
     assert f"- try: `nightjar check {lake.job_path} --date 2026-11-19`" in page
     assert f"`nightjar run {lake.job_path} --run-id 2026-11-19`" in page
@@ -49,8 +52,8 @@ def test_a_quarantined_row_has_its_whole_command_in_the_table_and_on_the_page(fa
     assert line["replay"].startswith(f"nightjar replay {far.job_path} 2026-11-19 --shard ")
     assert line["replay"].endswith(f" --row {BAD_ROW}")
     done = Scored(1, 1, "", Progress(rows=8000, rows_quarantined=1))
-    published = _summary(request, done, PUBLISHED, "published as #1", [])
-    _, failed = _failure(request, QuarantineFull("1 row is quarantined, more than 0"), None)
+    _, published = finished.as_page(request, done, PUBLISHED, PUBLICATION)
+    failed = failed_page(request, QuarantineFull("1 row is quarantined, more than 0"))
     for page in (published, failed):
         (said,) = (each for each in page.splitlines() if each.endswith(f"; `{line['replay']}`"))
         assert said.startswith(f"- ValueError: not this row (row {BAD_ROW} of ")
@@ -61,7 +64,7 @@ def tried(lake: Lake) -> None:
     with writing(lake) as writer:
         shard = plan_in(writer, lake).ids()[0]
         tries = [Failed(shard, attempt, "ProcessDied", "lost", row=row) for row in (3, 4) for attempt in (1, 2, 3)]
-        writer.append([encode(each) for each in tries])
+        writer.append(tries)
 
 
 def test_a_row_is_named_once_however_often_it_was_tried(lake: Lake) -> None:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.input.discovery import first_pieces
+from nightjar.inference.input.beginning import Beginning
 from nightjar.inference.records import Piece
 from nightjar.inference.run.samples import (
     Examined,
@@ -214,7 +214,7 @@ def test_a_run_is_refused_only_where_all_labels_are_wrong(lake: Lake) -> None:
     (lake.folder / "data" / "part-01.parquet").write_text("no Parquet")
     with pytest.raises(JobError, match=r"holds 2; it must be 0, 1 or null \(in .*/part-00\.parquet\)$"):
         check(wrong)
-    first = list(first_pieces(LakeStorage(), request.job, 3))
+    first = list(Beginning(LakeStorage(), request.job).pieces(3))
     assert [(Path(piece.uri).name, piece.rows) for piece in first] == [
         ("part-00.parquet", 1000),
         ("part-02.parquet", 1000),

@@ -13,14 +13,8 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.identity.identity import (
-    ScoringSet,
-    described,
-    differences,
-    fix,
-    identify,
-    read_identity,
-)
+from nightjar.inference.identity.description import described, differences
+from nightjar.inference.identity.identity import ScoringSet, fix, identify, read_identity
 from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
@@ -150,7 +144,9 @@ def test_an_editable_package_whose_modules_cannot_be_found_does_not_count_silent
     write(tmp_path / "site/odd_lib-1.dist-info", notes)
     write(tmp_path / "site", {"odd.pth": "import _odd_lib_loader\n", "_odd_lib_loader.py": ""})
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    with pytest.raises(JobError, match=r"^identity\.packages: 'odd-lib' is an editable installation that does not say"):
+    with pytest.raises(
+        JobError, match=r"^identity\.packages: 'odd-lib' is an editable installation that does not tell"
+    ):
         fix(STORAGE, make_job(identity={"packages": ["odd-lib"]}))
     write(tmp_path / "site", {"odd.pth": str(write(tmp_path / "work", {"odd.py": "", "night/out/part": ""}))})
     before = of(make_job(identity={"packages": ["odd-lib"]}))
@@ -171,7 +167,7 @@ def test_an_editable_package_whose_modules_cannot_be_found_does_not_count_silent
         (
             {"mine.py": "", ".gitignore": "mine.py"},
             {},
-            r"model\.uses: there is no module 'mine'.* mine\.py is left out \(.*\.gitignore\); take it from there, or",
+            r"model\.uses: there is no module 'mine'.* mine\.py is left out \(.*\.gitignore\); remove it from",
         ),
     ],
 )
@@ -280,8 +276,8 @@ def test_keys_that_would_be_kept_with_the_code_are_named(make_job: MakeJob) -> N
     }
     job = make_job(files=files)
     assert described(job, fix(STORAGE, job))[1:] == [
-        ".env, keys/id_rsa: kept in /out with the code, for all who read there; a secret that no score depends on "
-        "belongs into .rayignore"
+        ".env, keys/id_rsa: kept in /out with the code, where all readers can see it; if no score depends on it, "
+        "name it in .rayignore"
     ]
 
 
@@ -294,5 +290,5 @@ def test_what_identity_is_made_of_is_listed(make_job: MakeJob) -> None:
         f"model.path: 1 file ({job.model.path})",
         "package PyYAML",
         "model.version: 2",
-        "left out, and so not there when it scores: a.tmp: .gitignore",
+        "left out, so your code will not find it when it scores: a.tmp: .gitignore",
     ]

@@ -22,7 +22,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
-from nightjar.inference.identity.identity import differences, fix, identify
+from nightjar.inference.identity.description import differences
+from nightjar.inference.identity.identity import fix, identify
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
@@ -116,9 +117,12 @@ def test_a_method_that_the_model_has_not_is_said_with_those_it_has(tmp_path: Pat
     [
         (
             options(method="predict_probe"),
-            r"options\.method: 'predict_probe' is none of .*you mean 'predict_proba'",
+            r"options\.method: 'predict_probe' is not one of .*you mean 'predict_proba'",
         ),
-        (options(metod="predict"), r"options\.metod: the sklearn adapter knows no option but .*did you mean 'method'"),
+        (
+            options(metod="predict"),
+            r"options\.metod: the sklearn adapter knows only the options .*did you mean 'method'",
+        ),
         (options(trusted="sklearn.tree._tree.Tree"), r"options\.trusted: write a list"),
         ({"allow_pickle": True}, r"allow_pickle: the sklearn adapter loads no pickles"),
     ],
@@ -150,7 +154,7 @@ def test_the_order_is_the_models_in_any_batch_format(tmp_path: Path, form: str) 
 
 def test_names_that_do_not_agree_are_said(tmp_path: Path) -> None:
     job = saved(tmp_path, LinearRegression().fit(pd.DataFrame({"a": NUMBERS[:, 0], "b": TWO}), TWO))
-    with pytest.raises(JobError, match=r"^model\.features: the model was fitted with 'b', .* given: a, c$"):
+    with pytest.raises(JobError, match=r"^model\.features: the model was fitted with 'b', .* gets: a, c$"):
         scored(job, TABLE.rename_columns(["a", "c"]))
     with pytest.raises(JobError, match=r"^model\.features: 'c' is unknown to the model, .* fitted with a, b$"):
         scored(job, TABLE.append_column("c", TABLE["a"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import multiprocessing
 import os
@@ -212,6 +213,22 @@ def test_a_downloaded_model_that_somebody_wrote_to_is_fetched_again(tmp_path: Pa
     assert len((tmp_path / "log").read_text().split()) == 3
 
 
+def test_a_model_is_hashed_while_it_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once per node: neither the process that downloads it reads it again for that, nor another one."""
+
+    def again(*_: Any) -> None:
+        raise AssertionError("read again to be hashed")
+
+    write(tmp_path / "bucket", {"m.pt2": "abc"})
+    bucket: Any = Bucket(str(tmp_path / "bucket"))
+    taken = take_model(bucket, "s3://b/m.pt2")
+    monkeypatch.setattr(hashlib, "file_digest", again)
+    for _ in range(2):
+        placed, (linked,) = place_model(bucket, taken, tmp_path / "cache", "s3://b/m.pt2")
+        assert Path(placed).read_text() == "abc"
+        linked.check()
+
+
 def test_a_downloaded_model_whose_times_alone_changed_is_kept(tmp_path: Path) -> None:
     """As after a copy of the cache, or in one of an older version: its content is read once more."""
     write(tmp_path / "bucket", {"m.pt2": "abc"})
@@ -247,7 +264,7 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     write(tmp_path, {"bucket/m.pt2": "abc", "file": ""})
     bucket: Any = Bucket(str(tmp_path / "bucket"))
     taken = take_model(bucket, "s3://b/m.pt2")
-    with pytest.raises(JobError, match=r"^model\.path: it cannot be kept in .*/file/cache on .*XDG_CACHE_HOME"):
+    with pytest.raises(JobError, match=r"^model\.path: it cannot be stored in .*/file/cache on .*XDG_CACHE_HOME"):
         place_model(bucket, taken, tmp_path / "file" / "cache", "s3://b/m.pt2")
 
 
@@ -256,7 +273,9 @@ def test_of_many_processes_one_downloads_each_file(tmp_path: Path) -> None:
     bucket: Any = Bucket(str(tmp_path / "bucket"), str(tmp_path / "log"))
     silent: Any = Bucket(bucket.root)
     taken = take_model(silent, "s3://b/m")
-    with ProcessPoolExecutor(4, multiprocessing.get_context("spawn")) as pool:
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([place_model.__module__])
+    with ProcessPoolExecutor(4, processes) as pool:
         waiting = [pool.submit(place_model, bucket, taken, tmp_path / "cache", "s3://b/m") for _ in range(8)]
         assert len({each.result()[0] for each in waiting}) == 8, "each has a folder of its own"
     assert sorted((tmp_path / "log").read_text().split()) == ["s3://b/m/a", "s3://b/m/b"]

@@ -18,6 +18,7 @@ import pytest
 import stopped
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import publications as publish
+from nightjar.inference.records import Receipt
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 
@@ -86,7 +87,7 @@ def check(output: Path, seed: int) -> None:
     storage = LakeStorage()
     assert publish.newest(storage, str(output)).number == 1, f"seed {seed}"
     segments = list(Ledger(storage, join(str(output), "runs", stopped.RUN, "r1")).segments())
-    shards = Counter(r["shard"] for segment in segments for r in segment.records if r["t"] == "receipt")
+    shards = Counter(r.shard for segment in segments for r in segment.lines if isinstance(r, Receipt))
     assert shards == dict.fromkeys(stopped.SHARDS, 1), f"seed {seed}"
 
 

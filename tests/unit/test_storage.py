@@ -1,4 +1,4 @@
-"""What `Storage` promises, on real local files, and what its wrappers add."""
+"""What `Storage` promises, on real local files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,10 +24,8 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.storage import faults
 from nightjar.inference.storage.credentials import StorageSettings
-from nightjar.inference.storage.faults import FaultyStorage
-from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import (
     Entry,
@@ -36,7 +33,7 @@ from nightjar.inference.storage.protocol import (
     is_local,
     join,
 )
-from nightjar.inference.storage.retrying import RetryingStorage, RetryPolicy
+from nightjar.inference.storage.retrying import RetryingStorage
 from nightjar.inference.storage.versions import local_version, same_version, untouched
 
 ODD = ["a b", "ünïcode 日本", "day=1", "50%", "a%20b", "#1", "a+b&c", "who?", "a:b", "[x]{y}*", 'it\'s "so"', "a\\b"]
@@ -397,229 +394,3 @@ def test_local_files_load_no_sdk(folder: str) -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-class TestSettings:
-    """`StorageSettings.from_environment` captures what boto3 would find, for workers elsewhere."""
-
-    @pytest.fixture(autouse=True)
-    def _bare(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-
-    def test_nothing_set_is_nothing_captured(self) -> None:
-        """Not even the endpoint that boto3 itself would use."""
-        assert StorageSettings.from_environment() == StorageSettings()
-
-    def test_variables_are_captured(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
-        monkeypatch.setenv("AWS_REGION", "eu-north-1")
-        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-        assert StorageSettings.from_environment() == StorageSettings(
-            "http://127.0.0.1:1", "eu-north-1", None, "key", "secret", "token"
-        )
-
-    def test_a_profile_is_captured_with_its_endpoint(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """Its keys travel; the worker needs no configuration file."""
-        (tmp_path / "config").write_text(
-            "[profile lake]\nregion = eu-west-1\nendpoint_url = http://127.0.0.1:2\n"
-            "aws_access_key_id = key\naws_secret_access_key = secret\n"
-        )
-        monkeypatch.setenv("AWS_PROFILE", "lake")
-        assert StorageSettings.from_environment() == StorageSettings(
-            "http://127.0.0.1:2", "eu-west-1", "lake", "key", "secret", None
-        )
-
-    def test_a_role_is_left_to_the_worker(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """Its credentials expire before the night is over, so only the profile's name travels."""
-        (tmp_path / "config").write_text(
-            "[profile base]\naws_access_key_id = key\naws_secret_access_key = secret\n"
-            "[profile role]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = base\n"
-        )
-        monkeypatch.setenv("AWS_PROFILE", "role")
-        assert StorageSettings.from_environment() == StorageSettings(profile="role")
-
-    def test_an_unknown_profile_is_denied(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("AWS_PROFILE", "nope")
-        with pytest.raises(Denied, match=r"nope.*AWS_PROFILE"):
-            StorageSettings.from_environment()
-
-    def test_no_credentials_say_what_to_set(self) -> None:
-        with pytest.raises(Denied, match=r"s3://bucket.*AWS_ACCESS_KEY_ID"):
-            LakeStorage().read("s3://bucket/x")
-
-
-class TestRetrying:
-    """`RetryingStorage` tries again what may pass, and nothing else."""
-
-    def patient(self, *rules: faults.Fault) -> RetryingStorage:
-        return RetryingStorage(FaultyStorage(LakeStorage(), rules), attempts=3, backoff_s=0.001)
-
-    def test_a_passing_fault_is_overcome_and_counted(self, folder: str) -> None:
-        storage = self.patient(faults.fail("write"), faults.fail("write", nth=2), faults.fail("read"))
-        storage.write(join(folder, "x"), b"1")
-        assert storage.read(join(folder, "x")) == b"1"
-        assert storage.retries == 3
-
-    def test_a_lasting_fault_ends_after_the_attempts(self, folder: str) -> None:
-        storage = self.patient(faults.fail("stat", nth=None))
-        with pytest.raises(Transient):
-            storage.stat(join(folder, "x"))
-        assert storage.retries == 2
-
-    def test_no_try_begins_later_than_allowed(self, folder: str) -> None:
-        """Whatever the number of attempts: the wait before the second one would be too long."""
-        broken = FaultyStorage(LakeStorage(), [faults.fail("stat", nth=None)])
-        storage = RetryingStorage(broken, attempts=1000, backoff_s=60, within_s=1)
-        with pytest.raises(Transient):
-            storage.stat(join(folder, "x"))
-        assert storage.retries == 0
-
-    def test_how_often_it_was_tried_is_told(self, folder: str) -> None:
-        storage = self.patient(faults.fail("stat", nth=None))
-        with pytest.raises(Transient, match=r"failed on purpose; tried 3 times in \d"):
-            storage.stat(join(folder, "x"))
-
-    def test_other_faults_are_not_tried_again(self, folder: str) -> None:
-        storage = self.patient(faults.fail("read", error=Denied("no")))
-        with pytest.raises(Denied):
-            storage.read(join(folder, "x"))
-        assert storage.retries == 0
-
-    def test_a_lost_answer_to_our_own_creation_is_success(self, folder: str) -> None:
-        storage = self.patient(faults.lose_answer("create"))
-        storage.create(join(folder, "x"), b"mine")
-        assert storage.retries == 1
-
-    def test_after_a_lost_answer_anothers_object_is_reported(self, folder: str) -> None:
-        """A creation that failed, then found another's bytes, did not succeed."""
-        storage = self.patient(faults.fail("create"))
-        LakeStorage().create(join(folder, "x"), b"another's")
-        with pytest.raises(AlreadyExists):
-            storage.create(join(folder, "x"), b"mine")
-
-    def test_equal_bytes_found_at_once_are_anothers(self, folder: str) -> None:
-        """Two writers may say the same; only one may think that it did."""
-        LakeStorage().create(join(folder, "x"), b"same")
-        with pytest.raises(AlreadyExists):
-            self.patient().create(join(folder, "x"), b"same")
-
-    def test_a_broken_listing_goes_on_where_it_stopped(self, folder: str) -> None:
-        """No entry twice, none missing."""
-        for name in "abc":
-            LakeStorage().write(join(folder, name), b"")
-        storage = self.patient(faults.fail("list"), faults.lose_answer("list", nth=2))
-        assert listed(storage, folder) == ["a", "b", "c"]
-        assert storage.retries == 2
-
-    def test_a_listing_that_goes_on_has_all_its_tries_again(self) -> None:
-        """After each entry it breaks off, cannot begin again, and breaks off at once: three faults of four tries."""
-        entries, begun, errors = [Entry(name, 0, "") for name in "abcd"], Counter[str](), list[Transient]()
-
-        def begin(after: str) -> Iterator[Entry]:
-            begun[after] += 1
-            if begun[after] == 1:
-                raise Transient("cannot begin")
-            return following([entry for entry in entries if entry.uri > after], begun[after] == 3)
-
-        def following(left: list[Entry], works: bool) -> Iterator[Entry]:
-            if works:
-                yield from left[:1]
-            if left or not works:
-                raise Transient("broke off")
-
-        policy = RetryPolicy(within_s=60, backoff_s=0.0001, attempts=4)
-        assert list(policy.listing(begin, "", errors.append)) == entries
-        assert begun == dict.fromkeys(["", "a", "b", "c", "d"], 3)
-        assert len(errors) == 5 * 2 + 4
-
-    def test_on_retry_is_called_with_the_error_before_each_retry(self) -> None:
-        said: list[str] = []
-
-        def call() -> None:
-            said.append("try")
-            raise Transient("broken")
-
-        with pytest.raises(Transient, match=r"^broken; tried 3 times in 0\.\d s$"):
-            RetryPolicy(within_s=60, backoff_s=0.0001, attempts=3).call(call, lambda error: said.append(str(error)))
-        assert said == ["try", "broken", "try", "broken", "try"]
-
-    def test_leftovers_are_asked_for_again(self, folder: str) -> None:
-        left = join(folder, f".nightjar-x-{'0' * 32}.tmp")
-        LakeStorage().write(left, b"")
-        storage = self.patient(faults.fail("leftovers"))
-        assert storage.leftovers(folder) == {left: join(folder, "x")}
-        assert storage.retries == 1
-
-    def test_deletion_is_tried_again_as_a_whole(self, folder: str) -> None:
-        """Even if the URIs came from a generator."""
-        LakeStorage().write(join(folder, "x"), b"")
-        self.patient(faults.fail("delete")).delete(join(folder, name) for name in "x")
-        assert listed(LakeStorage(), folder) == []
-
-
-class TestFaults:
-    """`FaultyStorage` does to the call that was named what was asked, and leaves the others alone."""
-
-    def test_only_the_nth_matching_call_is_hit(self, folder: str) -> None:
-        storage = FaultyStorage(LakeStorage(), [faults.fail("write", "*/b*", nth=2)])
-        for name in ["a", "b1", "a"]:
-            storage.write(join(folder, name), b"")
-        with pytest.raises(Transient):
-            storage.write(join(folder, "b2"), b"")
-        storage.write(join(folder, "b3"), b"")
-        assert listed(storage, folder) == ["a", "b1", "b3"]
-
-    def test_a_lost_answer_was_carried_out(self, folder: str) -> None:
-        storage = FaultyStorage(LakeStorage(), [faults.lose_answer("create")])
-        with pytest.raises(Transient):
-            storage.create(join(folder, "x"), b"1")
-        assert storage.read(join(folder, "x")) == b"1"
-
-    def test_a_torn_write_stores_half(self, folder: str) -> None:
-        storage = FaultyStorage(LakeStorage(), [faults.tear()])
-        storage.write(join(folder, "x"), pa.py_buffer(b"123456"))
-        assert storage.read(join(folder, "x")) == b"123"
-
-    def test_an_emptied_write_stores_nothing(self, folder: str) -> None:
-        storage = FaultyStorage(LakeStorage(), [faults.tear("create", stored=0)])
-        storage.create(join(folder, "x"), b"123456")
-        assert storage.read(join(folder, "x")) == b""
-
-    def test_a_call_waits_for_its_hook(self, folder: str) -> None:
-        """Another may act in between: here a second writer gets in first."""
-        uri = join(folder, "x")
-        rival = LakeStorage()
-        storage = FaultyStorage(rival, [faults.pause("create", before=lambda uri: rival.create(uri, b"rival"))])
-        with pytest.raises(AlreadyExists):
-            storage.create(uri, b"mine")
-
-    def test_a_pickled_copy_counts_on(self, folder: str) -> None:
-        storage = FaultyStorage(LakeStorage(), [faults.fail("write", nth=2)])
-        storage.write(join(folder, "x"), b"")
-        with pytest.raises(Transient):
-            pickle.loads(pickle.dumps(storage)).write(join(folder, "x"), b"")
-
-
-class TestProbe:
-    """`probe_conditional_writes` finds out a store that ignores create-if-absent, and leaves nothing."""
-
-    def test_honest_storage_passes(self, storage: LakeStorage, folder: str) -> None:
-        assert probe_conditional_writes(storage, folder)
-        assert listed(storage, folder) == []
-
-    def test_storage_that_overwrites_is_found_out(self, folder: str) -> None:
-        assert not probe_conditional_writes(_Careless(), folder)
-        assert listed(LakeStorage(), folder) == []
-
-
-class _Careless(LakeStorage):
-    """As some S3 front ends: the condition is ignored without a word."""
-
-    def create(self, uri: str, data: bytes) -> None:
-        self.write(uri, data)

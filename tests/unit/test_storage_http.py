@@ -42,10 +42,12 @@ from nightjar.inference.identity.snapshots import take_model
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.file import parse_job
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import open_epoch
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
+from nightjar.inference.output.owner import claim_output
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes
@@ -165,11 +167,19 @@ BURSTS: dict[str, Action] = {
 ALSO: dict[str, Action] = {"500": status(500), "429": status(429, "TooManyRequests")}
 
 
+@pytest.fixture(scope="module")
+def big(bucket: str, server: S3Server) -> str:
+    """A big object, to be copied: the server takes longer to be sent one."""
+    settings = StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key)
+    LakeStorage(settings).write(uri := join(bucket, "big"), BIG)
+    return uri
+
+
 @pytest.fixture
-def filled(direct: LakeStorage, folder: str) -> str:
+def filled(direct: LakeStorage, folder: str, big: str) -> str:
     """A folder with a small and a big object."""
     direct.write(join(folder, "small"), SMALL)
-    direct.write(join(folder, "big"), BIG)
+    direct.copy(big, join(folder, "big"))
     direct.write(join(folder, "below", "x"), SMALL)
     return folder
 
@@ -341,8 +351,8 @@ class TestUsers:
         return storage
 
     def test_an_output_is_claimed(self, lossy: LakeStorage, folder: str) -> None:
-        publish.claim_output(lossy, folder, "lake")
-        publish.claim_output(lossy, folder, "lake")
+        claim_output(lossy, folder, "lake")
+        claim_output(lossy, folder, "lake")
 
     def test_the_probe_passes(self, lossy: LakeStorage, folder: str) -> None:
         assert probe_conditional_writes(lossy, folder)
@@ -354,7 +364,7 @@ class TestUsers:
         """Ledger, publication and rollback: three nights, one step back, four snapshots."""
         for night in ("2026-11-17", "2026-11-18", "2026-11-19"):
             writer = open_epoch(lossy, join(folder, "runs", night, "r1"), this_holder("publish"))
-            entry = publish.Published(1, "manifest.json", "sum", night)
+            entry = Published(1, "manifest.json", "sum", night)
             publish.publish(writer, folder, night, entry)
             writer.stop(release=True)
         visibility.rollback(lossy, folder, None)

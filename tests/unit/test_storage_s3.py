@@ -26,7 +26,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.listing import takes_in
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.storage.bucket import _by_status
+from nightjar.inference.storage.bucketfaults import fault_of
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes
 from nightjar.inference.storage.protocol import Entry, join
@@ -307,7 +307,7 @@ def test_answers_without_a_type_are_told_by_status(answer: str, kind: type[Stora
     from obstore.exceptions import GenericError
 
     error = GenericError(f"Generic S3 error: Error performing GET http://x/y in 1ms - {answer}\n\nDebug source:")
-    found = _by_status(error, "s3://x/y")
+    found = fault_of(error, "s3://x/y")
     assert type(found) is kind
     assert "s3://x/y" in str(found)
     assert "Debug" not in str(found)

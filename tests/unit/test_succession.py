@@ -9,8 +9,8 @@ import pytest
 
 from nightjar.flows.cluster import tasks
 from nightjar.inference.errors import Held
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.run.lease import Succession
 from nightjar.inference.storage.lake import LakeStorage
 

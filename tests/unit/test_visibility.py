@@ -9,17 +9,19 @@ import pytest
 
 from nightjar.flows.cli.main import app
 from nightjar.inference.errors import AlreadyExists, JobError
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import open_epoch
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import checksum
-from nightjar.inference.output.publications import Origin, Published
+from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
+from outputs import FIRST_MANIFEST
 from support import Lake
 
 NIGHTS = ("2026-11-17", "2026-11-18", "2026-11-19")
@@ -28,9 +30,10 @@ NIGHTS = ("2026-11-17", "2026-11-18", "2026-11-19")
 def finished(output: str, run: str, revision: int = 1) -> Published:
     """Publish a revision as a run does, with a manifest and `_SUCCESS`."""
     storage, manifest = LakeStorage(), f"runs/{run}/r{revision}/manifest-000001.json"
-    evaluation = {"auc_roc": 0.75, "log_loss": 0.5}
+    rows = {"rows": 9, "excluded_null_labels": 0, "excluded_scores": 0, "positives": 4}
+    evaluation = {"label": "y", "score": "p", **rows, "auc_roc": 0.75, "auc_bound": 0.0, "log_loss": 0.5}
     content = {"validated_at": "2099-01-01T00:00:00+00:00", "metrics": {"columns": {}, "evaluation": evaluation}}
-    raw = json.dumps({"run_id": run, "revision": revision, **content}).encode()
+    raw = json.dumps({**FIRST_MANIFEST, "run_id": run, "revision": revision, **content}).encode()
     storage.write(join(output, manifest), raw)
     entry = Published(revision, manifest, checksum(raw), run)
     uri = join(output, "runs", run, f"r{revision}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -10,22 +11,35 @@ import pytest
 from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.errors import AuditFailed
 from nightjar.inference.input.plan import SHARDS
+from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.ledger.endings import Ended, FailedGate
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import (
     Closed,
     Doing,
+    Intent,
     Line,
     Opened,
     Packages,
     Planned,
     Preflight,
+    Published,
+    PublishedAs,
     Revoked,
     Split,
+    decode,
     encode,
 )
+from nightjar.inference.metrics.figures import ColumnFigures
+from nightjar.inference.output.manifests import ShardsFile
 from nightjar.inference.output.outcomes import NO_PARTS, OUTCOMES
-from nightjar.inference.output.publications import Intent, Published, PublishedAs
+from nightjar.inference.records import Failed, Noticed, Part, Receipt
 from nightjar.inference.run import steps
+from nightjar.inference.validation.gates import GateResult
+from nightjar.inference.validation.manifest import Totals, manifest_of
+from nightjar.inference.witness.packages import Package
+from nightjar.inference.witness.records import Seen
+from outputs import FIRST_MANIFEST
 from support import Lake
 
 PIECE = pa.struct(
@@ -84,6 +98,9 @@ def test_what_has_no_arrow_type_is_refused() -> None:
 
 WRITER = Holder("score", "f1", "night-7", 12, 1.5, "n1", "2026-11-20T11:35:58+00:00", 0.5)
 ENTRY = Published(1, "runs/d/r1/manifest-000001.json", "abc", "d")
+PLAN = Planned(
+    file="plan-000001.parquet", fingerprint="6c", date="d", shards=3, rows=30, cuts=2, identity="identity-000001.json"
+)
 LINES = {
     '{"t":"opened","writer":{"task":"score","flow_run":"f1","host":"night-7","pid":12,"process_started":1.5,'
     '"nonce":"n1","at":"2026-11-20T11:35:58+00:00","booted":0.5}}': Opened(WRITER),
@@ -91,30 +108,48 @@ LINES = {
     '{"t":"doing","step":"load"}': Doing("load"),
     '{"t":"planned","file":"plan-000001.parquet","fingerprint":"6c","date":"d","shards":3,"rows":30,"done_shards":1,'
     '"rows_out":9,"rows_quarantined":1,"cuts":2,"identity":"identity-000001.json","adopts":0,"again":["x changed"]}': (
-        Planned("plan-000001.parquet", "6c", "d", 3, 30, 1, 9, 1, 2, 0, "identity-000001.json", 0, ("x changed",))
+        replace(PLAN, done_shards=1, rows_out=9, rows_quarantined=1, again=("x changed",))
     ),
     '{"t":"planned","file":"p","fingerprint":"6c","date":"d","shards":3,"rows":0,"done_shards":0,"rows_out":0,'
     '"rows_quarantined":0,"cuts":0,"uncounted":3,"identity":"i","adopts":2,"again":[]}': (
-        Planned("p", "6c", "d", 3, 0, 0, 0, 0, 0, 3, "i", 2, ())
+        replace(PLAN, file="p", rows=0, cuts=0, uncounted=3, identity="i", adopts=2)
     ),
     '{"t":"split","shard":"s","why":"b.parquet: broken","into":3}': Split("s", "b.parquet: broken", 3),
     '{"t":"revoked","shard":"s","attempt":2,"cause":"PartDamaged","message":"gone","terminal":false,"died":false,'
     '"uri":"a.parquet","row":-1,"rows":0,"worker":"","rows_out":9,"rows_quarantined":1,"cuts":0}': (
         Revoked("s", 2, "PartDamaged", "gone", uri="a.parquet", rows_out=9, rows_quarantined=1)
     ),
-    '{"t":"packages","loaded":{"mylib":{"version":"1.0"}}}': Packages({"mylib": {"version": "1.0"}}),
+    '{"t":"packages","loaded":{"mylib":{"version":"1.0"}}}': Packages({"mylib": Package("1.0")}),
     '{"t":"packages","loaded":{},"adopted_from":"r1"}': Packages({}, "r1"),
     '{"t":"preflight","notes":["slow"]}': Preflight(("slow",)),
     '{"t":"intent","number":4,"published":{"revision":1,"manifest":"runs/d/r1/manifest-000001.json","checksum":"abc",'
     '"date":"d"}}': Intent(4, ENTRY),
     '{"t":"published","number":4}': PublishedAs(4),
+    '{"t":"failed","shard":"s","attempt":2,"cause":"OSError","message":"no","terminal":false,"died":true,"uri":"a",'
+    '"row":7,"rows":50,"worker":"w-1"}': Failed(
+        "s", 2, "OSError", "no", died=True, uri="a", row=7, rows=50, worker="w-1"
+    ),
+    '{"t":"noticed","kind":"file","name":"/a","by":"model.py:7","worker":"w-1","more":0}': (
+        Noticed("file", "/a", "model.py:7", "w-1")
+    ),
+    '{"t":"noticed","kind":"file","name":"/a","by":"model.py:7"}': Seen("file", "/a", "model.py:7"),
+    '{"t":"noticed","kind":"file","name":"/a","by":"","more":9}': Seen("file", "/a", more=9),
+    '{"t":"receipt","shard":"s","attempt":1,"epoch":2,"worker":"w-1","rows_in":10,"rows_out":10,"rows_quarantined":0,'
+    '"data":{"name":"data/s.parquet","rows":10,"size":99,"checksum":"abc"},"quarantine":null,"seconds":0.5,'
+    '"started_at":1.5,"retries":0,"batch_rows":0,"adopted_from":"","cuts":0}': (
+        Receipt("s", 1, 2, "w-1", 10, 10, 0, Part("data/s.parquet", 10, 99, "abc"), None, 0.5, 1.5)
+    ),
+    '{"t":"ended","outcome":"failed","step":"validate","at":"2026-11-20","error":"GateFailed","message":"no","gates":'
+    '[{"name":"rows.min","sentence":"Too few.","row":"","replay":""}],"publish":true}': (
+        Ended("failed", "validate", "2026-11-20", "GateFailed", "no", (FailedGate("rows.min", "Too few."),))
+    ),
 }
 
 
 @pytest.mark.parametrize(("line", "record"), LINES.items())
 def test_each_kind_of_line_has_one_form(line: str, record: Line) -> None:
     assert json.dumps(encode(record), separators=(",", ":")) == line
-    assert encode(record) == json.loads(line), "a writer's own state is that of who reads it back"
+    assert decode(json.loads(line)) == record, "a writer's own state is that of who reads it back"
 
 
 KEYS = {
@@ -152,3 +187,48 @@ def test_the_lines_of_a_run_are_those_they_always_were(lake: Lake) -> None:
     for line in lines:
         kind, *keys = line
         assert (kind, " ".join(keys)) == ("t", KEYS[line["t"]])
+
+
+# ---- manifests ----------------------------------------------------------------------------------------------
+
+
+MANIFEST_KEYS = (
+    "job run_id date revision fingerprint input identity code model packages outside loaded preflight again libraries "
+    "totals shards audit gates metrics failed_attempts validated_at"
+)
+
+
+def test_a_manifest_is_read_as_it_was_written(lake: Lake) -> None:
+    """Its keys are those of before, in their order, and what is read of it is written as the same bytes."""
+    lake.ready(checks=[{"column": "score", "finite": True}]).run(engine="local")
+    (path,) = lake.revision().glob("manifest-*.json")
+    raw = path.read_bytes()
+    assert " ".join(json.loads(raw)) == MANIFEST_KEYS
+    assert json.dumps(to_json(manifest_of(raw)), indent=1).encode() == raw
+
+
+def test_a_manifest_of_the_first_version_is_read() -> None:
+    """What it does not say has its default."""
+    read = manifest_of(json.dumps(FIRST_MANIFEST).encode())
+    assert (read.totals, read.shards) == (Totals(3, 2300, 2299, 1, 5862), ShardsFile("shards-000003.parquet", "abc", 9))
+    assert read.gates == (GateResult("complete", True, "3 of 3 shards", "all", "All."),)
+    assert (read.metrics.columns["score"].max, read.metrics.evaluation, read.code, read.again) == (1, None, None, ())
+
+
+def test_a_value_that_is_seldom_there_is_left_out() -> None:
+    """Of a column's figures those of NaN and infinity: together, or none."""
+    finite = ColumnFigures(rows=3, nulls=1, nonfinite=0, min=None, max=None, kind="")
+    assert to_json(finite) == {"rows": 3, "nulls": 1, "nonfinite": 0, "min": None, "max": None, "kind": ""}
+    infinite = replace(finite, nonfinite=2, nan=0, plus_inf=2, minus_inf=0)
+    assert list(to_json(infinite)) == [
+        "rows",
+        "nulls",
+        "nonfinite",
+        "nan",
+        "plus_inf",
+        "minus_inf",
+        "min",
+        "max",
+        "kind",
+    ]
+    assert of_json(ColumnFigures, to_json(infinite)) == infinite

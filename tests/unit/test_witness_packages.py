@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.ledger.lines import Packages
 from nightjar.inference.witness.packages import (
     Package,
-    as_json,
     differences,
-    from_json,
     installed_packages,
     loaded_packages,
 )
@@ -51,8 +51,9 @@ def load(monkeypatch: pytest.MonkeyPatch, *modules: str) -> dict[str, Package]:
     importlib.invalidate_caches()
     for name in modules:
         importlib.import_module(name)
-    # As it is kept in a manifest.
-    return from_json(json.loads(json.dumps(as_json(loaded_packages()))))
+    # As it is kept in a ledger.
+    kept = json.loads(json.dumps(to_json(Packages(loaded_packages()))))
+    return dict(of_json(Packages, kept).loaded)
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def test_data_that_was_read_is_compared_where_the_package_brought_it_along(
     load(monkeypatch, "mylib")
     before = loaded_packages(read)
     assert list(before["my-lib"].read) == ["mylib/w.json"]
-    assert from_json(as_json(before)) == before
+    assert of_json(Packages, to_json(Packages(before))).loaded == before
     assert installed_packages(before) == before
     (site / "mylib/cache").write_text("2")
     (site / "mylib/w.json").write_text("2")

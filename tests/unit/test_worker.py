@@ -14,8 +14,8 @@ import pytest
 
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.identity import verify_packages
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import open_epoch
 from nightjar.inference.records import (
     Crumb,
     Event,
@@ -398,7 +398,7 @@ def test_what_is_missing_since_it_was_left_out_is_explained(lake: Lake, line: st
         (lake.folder / name).parent.mkdir(exist_ok=True)
         (lake.folder / name).write_text("{}")
     why = "" if "data" in missing else r" \(.*\.rayignore\)"
-    with pytest.raises(JobError, match=rf"{missing} of the job's folder is left out of what scores{why}: name it in"):
+    with pytest.raises(JobError, match=rf"{missing} of the job's folder is left out of the snapshot{why}: name it in"):
         open_scorer(lake.worker_spec())
 
 

@@ -1,0 +1,79 @@
+"""Jobs whose predictor is code or a program that a test writes; and what they score."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors import load_scorer
+
+F32 = pa.float32()
+
+
+MakeJob = Callable[..., Job]
+
+
+@contextlib.contextmanager
+def jobs_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeJob]:
+    """Make a job in this folder with this code in `mine.py`; keywords change the model section or the job.
+
+    Modules that are imported meanwhile are forgotten at the end: each test's are its own.
+    """
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file written twice in a second looks unchanged
+
+    def make(code: str = "", *, job: dict[str, Any] | None = None, **model: Any) -> Job:
+        if code:
+            (folder / "mine.py").write_text(code)
+            sys.modules.pop("mine", None)
+        content = {
+            "name": "t",
+            "input": {"uri": "in/"},
+            "model": {"uses": "mine:Predictor", "outputs": {"score": "float32"}, **model},
+            "output": {"uri": "out"},
+            **(job or {}),
+        }
+        return parse_job(content, folder / "job.yaml")
+
+    path, modules, threads = list(sys.path), set(sys.modules), torch.get_num_threads()
+    yield make
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if getattr(sys.modules[name], "__file__", None) and "pytest" in str(sys.modules[name].__file__):
+            del sys.modules[name]
+    torch.set_num_threads(threads)
+
+
+def scored(job: Job, table: pa.Table, path: str | None = None) -> dict[str, list[Any]]:
+    return {name: values.to_pylist() for name, values in load_scorer(job, path)(table).items()}
+
+
+TABLE = pa.table({"a": pa.array([1.0, 2.0, 3.0], F32), "b": pa.array([10, 20, 30], pa.int64())})
+
+
+N = torch.export.Dim("n")
+
+
+def export(
+    path: Path, forward: Callable[..., Any], *examples: torch.Tensor, dynamic: bool = True, layer: bool = False
+) -> str:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            if layer:
+                self.layer = torch.nn.Linear(examples[0].shape[1], 2)
+
+        def forward(self, *inputs: torch.Tensor) -> Any:
+            return forward(*([self.layer(inputs[0])] if layer else inputs))
+
+    shapes = (tuple({0: N} for _ in examples),) if dynamic else None
+    torch.export.save(torch.export.export(Model(), examples, dynamic_shapes=shapes), path)
+    return str(path)

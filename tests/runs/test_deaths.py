@@ -1,0 +1,126 @@
+"""What ends the process that scores costs what is to blame, and nothing else: found by the campaign, on any engine.
+
+Each pass runs in a process of its own here (`processes`); that Ray loses and starts such processes as it should is
+tested on Ray, in tests/cluster/test_killers.py and test_limits.py.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nightjar.inference import engine
+from nightjar.inference.errors import ShardsFailed
+from nightjar.inference.storage.faults import FaultyStorage, pause
+from nightjar.inference.storage.lake import LakeStorage
+from processes import PROCESSES, ProcessEngine
+from support import Lake
+
+FOUND = '''
+from pathlib import Path
+
+def once(name):
+    """Whether this is the first time, over all processes."""
+    try:
+        (Path(__LIVE__) / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+'''
+
+HANGS_ONCE = (
+    FOUND
+    + '''
+import ctypes
+
+def score(batch):
+    """Twice x; one library deadlocks once, keeping the interpreter's lock."""
+    if 5300 in batch["x"] and once("hung"):
+        libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_mutex_lock(mutex)
+    return {"score": batch["x"] * 2}
+'''
+)
+
+LOSES_THE_DEVICE = (
+    FOUND
+    + '''
+import torch
+
+class Model:
+    """Twice x. One row makes the device refuse everything from then on; once it does so for no reason."""
+
+    lost = False
+
+    def __call__(self, batch):
+        if 5300 in batch["x"] or (1500 in batch["x"] and once("no reason")):
+            Model.lost = True
+        if Model.lost:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        return {"score": batch["x"] * 2}
+'''
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A small lake, each pass over which has a process of its own."""
+    monkeypatch.setitem(engine.ENGINES, PROCESSES, ProcessEngine)
+    return Lake(tmp_path, PROCESSES)
+
+
+def failures(lake: Lake) -> list[dict[str, object]]:
+    return [record for record in lake.records() if record["t"] == "failed"]
+
+
+def test_a_file_that_kills_its_reader_costs_that_file(lake: Lake) -> None:
+    """No row is to blame: after a bounded number of deaths the packed files are tried apart, and one is given up.
+
+    The command may be repeated: with another file in its place only that one is scored.
+    """
+    lake.write_file("big.parquet", 0, 1000)
+    for index in range(3):
+        lake.write_file(f"small-{index}.parquet", 8000 + index * 100, 100)
+    lake.write_model()
+    lake.write_job()
+    # The driver's discovery is the first to open it, and survives.
+    deadly = FaultyStorage(LakeStorage(), [pause("open", "*/small-1.parquet", nth=2, before=_dies)])
+    with pytest.raises(ShardsFailed, match=r"1 of 4 shards .* small-1.*died 5 times and no single row is to blame"):
+        lake.run(storage=deadly)
+    deaths = failures(lake)
+    assert all(record["died"] for record in deaths)
+    assert len({record["worker"] for record in deaths}) <= 10
+    assert {record["rows"] for record in deaths} == {0}
+    receipts = [record for record in lake.records() if record["t"] == "receipt"]
+    assert sorted(receipt["rows_in"] for receipt in receipts) == [100, 100, 1000]
+
+    again = lake.run()
+    assert (again.scored.progress.scored_rows, again.publication.number) == (100, 1)
+    assert again.scored.progress.rows_quarantined == 0
+
+
+def _dies(_: str) -> None:
+    os._exit(1)
+
+
+def test_a_deadlock_in_a_library_costs_a_process_and_no_row(lake: Lake) -> None:
+    """It cannot be interrupted, so it is ended by force: a death like any other."""
+    lake.write_model(HANGS_ONCE)
+    ran = lake.ready(retry__stall_s=2).run()
+    assert lake.published()["id"].tolist() == list(range(8000))
+    assert ran.scored.progress.rows_quarantined == 0
+    assert {f["cause"] for f in failures(lake)} == {"ProcessDied"}
+
+
+def test_a_lost_device_costs_its_process_and_the_row_that_loses_it_is_found(lake: Lake) -> None:
+    """The model is loaded anew, the run goes on; a device lost once for no reason costs no row."""
+    lake.write_model(LOSES_THE_DEVICE)
+    lake.ready(model__uses="model:Model").run()
+    assert lake.published()["id"].tolist() == [i for i in range(8000) if i != 5300]
+    assert [row["id"] for row in lake.quarantined()["input"]] == [5300]
+    assert "AcceleratorError: CUDA error: an illegal memory access" in lake.quarantined()["message"].iloc[0]
+    said = [f for f in failures(lake) if f["cause"] == "AcceleratorError"]
+    assert [f["rows"] for f in said] == [256, 256, 1]

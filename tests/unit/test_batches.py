@@ -1,0 +1,199 @@
+"""Arrow to what a predictor is given, and what it returns to Arrow: every row and every value accounted for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from nightjar.inference.errors import OutputInvalid
+from nightjar.inference.job.outputtypes import arrow_type
+from nightjar.inference.predictors.arrays import to_numpy
+from nightjar.inference.predictors.batches import to_batch
+from nightjar.inference.predictors.outputs import normalise, to_arrow
+
+F32 = pa.float32()
+
+
+def test_numbers_reach_numpy_without_a_copy() -> None:
+    array = pa.array(np.arange(4, dtype="f4"))
+    assert np.shares_memory(to_numpy(array), array.to_numpy())
+
+
+def test_arrow_types_become_the_numpy_types_people_expect() -> None:
+    assert np.isnan(to_numpy(pa.array([1, None]))).tolist() == [False, True]
+    assert to_numpy(pa.array(["x", None])).tolist() == ["x", None]
+    assert to_numpy(pa.array([0], pa.timestamp("us", "UTC"))).dtype == np.dtype("M8[us]")
+    assert to_numpy(pa.array(["x", "y"]).dictionary_encode()).tolist() == ["x", "y"]
+    assert to_numpy(pa.array([[1.0, 2.0], [3.0, 4.0]])).shape == (2, 2)
+    assert to_numpy(pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2)).slice(1)).tolist() == [[3, 4]]
+    assert to_numpy(pa.array([[[1.0], [2.0]], [[3.0], [4.0]]])).shape == (2, 2, 1)
+    ragged = to_numpy(pa.array([[1.0], [2.0, 3.0]]))
+    assert ragged.dtype == object
+    assert [list(row) for row in ragged] == [[1.0], [2.0, 3.0]]
+    assert to_numpy(pa.array([[1.0], None])).tolist()[1] is None
+    assert to_numpy(pa.array([], pa.list_(F32, 3))).shape == (0, 3)
+
+
+def test_tensors_are_copies_so_that_code_may_write_into_them() -> None:
+    table = pa.table({"a": pa.array(np.ones(3, "f4")), "t": ["x", "y", "z"]})
+    batch = to_batch(table, "torch")
+    batch["a"] += 1
+    assert table["a"].to_pylist() == [1.0, 1.0, 1.0]
+    assert isinstance(batch["t"], np.ndarray)
+
+
+def test_a_null_inside_a_tensor_is_no_number() -> None:
+    """Arrow gives whatever lies there."""
+    storage = pa.array([[1, 2], [3, None]], pa.list_(pa.int64(), 2))
+    column = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int64(), [2]), storage)
+    assert to_numpy(column.slice(0, 1)).tolist() == [[1, 2]]
+    with pytest.raises(ValueError, match="has a null inside"):
+        to_numpy(column)
+
+
+def arrow(value: Any, declared: str, rows: int | None = None) -> list[Any]:
+    array = to_arrow("score", value, arrow_type(declared), rows)
+    assert array.type == arrow_type(declared)
+    assert isinstance(array, pa.Array)
+    return list(array.to_pylist())
+
+
+def test_every_kind_of_array_becomes_the_declared_type() -> None:
+    import pandas as pd
+
+    for value in (
+        np.array([1.0, 2.0]),
+        np.array([[1.0], [2.0]]),
+        np.array([1, 2], ">i8"),
+        np.array([1.0, 2.0], object),
+        np.array([1, 2], "f2"),
+        torch.tensor([1.0, 2.0], requires_grad=True),
+        torch.tensor([[1], [2]]),
+        torch.tensor([1.0, 2.0], dtype=torch.bfloat16),
+        [torch.tensor(1.0), torch.tensor(2.0)],
+        [np.array([1.0]), np.array([2.0])],
+        [np.float32(1), 2],
+        (1, 2),
+        pd.Series([1.0, 2.0], index=[9, 7]),
+        pd.Series([1, 2], dtype="Int64"),
+        pa.array([1, 2]),
+        pa.chunked_array([[1.0], [2.0]]),
+        pa.array([1, 2]).dictionary_encode(),
+    ):
+        assert arrow(value, "float32") == [1.0, 2.0]
+
+
+def test_none_is_null_and_nan_stays_nan_in_floats() -> None:
+    import pandas as pd
+
+    assert arrow([1.0, None], "float32") == [1.0, None]
+    assert arrow(np.array(["x", None], object), "string") == ["x", None]
+    assert arrow(pd.Series(["x", None]), "string") == ["x", None]
+    assert arrow([None, None], "float32[2]") == [None, None]
+    for value in (np.array([1.0, np.nan]), pd.Series([1.0, np.nan]), torch.tensor([1.0, torch.nan]), [1.0, np.nan]):
+        kept = arrow(value, "float32")[1]
+        assert kept is not None
+        assert np.isnan(kept)
+
+
+def masked(values: Any, mask: Any) -> Any:
+    return np.ma.masked_array(values, mask)
+
+
+def test_what_numpy_masks_is_null_and_nan_stays_nan() -> None:
+    assert arrow(masked([1, 2], [False, True]), "int64") == [1, None]
+    assert arrow(masked([1.5, 2.0], [False, True]), "float32") == [1.5, None]
+    assert arrow(masked([[1.5], [2.0]], [[False], [True]]), "float32") == [1.5, None]
+    assert arrow(masked(["x", "y"], [False, True]), "string") == ["x", None]
+    assert arrow(masked([1.5, 2.0], False), "float32") == [1.5, 2.0]
+    nan, null = arrow(masked([np.nan, 2.0], [False, True]), "float32")
+    assert np.isnan(nan)
+    assert null is None
+    for alone in (np.ma.masked, [np.ma.masked], [masked([2.0], [True])]):
+        assert arrow(alone, "float32", 1) == [None]
+    assert arrow([1.5, np.ma.masked], "float32") == [1.5, None]
+    assert normalise({"score": masked([1, 2], [True, False])}, {"score": F32}, 2)["score"].to_pylist() == [None, 2.0]
+    assert normalise(masked([1, 2], [True, False]), {"score": F32}, 2)["score"].to_pylist() == [None, 2.0]
+
+
+def test_masked_numbers_inside_a_row_are_refused() -> None:
+    two = masked([[1.0, 2.0], [3.0, 4.0]], [[False, True], [False, False]])
+    for value in (two, list(two)):
+        for declared in ("float32[2]", "list<float32>"):
+            with pytest.raises(OutputInvalid, match=r"does not fit .*masks some of the numbers of a row"):
+                arrow(value, declared)
+    assert arrow(two[1:], "float32[2]") == [[3.0, 4.0]]
+
+
+def test_lists_come_from_two_dimensions() -> None:
+    two = np.arange(4, dtype="f8").reshape(2, 2)
+    for value in (two, torch.from_numpy(two), two.T.copy().T, [two[0], two[1]], two.tolist()):
+        assert arrow(value, "float32[2]") == [[0.0, 1.0], [2.0, 3.0]]
+        assert arrow(value, "list<float32>") == [[0.0, 1.0], [2.0, 3.0]]
+    assert arrow(np.zeros((1, 2, 1)), "list<list<float32>>") == [[[0.0], [0.0]]]
+    ragged = np.empty(2, object)
+    ragged[:] = [np.array([1.0]), np.array([2.0, 3.0])]
+    assert arrow(ragged, "list<float32>") == [[1.0], [2.0, 3.0]]
+
+
+def test_a_batch_of_one_row_may_be_squeezed_too_far() -> None:
+    """`model(x).squeeze()` is right for many rows and loses a dimension for one: bisection must not break it."""
+    assert arrow(np.array(1.5), "float32", 1) == [1.5]
+    assert arrow(torch.tensor(1.5), "float32", 1) == [1.5]
+    assert arrow(np.array([1.0, 2.0]), "float32[2]", 1) == [[1.0, 2.0]]
+
+
+def test_numbers_that_do_not_fit_are_refused() -> None:
+    assert arrow([1.0, 2.0], "int64") == [1, 2]
+    assert arrow([0, 1], "bool") == [False, True]
+    assert arrow([True, False], "int8") == [1, 0]
+    assert arrow([1e300], "float32") == [float("inf")]
+    for value, declared in [
+        ([1.5], "int64"),
+        ([np.nan], "int64"),
+        (np.array([np.nan]), "int64"),
+        ([300], "int8"),
+        ([2], "bool"),
+        ([0.5], "bool"),
+        (["1"], "float32"),
+        ([1.0], "string"),
+        ([["1"]], "list<float32>"),
+        ([b"x"], "string"),
+        (np.zeros((2, 3)), "float32"),
+        (np.zeros((2, 3)), "float32[2]"),
+        (np.zeros(2), "float32[2]"),
+        (np.array([1j]), "float32"),
+        ([object()], "float32"),
+        ([1], "timestamp[us]"),
+    ]:
+        with pytest.raises(OutputInvalid, match="output 'score'"):
+            arrow(value, declared)
+
+
+def test_times_keep_their_meaning() -> None:
+    assert str(arrow(np.array(["2026-01-02"], "M8[ns]"), "timestamp[us, UTC]")[0]) == "2026-01-02 00:00:00+00:00"
+    assert arrow(np.array(["NaT"], "M8[us]"), "timestamp[us]") == [None]
+
+
+def test_a_bare_result_is_the_single_output_and_never_one_of_several() -> None:
+    assert normalise(np.ones(2), {"score": F32}, 2)["score"].to_pylist() == [1.0, 1.0]
+    with pytest.raises(OutputInvalid, match=r"bare ndarray, but model\.outputs declares 'p', 'q'"):
+        normalise(np.ones(2), {"p": F32, "q": F32}, 2)
+
+
+def test_a_missing_output_names_it_and_what_came_instead() -> None:
+    with pytest.raises(OutputInvalid, match="output 'score' is missing; the predictor returned x, y"):
+        normalise({"x": [1], "y": [2]}, {"score": F32}, 1)
+    with pytest.raises(OutputInvalid, match="output 'score' is missing: the predictor returned None"):
+        normalise(None, {"score": F32}, 1)
+
+
+def test_outputs_of_the_wrong_length_are_refused() -> None:
+    with pytest.raises(OutputInvalid, match="output 'score' has 2 values for 3 rows"):
+        normalise({"score": [1, 2]}, {"score": F32}, 3)
+    with pytest.raises(OutputInvalid, match="output 'score' has 1 values for 3 rows"):
+        normalise(np.float32(1), {"score": F32}, 3)

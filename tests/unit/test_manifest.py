@@ -1,0 +1,152 @@
+"""What a validated revision says of itself, and that what it says is what lies there."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import platform
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.jsonform import to_json
+from nightjar.inference.ledger.lines import Published
+from nightjar.inference.ledger.remarks import Remarks
+from nightjar.inference.output.outcomes import OUTCOMES
+from nightjar.inference.output.parts import checksum
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.validation.manifest import manifest_of, read_manifest
+from nightjar.inference.validation.rescore import Rescored
+from nightjar.inference.witness import Collection, Seen
+from nightjar.inference.witness.packages import Package
+from outputs import FIRST_MANIFEST
+from support import Lake
+
+REFUSES = """
+def score(batch):
+    if 1234 in batch["x"]:
+        raise ValueError("not this row")
+    return {"score": batch["x"] * 2}
+"""
+
+
+def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
+    """Its totals, its gates, its versions; where its shards are listed, by name, size and checksum."""
+    lake.write_model(REFUSES)
+    lake.ready(retry__max_quarantined=0.01, rescore={"share": 0.25})
+    ran = lake.run(engine="local")
+    raw = (lake.out / ran.verdict.manifest).read_bytes()
+    assert ran.verdict.checksum == checksum(raw)
+    listed = (lake.out / ran.verdict.shards).read_bytes()
+    manifest = json.loads(raw)
+    at = dt.datetime.fromisoformat(manifest.pop("validated_at"))
+    assert dt.timedelta(0) <= dt.datetime.now(dt.UTC) - at < dt.timedelta(minutes=5)
+    assert (at.utcoffset(), at.microsecond) == (dt.timedelta(0), 0)
+    libraries = {"nightjar-batch", "ray", "pyarrow", "numpy", "pandas", "prefect", "torch", "scikit-learn", "skops"}
+    installed = {name: version(name) for name in libraries}
+    assert manifest.pop("libraries") == {"python": platform.python_version(), **installed}
+    assert "pyarrow" in manifest.pop("loaded")
+    assert manifest.pop("identity")["model"]["outputs"] == [["score", "float32"]]
+    source = hashlib.sha256(REFUSES.encode()).hexdigest()
+    assert manifest["code"].pop("digest")
+    shards = pq.ParquetFile(pa.BufferReader(listed)).read()
+    assert shards.column_names == [*OUTCOMES.names, "failed_attempts"]
+    again = manifest["audit"]["rescored"]["rows"]
+    assert again in (1999, 2000), "of two shards of a thousand rows; which ones is chance"
+    assert manifest == {
+        "job": "lake",
+        "run_id": "2026-11-19",
+        "date": "2026-11-19",
+        "revision": 1,
+        "fingerprint": ran.scored.fingerprint,
+        "input": f"{lake.folder}/data/",
+        "code": {"files": {"model.py": source}},
+        "model": {"digest": "", "files": {}},
+        "packages": {},
+        "outside": [],
+        "preflight": [],
+        "again": [],
+        "totals": {
+            "shards": 8,
+            "rows_in": 8000,
+            "rows_out": 7999,
+            "rows_quarantined": 1,
+            "bytes": sum(part["size"] for part in shards["data"].to_pylist()),
+            "batches_cut": sum(shards["cuts"].to_pylist()),
+        },
+        "shards": {
+            "file": ran.verdict.shards.rpartition("/")[2],
+            "checksum": checksum(listed),
+            "size": len(listed),
+        },
+        "audit": {
+            "cover": "every row index",
+            "shards": 8,
+            "checksums": "xxh3-128",
+            "rescored": asdict(Rescored(2, again)),
+        },
+        "gates": [asdict(gate) | {"where": []} for gate in ran.verdict.gates],
+        "metrics": to_json(ran.verdict.metrics),
+        "failed_attempts": 0,
+    }
+    folder = "runs/2026-11-19/r1"
+    assert ran.verdict.manifest == f"{folder}/manifest-{ran.verdict.epoch:06d}.json"
+    assert ran.verdict.shards == f"{folder}/shards-{ran.verdict.epoch:06d}.parquet"
+
+
+def test_without_lineage_and_rescoring_a_manifest_claims_neither(lake: Lake) -> None:
+    ran = lake.ready(output__lineage=False).run(engine="local")
+    audit = json.loads((lake.out / ran.verdict.manifest).read_bytes())["audit"]
+    assert (audit["cover"], audit["rescored"]) == ("row counts (output.lineage is false)", None)
+
+
+def test_a_finished_run_is_told_from_its_manifest() -> None:
+    """Also from one of before, whose packages have one state each, or which has none of this."""
+    about = Remarks(
+        again=("model.py changed",),
+        preflight=("the model writes over its batch",),
+        outside=Collection([Seen("database", "/d.sqlite", "p.py:1")]),
+        loaded={"numpy": (Package("0.1"),), "not-installed-here": (Package("1"),)},
+    )
+    said = {
+        "again": list(about.again),
+        "preflight": list(about.preflight),
+        "outside": [to_json(seen) for seen in about.outside.all()],
+    }
+    several = {name: [to_json(state) for state in states] for name, states in about.loaded.items()}
+    one = {"numpy": {"version": "0.1"}, "not-installed-here": {"version": "1"}}
+    for loaded in (several, one):
+        found = json.dumps({**FIRST_MANIFEST, **said, "loaded": loaded}).encode()
+        remarks = manifest_of(found).remarks()
+        assert (remarks.again, remarks.loaded) == (about.again, about.loaded)
+        assert remarks.outside.all() == about.outside.all()
+        wrote, cut, packages, database = remarks.notes(1000)
+        assert wrote == "the model writes over its batch"
+        assert cut.startswith("1,000 batches failed and were scored in parts")
+        assert packages.startswith("packages changed since this run was begun, and what is scored stays: numpy 0.1 → ")
+        assert database.startswith("p.py opens the database /d.sqlite")
+    assert manifest_of(json.dumps(FIRST_MANIFEST).encode()).remarks().notes(0) == ()
+
+
+def test_packages_are_compared_with_what_they_were_scored_with_last() -> None:
+    """A package whose state of now is the last of several has not changed since."""
+    now = {"version": version("numpy")}
+    states = {"numpy": [{"version": "0.1"}, now]}
+    found = manifest_of(json.dumps({**FIRST_MANIFEST, "loaded": states}).encode())
+    assert found.remarks().tried["numpy"].version == version("numpy")
+    assert set(found.remarks().tried) == {"numpy"}
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"no JSON", b'{"job": 7}'])
+def test_a_manifest_that_is_none_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "manifest.json").write_bytes(content)
+    published = Published(1, "manifest.json", checksum(content), "2026-11-19")
+    with pytest.raises(JobError) as refused:
+        read_manifest(LakeStorage(), str(tmp_path), published)
+    assert str(refused.value) == f"{tmp_path}/manifest.json: not a manifest that this version can read"

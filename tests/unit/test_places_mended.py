@@ -1,0 +1,195 @@
+"""What a command that was killed, or came late, left in `latest/` and `dates/` is mended by the next one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_places import OBJECTS
+
+from nightjar.inference.errors import StorageError
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import visibility
+from nightjar.inference.output.publications import Origin
+from nightjar.inference.storage import faults
+from nightjar.inference.storage.faults import FaultyStorage
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import join
+from outputs import NIGHT, Placed
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Placed:
+    return Placed(str(tmp_path / "out"))
+
+
+PLACES = [f"*/{place}/{name}" for place in ("latest", f"dates/{NIGHT}") for name in OBJECTS]
+
+
+@pytest.mark.parametrize("killed", PLACES)
+@pytest.mark.parametrize("act", ["publish", "unpublish"])
+def test_what_was_cut_off_is_mended_by_the_next_command(output: Placed, killed: str, act: str) -> None:
+    """Before each single write of a publication, and of a night that is taken away; by a command of another night."""
+    output.publish("2026-11-18")
+    if act == "unpublish":
+        output.publish(NIGHT)
+    output.refresh()
+    output.publish(NIGHT) if act == "publish" else visibility.unpublish(output.storage, output.uri, NIGHT)
+    operation = "write" if act == "publish" or "latest" in killed else "delete"
+    dying = faults.Fault(operation, killed, error=StorageError("killed here"))
+    assert "killed here" in output.refresh(storage=FaultyStorage(output.storage, [dying]))
+    assert output.refresh() == ""
+    assert output.night("latest") == (f"{NIGHT} r1" if act == "publish" else "2026-11-18 r1")
+    assert output.empty(f"dates/{NIGHT}") == (act == "unpublish")
+
+
+def test_only_dates_that_changed_are_written(output: Placed) -> None:
+    """Thousands of nights lie there: a publication costs what it changes."""
+    nights = [f"2026-11-{day:02d}" for day in range(1, 19)]
+    for night in nights:
+        output.publish(night)
+    output.refresh()
+    output.publish(NIGHT)
+    written: list[str] = []
+    watching = FaultyStorage(output.storage, [faults.pause("write", "*", before=written.append, nth=None)])
+    assert output.refresh(storage=watching) == ""
+    assert {name.removeprefix(f"{output.uri}/").rsplit("/", 1)[0] for name in written} == {
+        *(f"{place}{folder}" for place in ("latest", f"dates/{NIGHT}") for folder in ("", "/_symlink_format_manifest"))
+    }
+    written.clear()
+    operations = ("write", "create", "delete")
+    watching = FaultyStorage(
+        output.storage, [faults.pause(o, "*", before=written.append, nth=None) for o in operations]
+    )
+    assert output.refresh(storage=watching) == ""
+    assert not written
+
+
+def test_one_that_comes_late_leaves_nothing_old(output: Placed) -> None:
+    """It stood still before each write, while others published and wrote all of it: the newest state stands at last."""
+    output.publish(NIGHT)
+    output.refresh()
+    for number, slow in enumerate(PLACES, 2):
+        output.publish(NIGHT, number)
+
+        def overtake(_: str, number: int = number) -> None:
+            output.publish(NIGHT, 100 + number)
+            output.publish("2026-11-20", number)
+            visibility.unpublish(output.storage, output.uri, "2026-11-20")
+            output.refresh()
+
+        sleeper = FaultyStorage(output.storage, [faults.pause("write", slow, before=overtake)])
+        assert output.refresh(storage=sleeper) == ""
+        assert output.night("latest") == output.night(f"dates/{NIGHT}") == f"{NIGHT} r{100 + number}"
+        assert json.loads(Path(output.uri, "latest/files.json").read_text())["publication"] == output.now().number
+        assert output.empty("dates/2026-11-20")
+        assert output.empty("latest/_writing")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Latecomer(LakeStorage):
+    """Stands still before it writes or removes one object, while `meanwhile` happens; is killed right after."""
+
+    def __init__(self, name: str, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self._name, self._meanwhile = name, meanwhile
+
+    def write(self, uri: str, data: Any) -> None:
+        late = self._is_late(uri)
+        super().write(uri, data)
+        if late:
+            raise Killed
+
+    def delete(self, uris: Any) -> None:
+        uris = list(uris)
+        late = any(map(self._is_late, uris))
+        super().delete(uris)
+        if late:
+            raise Killed
+
+    def _is_late(self, uri: str) -> bool:
+        if late := uri.endswith(self._name):
+            self._meanwhile()
+        return late
+
+
+def end_owners(output: Placed) -> int:
+    """Let the processes whose notes lie there have ended; how many notes that are."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    found = list(Path(output.uri, "latest", "_writing").iterdir())
+    for path in found:
+        content = json.loads(path.read_text())
+        content["writer"]["pid"] = ended.pid
+        path.write_text(json.dumps(content))
+    return len(found)
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+@pytest.mark.parametrize("act", ["publish", "unpublish"])
+def test_what_was_written_late_by_one_that_was_killed_is_mended(output: Placed, name: str, act: str) -> None:
+    """By the next command, of whatever night, and by each further one until that process has certainly ended."""
+    output.publish("2026-11-18")
+    output.publish(NIGHT)
+    if act == "unpublish":
+        output.refresh()
+        visibility.unpublish(output.storage, output.uri, NIGHT)
+
+    def overtake() -> None:
+        output.publish(NIGHT, 2)
+        assert output.refresh() == ""
+        assert output.night(f"dates/{NIGHT}") == f"{NIGHT} r2"
+
+    with pytest.raises(Killed):
+        output.refresh(storage=Latecomer(f"dates/{NIGHT}/{name}", overtake))
+    late = (Path(output.uri, "dates", NIGHT) / name).read_text() if act == "publish" else ""
+    assert "/r2/" not in late, "it is old"
+    output.publish("2026-11-20")
+    for left in (1, 0):
+        assert output.refresh("2026-11-20") == ""
+        assert output.night(f"dates/{NIGHT}") == f"{NIGHT} r2"
+        assert end_owners(output) == left
+
+
+def test_a_note_that_nobody_can_read_lets_all_dates_be_looked_at(output: Placed) -> None:
+    """Once: it is removed."""
+    output.publish(NIGHT)
+    output.refresh()
+    Path(output.uri, "dates", NIGHT, "files.json").unlink()
+    output.storage.create(join(output.uri, "latest", "_writing", "damaged.json"), b"")
+    assert output.refresh() == ""
+    assert output.night(f"dates/{NIGHT}") == f"{NIGHT} r1"
+    assert output.empty("latest/_writing")
+
+
+def test_many_that_write_at_once_end_at_the_newest(output: Placed) -> None:
+    """Eight commands publish a night each and take every other one back."""
+    nights = [f"2026-11-{day}" for day in range(10, 18)]
+    entries = {night: output.revision(night) for night in nights}
+
+    def command(night: str) -> None:
+        done = False
+        while not done:
+            now, origin = output.now(), Origin("publish", night, 1)
+            after = {**now.runs, night: entries[night]}
+            done = publish.add(output.storage, output.uri, now.number + 1, after, origin).origin == origin
+        assert output.refresh(night) == ""
+        if int(night[-2:]) % 2:
+            visibility.unpublish(output.storage, output.uri, night)
+            assert output.refresh(night) == ""
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(command, nights))
+    assert output.night("latest") == "2026-11-16 r1"
+    for night in nights:
+        assert (
+            output.empty(f"dates/{night}") if int(night[-2:]) % 2 else output.night(f"dates/{night}") == f"{night} r1"
+        )

@@ -1,0 +1,186 @@
+"""How far a run is: what each kind of line of its ledger adds, and the figures that are shown of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from nightjar.inference.ledger.holders import Holder
+from nightjar.inference.ledger.lines import Closed, Doing, Line, Opened, Planned, Revoked, Split
+from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.records import Failed, Receipt
+
+PLANNED = Planned(
+    file="plan-000001.parquet",
+    fingerprint="fp",
+    date="2026-11-19",
+    shards=8,
+    rows=8000,
+    done_shards=2,
+    rows_out=1990,
+    rows_quarantined=10,
+    cuts=3,
+)
+SCORED = Receipt("s1", 1, 1, "w", 1000, 995, 5, None, None, 4.0, 100.0, retries=2, cuts=7)
+
+
+def opened(task: str, nonce: str = "n1") -> Opened:
+    return Opened(Holder(task, "f", "night-7", 12, 1.5, nonce, "2026-11-19T02:00:00+00:00"))
+
+
+def folded(*lines: Line, start: Progress | None = None) -> Progress:
+    progress = replace(start or Progress())
+    for line in lines:
+        progress.fold(line)
+    return progress
+
+
+def changed(before: Progress, after: Progress) -> dict[str, Any]:
+    """What a line changed."""
+    old = asdict(before)
+    return {name: value for name, value in asdict(after).items() if value != old[name]}
+
+
+def test_a_plan_says_what_there_is_and_what_is_done_of_it() -> None:
+    """What failed before is kept, what was scored before is taken over."""
+    before = folded(opened("score"), Failed("s", 1, "OSError", "no", died=True), SCORED)
+    assert asdict(folded(PLANNED, start=before)) == {
+        **asdict(Progress()),
+        "shards": 8,
+        "rows": 8000,
+        "done_shards": 2,
+        "rows_out": 1990,
+        "rows_quarantined": 10,
+        "cuts": 3,
+        "reused_shards": 2,
+        "reused_rows": 2000,
+        "failed_attempts": 1,
+        "deaths": 1,
+        "step": "score",
+        "writer": "n1",
+    }
+    older = replace(PLANNED, cuts=None)
+    assert folded(older, start=before).cuts == 7, "an older release did not write how many there were"
+    assert folded(replace(PLANNED, cuts=0), start=before).cuts == 0
+
+
+def test_a_plan_with_shards_nobody_counted_has_at_least_the_rows_that_were_read() -> None:
+    progress = folded(replace(PLANNED, rows=500, uncounted=6))
+    assert (progress.rows, progress.uncounted, progress.counted) == (2000, 6, False)
+    progress.fold(SCORED)
+    assert progress.rows == 3000
+    for _ in range(5):
+        progress.fold(SCORED)
+    assert (progress.rows, progress.done_shards, progress.counted) == (8000, 8, True)
+    counted = folded(replace(PLANNED, rows=500))
+    assert (counted.rows, counted.counted) == (500, True)
+
+
+def test_a_receipt_adds_what_was_scored_and_when() -> None:
+    before = folded(opened("score"), PLANNED)
+    first = folded(SCORED, start=before)
+    assert changed(before, first) == {
+        "done_shards": 3,
+        "rows_out": 2985,
+        "rows_quarantined": 15,
+        "cuts": 10,
+        "step": "score",
+        "retries": 2,
+        "first_start": 100.0,
+        "last_end": 104.0,
+    }
+    earlier = folded(replace(SCORED, started_at=90.0, seconds=1.0), start=first)
+    assert (earlier.first_start, earlier.last_end, earlier.retries, earlier.cuts) == (90.0, 104.0, 4, 17)
+    later = folded(replace(SCORED, started_at=101.0, seconds=9.0), start=first)
+    assert (later.first_start, later.last_end) == (100.0, 110.0)
+
+
+def test_a_receipt_that_is_taken_over_is_no_work_of_this_run() -> None:
+    before = folded(opened("score"), PLANNED)
+    after = folded(replace(SCORED, adopted_from="r1"), start=before)
+    assert changed(before, after) == {
+        "done_shards": 3,
+        "rows_out": 2985,
+        "rows_quarantined": 15,
+        "cuts": 10,
+        "reused_shards": 3,
+        "reused_rows": 3000,
+    }
+
+
+@pytest.mark.parametrize(
+    ("step", "then"), [("plan", "score"), ("load", "score"), ("score", "score"), ("validate", "validate")]
+)
+def test_the_first_receipt_says_that_scoring_began(step: str, then: str) -> None:
+    assert folded(Doing(step), SCORED).step == then
+
+
+def test_failures_deaths_splits_and_revocations_are_counted() -> None:
+    before = folded(opened("score"), PLANNED)
+    failed = Failed("s1", 1, "OSError", "no")
+    assert changed(before, folded(failed, start=before)) == {"failed_attempts": 1}
+    dead = Failed("s1", 1, "Died", "gone", died=True)
+    assert changed(before, folded(dead, dead, start=before)) == {"failed_attempts": 2, "deaths": 2}
+    assert changed(before, folded(Split("s1", "no", 3), start=before)) == {"shards": 10}
+    revoked = Revoked("s1", 1, "PartDamaged", "no", rows_out=900, rows_quarantined=4, cuts=2)
+    taken_back = {"done_shards": 1, "rows_out": 1090, "rows_quarantined": 6, "cuts": 1, "failed_attempts": 1}
+    assert changed(before, folded(revoked, start=before)) == taken_back
+
+
+def test_a_step_that_scores_takes_over_what_is_done_and_another_does_not() -> None:
+    before = folded(opened("score"), replace(PLANNED, done_shards=0, rows_out=0, rows_quarantined=0))
+    scored = folded(SCORED, start=before)
+    assert changed(scored, folded(opened("validate", "n2"), start=scored)) == {"step": "validate", "writer": "n2"}
+    assert changed(scored, folded(opened("score", "n2"), start=scored)) == {
+        "step": "plan",
+        "writer": "n2",
+        "reused_shards": 1,
+        "reused_rows": 1000,
+        "first_start": 0.0,
+        "last_end": 0.0,
+    }
+    assert changed(scored, folded(Closed(), start=scored)) == {}
+
+
+def test_speed_is_of_the_rows_scored_now_from_the_first_start_to_the_last_end() -> None:
+    none = Progress(rows=100)
+    assert (none.scored_rows, none.steady_s, none.rows_per_s, none.remaining_s(1.0)) == (0, 0.0, 0.0, None)
+    half = Progress(
+        shards=8,
+        rows=8000,
+        done_shards=4,
+        rows_out=3990,
+        rows_quarantined=10,
+        reused_shards=1,
+        reused_rows=1000,
+        first_start=100.0,
+        last_end=130.0,
+    )
+    assert (half.scored_rows, half.steady_s, half.rows_per_s) == (3000, 30.0, 100.0)
+    assert half.remaining_s(130.0) == 40.0
+    assert half.remaining_s(135.0) == 35.0
+    assert half.remaining_s(120.0) == 40.0, "a clock elsewhere may be behind"
+    assert half.remaining_s(500.0) == 0.0
+    assert half.remaining_s() == 0.0, "by this machine's clock the last shard ended long ago"
+    backwards = replace(half, last_end=99.0)
+    assert (backwards.steady_s, backwards.rows_per_s) == (0.0, 0.0)
+
+
+def test_where_rows_are_not_counted_shards_tell_how_long_it_will_take() -> None:
+    half = Progress(
+        shards=8,
+        rows=1300,
+        done_shards=4,
+        rows_out=1290,
+        rows_quarantined=10,
+        reused_shards=1,
+        reused_rows=1000,
+        first_start=100.0,
+        last_end=130.0,
+        uncounted=8,
+    )
+    assert half.remaining_s(130.0) == 40.0, "three shards took 30 s, four are left"
+    assert replace(half, reused_shards=4).remaining_s(130.0) == 120.0, "as if one shard had taken all that time"
+    assert replace(half, shards=4).remaining_s(130.0) == 0.0
