@@ -1,8 +1,6 @@
-"""Peer a: the loop one would write by hand, pyarrow and torch in a few processes and nothing else.
-
-No ledger, no retries, no checks: it is the floor. Each process takes the next file, reads it row group
-by row group, predicts in micro-batches and writes one file of carried columns and score. Prints one
-JSON line.
+"""Peer a: a loop written by hand, with pyarrow and torch in a few processes and nothing else.  It has no ledger, no
+retries and no checks, and is the lower bound for the time. Each process takes the next file, reads it row group by row
+group, predicts in micro-batches and writes one file of carried columns and score. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ def worker(work: Work, queue: SimpleQueue[int | None], done: SimpleQueue[Done]) 
 
     torch.set_num_threads(1)
     model = torch.export.load(work.data / "model.pt2").module()
-    # Column by column, as Arrow lies in memory: the transposed view costs the model nothing.
+    # Stored column by column, as Arrow stores it; the transposed view costs the model nothing.
     batch = np.empty((len(work.features), work.batch_size), dtype=np.float32)
 
     def predict(table: pa.Table) -> pa.Array:

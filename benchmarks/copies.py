@@ -1,8 +1,8 @@
-"""What it costs that the user's code is given copies of its rows: the share of all CPU time of a worker.
+"""Measure what the copies for the user's code cost, as a share of all CPU time of a worker.
 
-One process works as an actor does, with a predictor of the user's own: the benchmark's 3-layer MLP, in numpy. An
-exported program, as in the benchmark itself, is given no copy, since no code of the user's runs then. Timed are the
-copies themselves: the predictor then finds its batch in the processor's caches, which pays some of it back.
+One process works as an actor does, with a predictor of the user's own: the benchmark's 3-layer MLP, in numpy. (An
+exported program, as in the benchmark itself, gets no copy, because none of the user's code runs.) Only the copies
+are timed. They pay back some of their time, because the predictor then finds its batch in the processor's caches.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SETTLED = "NIGHTJAR_COPIES_SETTLED"
 
 
 def write_job(folder: Path, data: Path, batch_size: int) -> Path:
-    """A job folder with the model in it, over the benchmark's data."""
+    """Write a job folder with the model in it, whose input is the benchmark's data."""
     spec: dict[str, Any] = json.loads((data / "data.json").read_text())
     job = {
         "name": "copies",
@@ -73,7 +73,7 @@ def write_job(folder: Path, data: Path, batch_size: int) -> Path:
 
 
 class Timed(Copier):
-    """Copies, and how long all of them took."""
+    """A copier that sums the time of its copies."""
 
     seconds = 0.0
     calls = 0
@@ -88,7 +88,7 @@ class Timed(Copier):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """CPU seconds of a few shards, the model loaded before; those of copying, and how many copies they are."""
+    """CPU seconds for a few shards without loading the model, CPU seconds of the copies, and the number of copies."""
 
     seconds: float
     copying: float
@@ -96,7 +96,7 @@ class Measured:
 
 
 def measure(request: RunRequest, shards: int) -> Measured:
-    """Score so many shards."""
+    """Score this number of shards."""
     found = run.discover(request)
     plan = run.plan(request, found).plan
     spec = worker_spec(request, found.schema, revision=f"{request.run_uri}/r1", rows=found.rows)
@@ -111,7 +111,7 @@ def measure(request: RunRequest, shards: int) -> Measured:
 
 
 def settle(request: RunRequest) -> None:
-    """Begin anew with an actor's settings of memory, which a process reads when it starts."""
+    """Start this program again with an actor's memory settings, which a process reads only when it starts."""
     if SETTLED not in os.environ:
         settings = {**memory.environment(request.job), "OPENBLAS_NUM_THREADS": "1", SETTLED: "1"}
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **settings})

@@ -1,7 +1,7 @@
 """The input every peer scores: seeded rows in zstd Parquet files, and an exported torch program.
 
-`data.json`, written last, is both the marker that the folder is complete and what peers read to know
-its columns. The same parameters find the folder as it is; other parameters make it anew.
+`data.json` is written last. It marks the folder as complete, and tells the peers its columns. A folder with the same
+parameters is used as it is; with other parameters it is made again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 MARKER = "data.json"
 FORMAT = 1
-"""Raised when this module would write other bytes for the same parameters."""
+"""Increase this number when a change of this module changes the bytes for the same parameters."""
 
 FEATURES = [f"f{index:02}" for index in range(20)]
 EPOCH_US, STEP_US = 1_700_000_000_000_000, 1_000_000
@@ -39,7 +39,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What decides the bytes: rows in all, files they are spread over, rows per row group, seed."""
+    """What decides the bytes: the number of rows and of files, the rows per row group, and the seed."""
 
     rows: int
     files: int = 64
@@ -69,7 +69,7 @@ class Mlp(torch.nn.Module):
 
 
 def write_model(path: Path, seed: int) -> None:
-    """An untrained program with seeded weights: it costs what a trained one costs."""
+    """Export an untrained program with seeded weights; it takes as much time as a trained one."""
     torch.manual_seed(seed)
     program = torch.export.export(
         Mlp().eval(),
@@ -108,7 +108,7 @@ def write_file(path: Path, parameters: Parameters, index: int) -> None:
 
 
 def generate(folder: Path, parameters: Parameters) -> dict[str, Any]:
-    """The data in `folder`, written unless it is there already; returns what `data.json` says."""
+    """Write the data into `folder` unless it is there already, and return the content of `data.json`."""
     marker = folder / MARKER
     if marker.exists():
         found: dict[str, Any] = json.loads(marker.read_text())

@@ -1,6 +1,6 @@
-"""Peer c: Nightjar, from the command line as a user runs it: a job file, `nightjar run JOB --json`.
+"""Peer c: Nightjar, run from the command line as a user runs it: a job file and `nightjar run JOB --json`.
 
-It does more than its peers, and that is in its time: the label's metrics, lineage columns, a check on
+Its time includes work that its peers do not do: the label's metrics, lineage columns, a check on
 the score, the ledger, an audit of the files written, the publication, and Prefect's record of the run.
 Prints one JSON line.
 """
@@ -70,7 +70,7 @@ def closing(stdout: str) -> dict[str, Any]:
 
 
 def tell(job: peer.Asked, result: dict[str, Any]) -> None:
-    """The peers' common line from Nightjar's own: the one place that knows its keys."""
+    """Print the peers' common line, made from Nightjar's result; only this function knows the result's keys."""
     engine = result["engine"]
     revision = str(result["revision"]).removeprefix("r")
     written = job.out / "runs" / str(result["run_id"]) / f"r{revision}" / "data"

@@ -1,6 +1,6 @@
-"""What every peer shares: its command line, how it says when its model was ready, and the one line it prints.
+"""What all peers share: the command line, the note of when the model was ready, and the line of results.
 
-Needs nothing but the standard library and psutil, since some peers run in an environment of their own.
+Needs only the standard library and psutil, because some peers run in an environment of their own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Asked:
 
     @property
     def columns(self) -> list[str]:
-        """What a peer needs of the input: carried columns, then features."""
+        """The input columns that a peer reads: carried columns, then features."""
         return [*self.spec["carry"], *self.spec["features"]]
 
     @property
@@ -49,7 +49,7 @@ class Asked:
 
 
 def asked(about: str | None, home: bool = False) -> tuple[Asked, argparse.Namespace]:
-    """What the command line asks for. home: whether it has --home, too."""
+    """Parse the command line. home: whether the option --home exists."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -65,7 +65,7 @@ def asked(about: str | None, home: bool = False) -> tuple[Asked, argparse.Namesp
 
 
 def is_ready(folder: Path) -> None:
-    """Called by a process that has loaded the model: whoever started it cannot see when."""
+    """Note the time. A process calls this when it has loaded the model, because its parent cannot see that moment."""
     Path(folder, uuid.uuid4().hex).write_text(repr(time.time()))
 
 
@@ -75,7 +75,8 @@ def ready_times(folder: Path) -> list[float]:
 
 
 def tell(peer: str, job: Asked, ready_at: float, ended_at: float, **more: Any) -> None:
-    """Print the line. ready_at, ended_at: first model loaded and last file written, in seconds since the epoch."""
+    """Print the line of results. ready_at, ended_at: when the first model was loaded and the last file was written, in
+    seconds since the epoch."""
     began = psutil.Process().create_time()
     line = {
         "peer": peer,

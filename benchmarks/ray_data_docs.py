@@ -1,8 +1,8 @@
 """Peer b: offline batch inference as Ray Data's documentation writes it.
 
-read_parquet → map_batches(a predictor class, numpy batches, a fixed actor pool) → write_parquet, every
-other setting Ray's own. Prints one JSON line. Its memory is measured from outside (`run.py`): its many
-processes share the object store, so their own peaks cannot be added up.
+read_parquet → map_batches(a predictor class, numpy batches, a fixed actor pool) → write_parquet, with Ray's defaults
+for every other setting. Prints one JSON line. `run.py` measures its memory from outside: its processes share the object
+store, so their peaks cannot be added.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def score(job: peer.Asked) -> None:
         batch_size=job.batch_size,
         compute=ray.data.ActorPoolStrategy(size=job.actors),
     )
-    # Its default is snappy; the peers all write zstd.
+    # Ray's default is snappy, but all peers write zstd.
     predictions.write_parquet(str(job.out), compression="zstd")
 
 
@@ -51,7 +51,7 @@ def main() -> None:
     """Score the data and print the one line."""
     job, _ = peer.asked(__doc__)
     called_at = time.time()
-    # As many actors as CPUs leave none to read with, and Ray Data waits for ever without a word.
+    # If there are as many actors as CPUs, no CPU is left for reading, and Ray Data waits for ever without a message.
     cpus = max(os.cpu_count() or 1, job.actors + 1)
     ray.init(
         address="local",

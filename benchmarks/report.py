@@ -1,4 +1,4 @@
-"""The table of a benchmark: `run.py`'s latest.json in, Markdown out, beside it and on stdout."""
+"""Make the benchmark's table: read `run.py`'s latest.json, write Markdown beside it and to stdout."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ SPEEDS: list[tuple[str, Value]] = [
 PAIRS = [("c", peer) for peer in "abdef"]
 
 NOTES = """
-Steady is from the first model loaded to the last file written (what b, e and f read before that moment is not in it).
-Start-up is from the start of the process to the first model loaded; of it the engine's is what comes after Ray is
-up and the job is handed to it. Total is a process's whole wall time, imports included. Only Nightjar audits, and
-only it computes metrics of the label and lineage columns. Memory is the peak sum of {memory} over the process
-tree, sampled every {sample_s} s, less often where that would cost more than {sample_share:.0%} of a core; CPU time
-is sampled too. Every run was checked: each row once, its carried columns unchanged, the same scores. Reads come
-from the page cache.
+*Steady* is the time from the first loaded model to the last written file (what b, e and f read before that is not
+included). *Start-up* is the time from the start of the process to the first loaded model; the engine's part of it
+begins when Ray is up and the job is handed over. *Total* is the whole wall time of the process, imports included. Only
+Nightjar audits, and only Nightjar computes metrics of the label and lineage columns. *Memory* is the peak sum of
+{memory} over the process tree, sampled every {sample_s} s, or less often where sampling would take more than
+{sample_share:.0%} of a core; CPU time is sampled, too. Every run was checked: each row is there once, with unchanged
+carried columns and the same score. Reads come from the page cache.
 """
 
 
@@ -49,7 +49,7 @@ def spread(values: list[float], form: str) -> str:
 
 
 def table(head: list[str], body: list[list[str]]) -> str:
-    """A Markdown table, numbers to the right."""
+    """Format a Markdown table with numbers aligned to the right."""
     rule = ["---"] + ["--:"] * (len(head) - 1)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *body])
 
@@ -76,7 +76,7 @@ def ratios(peers: dict[str, str], runs: list[Run]) -> str:
 
 
 def stages(runs: list[Run]) -> str:
-    """Where Nightjar's time went, by its own account; empty without it."""
+    """The times of Nightjar's stages, as it reports them; empty if Nightjar did not run."""
     seconds = [run["line"]["details"]["seconds"] for run in runs if run["peer"] == "c"]
     if not seconds:
         return ""

@@ -2,9 +2,9 @@
 
     python benchmarks/run.py --rows 32_000_000 --repeat 3
 
-A peer is a program beside this one that takes --data, --out, --actors and --batch-size, and prints one
-JSON line (`peer.py`). Times that compare are the wall time of the whole process, measured here, and the peer's own
-steady time. Ratios are taken within a repeat, so that the machine's slow minutes strike both sides.
+A peer is a program beside this one that takes --data, --out, --actors and --batch-size, and prints one JSON line
+(`peer.py`). Two times are compared: the wall time of the whole process, measured here, and the steady time, measured by
+the peer. Ratios are taken within a repeat, so that slow minutes of the machine affect both sides.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ PEERS = {
     "f": ("Spark's documentation", "spark_docs.py"),
 }
 APART = {"e", "f"}
-"""Peers with an environment of their own (`peers.txt`): Spark wants a pandas that is older than Nightjar's."""
+"""Peers with an environment of their own (`peers.txt`), because Spark needs an older pandas than Nightjar."""
 
 WARM_ROWS = 64_000
 SAMPLE_S = 0.5
 SAMPLE_SHARE = 0.02
-"""Of one core, the most that sampling memory may take from whoever is measured."""
+"""The largest share of one core that sampling the memory may take, so that it does not slow the measured program."""
 
 TIMEOUT_S = 1800
 TOLERANCE = 1e-6
-"""Largest relative difference of score sums: batches differ in their last bits, not more."""
+"""Largest relative difference between two peers' sums of scores; other batches change only the last bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def launch(peer: str, data: Path, out: Path, settings: Settings) -> tuple[float,
 
 
 def measure(peer: str, repeat: int, data: Path, settings: Settings, kind: str) -> Measured:
-    """One timed run: a clean place, quiet disks, the peer, then (untimed) a look at what it wrote."""
+    """Time one run in an empty folder with idle disks; then, untimed, read back what it wrote."""
     place = settings.work / "run"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -264,7 +264,7 @@ def read_back(folder: Path, data: Path) -> Written:
                 id_sum += int(ids.sum())
                 wrong += int((times != spec["epoch_us"] + ids * spec["step_us"]).sum())
                 score_sum += float(scores.sum())
-                # Weighted by the id: a score beside the wrong id moves it.
+                # Weighted by the id, so that a score beside the wrong id changes the sum.
                 paired_sum += float((scores * (ids % 1009)).sum())
     return Written(rows, id_sum, wrong, score_sum, paired_sum)
 
@@ -298,11 +298,11 @@ def generate(folder: Path, rows: int, files: int) -> Path:
 
 
 def bench(settings: Settings, kind: str) -> list[Measured]:
-    """Every peer once on few rows, untimed, then all of them in turn, `repeat` times."""
+    """Run every peer once on few rows, untimed; then run all of them in turn, `repeat` times."""
     warm = generate(settings.work / "warm", WARM_ROWS, files=4)
     data = generate(settings.work / f"data-{settings.rows}-{settings.files}", settings.rows, settings.files)
     say("warming up")
-    # Libraries come into the page cache, Prefect makes its database: neither happens every night.
+    # This brings the libraries into the page cache and makes Prefect's database, which does not happen every night.
     check([measure(peer, -1, warm, settings, kind) for peer in settings.peers], WARM_ROWS)
     runs: list[Measured] = []
     for repeat in range(settings.repeat):
@@ -345,7 +345,7 @@ def processor() -> str:
 
 
 def versions(settings: Settings) -> str:
-    """Of what the peers are made of."""
+    """Versions of the packages that the peers use."""
     found = {name: installed(name) for name in ("nightjar-batch", "ray", "prefect", "pyarrow", "torch", "numpy")}
     if APART & set(settings.peers):
         code = "from importlib.metadata import version; print(version('daft'), version('pyspark'))"
@@ -363,7 +363,7 @@ def installed(name: str) -> str:
 
 
 def missing(settings: Settings) -> str:
-    """What a peer that was asked for lacks here; empty if nothing."""
+    """What a requested peer lacks on this machine; empty if nothing is missing."""
     for peer in settings.peers:
         if not Path(settings.python(peer)).exists():
             return f"{PEERS[peer][0]} needs an environment of its own: make bench makes it"
@@ -407,7 +407,7 @@ def parse() -> Settings:
 
 
 def main() -> None:
-    """Measure, keep every number, print the table made of them."""
+    """Measure, write all numbers to a file, and print the table."""
     settings = parse()
     adopt_orphans()
     kind = memory_kind()

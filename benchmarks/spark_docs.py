@@ -18,11 +18,13 @@ from pyspark.sql.functions import array, col
 from pyspark.sql.types import FloatType
 
 MEMORY = "6g"
-"""Of the driver, which in local mode is the executor: its default of 1 GB does not hold the rows of two tasks."""
+"""Memory of the driver, which in local mode is the executor; the default of 1 GB does not hold the rows of two
+tasks.
+"""
 
 
 def model_of(job: peer.Asked) -> Callable[[], Callable[[np.ndarray], np.ndarray]]:
-    """What Spark calls once per Python worker."""
+    """The function that Spark calls once per Python worker."""
     path, ready = job.model, job.ready
 
     def load() -> Callable[[np.ndarray], np.ndarray]:

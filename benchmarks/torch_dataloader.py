@@ -22,7 +22,7 @@ Batch = tuple[pa.RecordBatch, torch.Tensor]
 
 
 class Rows(IterableDataset[Batch]):
-    """Batches of the files that are this loader process's."""
+    """Batches of the files that this loader process reads."""
 
     def __init__(self, job: peer.Asked) -> None:
         self.job = job
@@ -56,7 +56,7 @@ def score(job: peer.Asked, model: torch.nn.Module) -> None:
 def main() -> None:
     """Score the data and print the one line."""
     job, _ = peer.asked(__doc__)
-    # The loader's processes read while this one computes: as many threads as there are actors elsewhere.
+    # The loader's processes read while this process computes, with as many threads as other peers have actors.
     torch.set_num_threads(job.actors)
     model = torch.export.load(job.model).module()
     ready_at = time.time()

@@ -1,7 +1,7 @@
-"""Whether this container does what it was started for. Exit code 0: it does; else a line says what is missing.
+"""Check whether this container's processes run. The exit code is 0 if they do; else a line says what is missing.
 
-NIGHTJAR_ROLE says what that is, one word or several: `ray` (a raylet, and its head within reach), `prefect` (a server
-that answers), `worker` (a Prefect worker). Without it there is nothing to look at.
+NIGHTJAR_ROLE has one or several words: `ray` (a raylet that can reach its head), `prefect` (a server that answers),
+`worker` (a Prefect worker). Without NIGHTJAR_ROLE nothing is checked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import psutil
 
 
 def main() -> int:
-    """Look once."""
+    """Check each role once."""
     lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
     roles = os.environ.get("NIGHTJAR_ROLE", "").split()
     problems = [problem for role in roles for problem in LOOK[role](lines)]
@@ -43,7 +43,7 @@ def _prefect(_: list[str]) -> list[str]:
 
 
 def _worker(lines: list[str]) -> list[str]:
-    # With its path: the shell that started it has the same words on its own command line.
+    # The path is part of the match, because the command line of the shell that started it has the same words.
     return [] if any("/prefect worker start" in line for line in lines) else ["the Prefect worker is not running"]
 
 

@@ -1,6 +1,6 @@
-"""What may follow a night: a flow of its own, started by the event `nightjar.run.published`.
+"""A flow that runs after a published night, started by the event `nightjar.run.published`.
 
-It reads the exact files of the night that was published, so it never sees half of one.
+It reads the exact files of the night that was published, so it never reads half a night.
 """
 
 from __future__ import annotations

