@@ -162,5 +162,6 @@ def _table(title: str, columns: Sequence[str]) -> Table:
         padding=(0, 1, 0, 0),
     )
     for name in columns:
-        table.add_column(name, overflow="fold")
+        # In a narrow terminal the other columns are folded first, because people copy these and search for them.
+        table.add_column(name, overflow="fold", no_wrap=name in ("run", "night", "state"))
     return table

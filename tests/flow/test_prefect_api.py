@@ -268,7 +268,7 @@ def test_without_an_api_check_asks_the_server_that_a_run_would_start(
     ok, note, remedy = _limit_by_doctor(lake, env)
     assert (ok, remedy) == (True, "")
     assert note.startswith("resources.concurrency_limit: 'gpus' was not looked up: ")
-    assert "A run's own server has those in this machine's Prefect database, and no others" in note
+    assert "A run's own server has only the limits in this machine's Prefect database" in note
 
 
 def test_the_own_server_has_the_limits_of_the_machine_s_database(

@@ -212,7 +212,7 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home
             assert not made["own"].paused
             wait_until(lambda: len(runs_of(f"{found[1]}/api", made["own"])) == 14, 60, "fourteen nights are made")
     said = serving.log.read_text()
-    assert "of what falls due the first 14 nights of each job are run when something serves again" in said
+    assert "the first 14 nights of each job that fall due are run when something serves again" in said
     assert "`nightjar backfill`" in said
     assert "Traceback" not in said
     assert "ERROR" not in said

@@ -60,7 +60,7 @@ def test_the_first_rows_are_shown_beside_what_is_carried(lake: Lake) -> None:
     [
         (
             'return {"score": x[x != 4010]}',
-            "output 'score' has 31 values for 32 rows: return one for each row that came in",
+            "output 'score' has 31 values for 32 rows: return one for each input row",
         ),
         (
             'return {"score": x.astype(str) if 4000 in x else x}',
@@ -127,7 +127,7 @@ def test_a_batch_that_no_row_explains_is_a_note_if_it_is_in_one_file(lake: Lake)
     assert isinstance(last, Examined)
     assert (last.sampled.broken, last.sampled.failed) == ((), 0)
     (note,) = last.notes
-    assert note.startswith("the predictor fails for batches of")
+    assert note.startswith("the predictor fails for batches though it can score each of their rows")
     assert note.endswith(f"(32 rows of {lake.folder}/data/part-02.parquet)")
 
 
