@@ -20,7 +20,7 @@ from nightjar.inference.errors import JobError, PassEnded, ProcessSpoilt
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.preflight import Loaded, Trial, observed, try_model
+from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, observed, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.worker import ShardWorker
 
@@ -34,9 +34,9 @@ _FORKS.set_forkserver_preload(["nightjar.inference.engine.local", "nightjar.infe
 class ProcessEngine(LocalEngine):
     """`Engine` whose preflight and passes may lose their process; audit and rescoring run in this one."""
 
-    def preflight(self, spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_model) -> Loaded:
+    def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
         loaded: Loaded | None = None
-        for outcome in _answers(_try, trial, spec, list(places)):
+        for outcome in _answers(_preflight, steps, spec, list(places)):
             if isinstance(outcome, str):
                 raise JobError(f"{spec.job.model.loaded_by}: {outcome}")
             loaded = outcome
@@ -51,8 +51,8 @@ class ProcessEngine(LocalEngine):
             yield [event]
 
 
-def _try(trial: Trial, spec: WorkerSpec, places: list[Piece]) -> Iterator[Loaded | str]:
-    return observed(trial, partial(ShardWorker, spec), places)
+def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece]) -> Iterator[Loaded | str]:
+    return observed(steps, partial(ShardWorker, spec), places)
 
 
 def _score(spec: WorkerSpec, work: list[Assignment]) -> Iterator[Event]:

@@ -25,7 +25,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.logs.inprocess import InProcess
 from nightjar.inference.records import Event, Failed, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.preflight import Loaded, Trial, observed, try_model
+from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, observed, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.scoring.worker import ShardWorker
@@ -48,15 +48,15 @@ class LocalEngine:
         self._process = _Process()
         self._worker: ShardWorker | None = None
 
-    def check(self, job: Job, descriptors: int = 0) -> None:
+    def check_capacity(self, job: Job, descriptors: int = 0) -> None:
         """Do nothing: one process always has room."""
 
-    def preflight(self, spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_model) -> Loaded:
+    def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
         loaded: Loaded | None = None
         key = spec.job.model.loaded_by
         try:
             with Watchdog(spec.job.retry.stall_s) as watchdog:
-                for outcome in observed(trial, partial(self._opened, spec), places):
+                for outcome in observed(steps, partial(self._opened, spec), places):
                     if isinstance(outcome, str):
                         raise JobError(f"{key}: {outcome}")
                     loaded = outcome

@@ -10,7 +10,7 @@ import pyarrow as pa
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.preflight import Loaded, Trial, try_model
+from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
@@ -27,14 +27,14 @@ take `stall_s`, and workers end a step that takes longer."""
 class Engine(Protocol):
     """Where one step of a run does its work. Made by `engine.opened`, which closes it."""
 
-    def check(self, job: Job, descriptors: int = 0) -> None:
+    def check_capacity(self, job: Job, descriptors: int = 0) -> None:
         """Check that there is room for the job. descriptors: bytes of the plan's table.
 
         Raises:
             ClusterError: There is no room. Names the key to change.
         """
 
-    def preflight(self, spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_model) -> Loaded:
+    def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
         """Load the model once and score a few rows.
 
         places: pieces of the input, from `preflight.samples`.

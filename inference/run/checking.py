@@ -68,7 +68,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     made = make_plan(discovery, request.job, "")
     spec = worker_spec(request, discovery.schema, rows=None if discovery.uncounted else discovery.rows)
     with opened(request.engine) as engine:
-        engine.check(request.job, descriptors=made.table.nbytes)
+        engine.check_capacity(request.job, descriptors=made.table.nbytes)
         loaded = engine.preflight(spec, samples(made), examine)
     sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
     refuse_broken(request.job, sampled)

@@ -32,8 +32,8 @@ from nightjar.inference.scoring.preflight import (
     WRITES,
     Loaded,
     calls,
+    preflight_steps,
     score_sample,
-    try_model,
 )
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
@@ -152,9 +152,9 @@ def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
 
 
 def examine(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
-    """Run `try_model`; when the model works at one place, score every place, and one whole batch."""
+    """Run `preflight_steps`; when the model works at one place, score every place, and one whole batch."""
     step: Loaded | str = Loaded(worker.scorer.device)
-    for step in try_model(worker, places, last):
+    for step in preflight_steps(worker, places, last):
         yield step
     if isinstance(step, Loaded) and not step.sample_error:
         for step in _look(worker, places):

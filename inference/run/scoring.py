@@ -187,7 +187,7 @@ def _preflight(
         return Loaded("")
     places = samples(made)
     check_labels(spec.storage, spec.job, spec.schema, places, all_alike=True)
-    engine.check(spec.job, descriptors=made.table.nbytes)
+    engine.check_capacity(spec.job, descriptors=made.table.nbytes)
     doing = Doing("load")
     writer.append([doing])
     progress.fold(doing)

@@ -1,6 +1,6 @@
 """Preflight in a worker: loads the model once and scores a few rows.
 
-It is separate from the engine, so that the process that tries the model does not need Ray Data.
+It is separate from the engine, so that preflight's process does not need Ray Data.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WRITES = (
 class Loaded:
     """What preflight found: the device of the model, and why the samples could not be scored, if they could not.
 
-    place: the index of the place that was tried last. hung: whether the trial took longer than the job allows. notes:
+    place: the index of the place that was tried last. hung: whether preflight took longer than the job allows. notes:
     what else a person should know about the model's code. outside: what the code used that the identity does not cover.
     packages: the installed packages that are loaded.
     """
@@ -71,14 +71,15 @@ def samples(plan: Plan) -> list[Piece]:
     return [shard_of_line(line).pieces[0] for line in plan.table.take(readable.take(at)).to_pylist()] if at else []
 
 
-Trial = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded | str"]]
-"""`try_model`, or a function that does more. Yields what is known after each step, or what is wrong with the model."""
+PreflightSteps = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded | str"]]
+"""What preflight does with the loaded model: `preflight_steps`, or a function that does more. Yields what is known after
+each step, or what is wrong with the model."""
 
 
 def observed(
-    trial: Trial, load: Callable[[], ShardWorker], places: Sequence[Piece], last: bool = False
+    steps: PreflightSteps, load: Callable[[], ShardWorker], places: Sequence[Piece], last: bool = False
 ) -> Iterator[Loaded | str]:
-    """Load the model and run the trial; add what the code used meanwhile, and at the end the loaded packages.
+    """Load the model and run the steps; add what the code used meanwhile, and at the end the loaded packages.
 
     If the model cannot be loaded, yields a sentence.
     """
@@ -89,13 +90,13 @@ def observed(
             yield clip(str(error).removeprefix("model.uses: ").removeprefix("model.path: "))
             return
         outcome: Loaded | str = ""
-        for outcome in trial(worker, places, last):
+        for outcome in steps(worker, places, last):
             yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
         if isinstance(outcome, Loaded):
             yield replace(outcome, outside=witness.seen(), packages=loaded_packages(witness.data()))
 
 
-def try_model(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
+def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
     """Yield `Loaded` before and after a place of the input is scored, or a sentence on what is wrong with the model.
 
     The next place is tried only if no row can be scored at the places before, because a bad file does not mean a bad

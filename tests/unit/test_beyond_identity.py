@@ -32,8 +32,8 @@ from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.preflight import (
     Loaded,
     observed,
+    preflight_steps,
     samples,
-    try_model,
 )
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.witness import Seen
@@ -59,7 +59,7 @@ class Predictor:
 def tried(spec: WorkerSpec, places: list[Piece]) -> list[Loaded | str]:
     """What preflight says."""
     with chdir("."):  # the next test does not stand where this one's files were
-        return list(observed(try_model, partial(ShardWorker, spec), places))
+        return list(observed(preflight_steps, partial(ShardWorker, spec), places))
 
 
 def scored(spec: WorkerSpec, shards: list[Shard]) -> list[Event]:

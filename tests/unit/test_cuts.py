@@ -24,7 +24,7 @@ from nightjar.inference.scoring.cuts import (
     Cuts,
 )
 from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, score_table
-from nightjar.inference.scoring.preflight import Loaded, samples, try_model
+from nightjar.inference.scoring.preflight import Loaded, preflight_steps, samples
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
 
@@ -142,7 +142,7 @@ def score(batch):
 
 
 def tried(lake: Lake) -> list[Loaded | str]:
-    return list(try_model(ShardWorker(lake.worker_spec()), samples(lake.planned())))
+    return list(preflight_steps(ShardWorker(lake.worker_spec()), samples(lake.planned())))
 
 
 def test_preflight_refuses_a_predictor_that_fails_for_more_than_one_row(lake: Lake) -> None:

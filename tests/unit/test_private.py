@@ -21,8 +21,8 @@ from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.preflight import (
     WRITES,
     Loaded,
+    preflight_steps,
     samples,
-    try_model,
 )
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
@@ -315,5 +315,5 @@ def score(batch):
 def test_a_predictor_that_writes_into_its_batch_is_told_so(lake: Lake, own: str, notes: tuple[str, ...]) -> None:
     lake.ready()
     lake.write_model(IN_PLACE.format(own=own))
-    *_, last = try_model(ShardWorker(lake.worker_spec()), samples(lake.planned()))
+    *_, last = preflight_steps(ShardWorker(lake.worker_spec()), samples(lake.planned()))
     assert last == Loaded("cpu", notes=notes)

@@ -11,7 +11,7 @@ from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.preflight import Loaded, Trial, try_model
+from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
@@ -21,11 +21,11 @@ from nightjar.inference.validation.rescore import Rescored
 class RayEngine:
     """`Engine` on Ray. If a process dies, only the shard that it was scoring is charged."""
 
-    def check(self, job: Job, descriptors: int = 0) -> None:
+    def check_capacity(self, job: Job, descriptors: int = 0) -> None:
         check_cluster(job, descriptors=descriptors)
 
-    def preflight(self, spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_model) -> Loaded:
-        return tasks.preflight(spec, places, trial)
+    def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
+        return tasks.preflight(spec, places, steps)
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

@@ -1,4 +1,4 @@
-"""Work that needs no pool, as plain Ray tasks with a time limit: trying the model, the audit, scoring again."""
+"""Work that needs no pool, as plain Ray tasks with a time limit: preflight, the audit, scoring again."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from nightjar.inference.records import Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import (
     Loaded,
-    Trial,
+    PreflightSteps,
     observed,
-    try_model,
+    preflight_steps,
 )
 from nightjar.inference.scoring.worker import ShardWorker, host_of
 from nightjar.inference.storage.protocol import Storage
@@ -36,7 +36,7 @@ from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.validation.rescore import rescore as rescore_shards
 
 
-def preflight(spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_model) -> Loaded:
+def preflight(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
     """Load the model once, in one process without restarts, and score a few rows.
 
     places: pieces of the input, from `preflight.samples`.
@@ -44,29 +44,29 @@ def preflight(spec: WorkerSpec, places: Sequence[Piece], trial: Trial = try_mode
     Raises:
         JobError: The model cannot be loaded, its process died meanwhile, or no row at any place could be scored.
     """
-    loaded = _try(trial, spec, places)
+    loaded = _preflight(steps, spec, places)
     if loaded.hung:
         # One row may be the cause, which the passes find; if another place hangs, too, it is the model.
         others = places[loaded.place + 1 :]
-        if _try(trial, spec, others or places[loaded.place :], last=not others).hung:
+        if _preflight(steps, spec, others or places[loaded.place :], last=not others).hung:
             raise JobError(f"{spec.job.model.loaded_by}: {loaded.sample_error}; see whether it hangs, or allow more")
     return loaded
 
 
-def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Loaded:
+def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Loaded:
     need = spec.job.resources
     task: Any = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
         _captured
     )
-    steps: Any = task.options(name="nightjar preflight").remote(trial, spec, list(places), last)
+    answers: Any = task.options(name="nightjar preflight").remote(steps, spec, list(places), last)
     if spec.revision:
         # A pass follows. Ray Data takes a second to import, and this process only waits here.
         from nightjar.inference.engine.ray import passes  # noqa: F401
     key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
     loaded: Loaded | None = None
     try:
-        for step in _patiently(steps, stall_s):
-            outcome = ray.get(step)
+        for answer in _patiently(answers, stall_s):
+            outcome = ray.get(answer)
             if isinstance(outcome, str):
                 raise JobError(f"{key}: {outcome}")
             loaded = outcome
@@ -95,21 +95,21 @@ def _try(trial: Trial, spec: WorkerSpec, places: Sequence[Piece], last: bool = F
     return loaded
 
 
-def _captured(trial: Trial, spec: WorkerSpec, places: list[Piece], last: bool) -> Iterator[Any]:
+def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece], last: bool) -> Iterator[Any]:
     logs = capture(spec)
-    yield from observed(trial, partial(ShardWorker, spec), places, last)
+    yield from observed(steps, partial(ShardWorker, spec), places, last)
     logs.close()
 
 
-def _patiently(steps: Any, stall_s: float) -> Iterator[Any]:
+def _patiently(answers: Any, stall_s: float) -> Iterator[Any]:
     """Yield the task's results; ends the task and raises TimeoutError if none comes for `stall_s` seconds."""
     while True:
-        ready, _ = ray.wait([steps], timeout=stall_s)
+        ready, _ = ray.wait([answers], timeout=stall_s)
         if not ready:
-            ray.cancel(steps, force=True)
+            ray.cancel(answers, force=True)
             raise TimeoutError
         try:
-            yield next(steps)
+            yield next(answers)
         except StopIteration:
             return
 
