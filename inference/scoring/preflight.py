@@ -72,8 +72,9 @@ def samples(plan: Plan) -> list[Piece]:
 
 
 PreflightSteps = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded | str"]]
-"""What preflight does with the loaded model: `preflight_steps`, or a function that does more. Yields what is known after
-each step, or what is wrong with the model."""
+"""What preflight does with the loaded model: `preflight_steps`, or a function that does more.
+
+Yields what is known after each step, or what is wrong with the model."""
 
 
 def observed(
