@@ -23,7 +23,7 @@ run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, sco
 test: $(VENV)/.installed-dev $(VENV)/.installed-system check  ## Lint, types and tests
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/python $(FLIGHTS)/train.py
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 test-long: $(VENV)/.installed-dev $(VENV)/.installed-system  ## The tests that take too long for `test`: hundreds of rounds, and slow variants of its tests
 	$(BIN)/python $(FLIGHTS)/prepare.py

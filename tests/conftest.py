@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -38,10 +39,21 @@ TOGETHER = {"cluster": "ray", "chaos": "ray", "flow": "prefect", "browser": "pre
 """Folders whose tests stay in one process under `pytest -n`: they share a Ray cluster or a Prefect server."""
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Say which tests stay in one process under `pytest -n --dist loadgroup`; elsewhere those of a file do."""
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    item.add_marker(pytest.mark.xdist_group(TOGETHER.get(folder, item.path.stem)))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file in one process under `pytest -n`, and those of the folders of `TOGETHER`.
+
+    `--dist loadgroup` does not: pytest 9.2 ignores the names by which pytest-xdist 3.8 tells the groups apart.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return TOGETHER.get(Path(file).parts[1], file)
+
+    config.option.loadscopereorder = False  # the long groups come first, although they have fewer tests than a file
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")
