@@ -184,7 +184,7 @@ def unreadable_model(lake: Lake) -> str:
 def column_no_model_takes(lake: Lake) -> str:
     write_program(lake.folder / "model.pt2", b"")
     lake.write_job(model__uses="torch", model__path="model.pt2", model__features=["x", "name"])
-    return r"model\.features: 'name' is string, and the torch adapter takes numbers only; list the columns that the model .*"
+    return r"model\.features: 'name' is string, and the torch adapter takes numbers only; list the columns .*"
 
 
 def labels_of_three_classes(lake: Lake) -> str:
