@@ -44,9 +44,11 @@ class Done:
     imported: frozenset[str]
 
 
-def forked(*words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Done:
+def forked(
+    *words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, timeout_s: float = 180
+) -> Done:
     """Run `nightjar …` in a process that has Prefect and Ray imported."""
-    return _nursery(HEAVY).run(COMMAND, words, env or {}, cwd)
+    return _nursery(HEAVY).run(COMMAND, words, env or {}, cwd, timeout_s)
 
 
 def forked_light(*words: str | Path, env: dict[str, str] | None = None) -> Done:

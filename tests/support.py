@@ -111,15 +111,19 @@ def permit(permits: Path, shards: int) -> None:
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> None:
-    """Poll until the condition holds.
+    """Poll until the condition holds. A look that takes long is repeated less often: what is waited for needs the CPU.
 
     Raises:
         AssertionError: it did not within `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"after {timeout_s:g} s still not true: {what}"
-        time.sleep(0.05)
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
+        now = time.monotonic()
+        assert now < deadline, f"after {timeout_s:g} s still not true: {what}"
+        time.sleep(min(max(0.05, 4 * (now - began)), 0.5))
 
 
 @dataclass

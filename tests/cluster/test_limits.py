@@ -1,4 +1,7 @@
-"""Nothing goes on for ever: models that hang, actors that cannot be made, shards that are too slow."""
+"""Nothing goes on for ever: models that hang, actors that cannot be made, shards that are too slow.
+
+A row that hangs the model in mid-run: tests/runs/test_deaths.py.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ import ray
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.engine.ray.passes import run_pass
+from nightjar.inference.engine.ray.tasks import preflight
 from nightjar.inference.errors import (
     ClusterError,
+    ClusterLost,
     JobError,
     RunFailed,
     ShardsFailed,
@@ -69,21 +74,6 @@ def failures(lake: Lake) -> list[dict[str, object]]:
     return [record for record in lake.records() if record["t"] == "failed"]
 
 
-def test_a_row_that_hangs_the_model_is_found_and_quarantined(lake: Lake) -> None:
-    """Two processes are ended: the first says in which micro-batch, the second at which row; no other row is lost."""
-    lake.write_model(HANGS_AT_A_ROW)
-    lake.ready(retry__stall_s=5).run()
-    assert lake.published()["id"].tolist() == [i for i in range(8000) if i != 5300]
-    lost = lake.quarantined()
-    assert [row["id"] for row in lost["input"]] == [5300]
-    assert "Stalled: no progress for retry.stall_s = 5 s, in wait" in lost["message"].iloc[0]
-    assert [f["rows"] for f in failures(lake) if f["cause"] == "Stalled"] == [256, 1]
-
-    replayed = command(*shlex.split(lost["replay"].iloc[0])[1:])
-    assert replayed.returncode == 1
-    assert "row 1300: Stalled: no progress for retry.stall_s = 5 s, in wait" in replayed.stdout
-
-
 ONE_ROW_GROUP = [("all.parquet", 0, 2000)]
 FILES = [("a.parquet", 0, 1000), ("b.parquet", 1000, 1000)]
 A_BAD_ROW_FIRST = [("a.parquet", 0, 1), ("b.parquet", 1, 999), ("c.parquet", 1000, 1000)]
@@ -102,9 +92,20 @@ def lake_of(lake: Lake, files: list[tuple[str, int, int]], model: str) -> Lake:
     "files", [pytest.param(ONE_ROW_GROUP, id="one-row-group", marks=pytest.mark.long), pytest.param(FILES, id="files")]
 )
 def test_a_row_that_hangs_the_model_may_be_the_first(lake: Lake, files: list[tuple[str, int, int]]) -> None:
-    """Preflight meets it, too, and scores elsewhere: the model is well."""
+    """Preflight meets it, too, and scores elsewhere: the model is well.
+
+    Then two processes are ended: the first says in which micro-batch, the second at which row; no other row is lost.
+    """
     lake_of(lake, files, HANGS_AT_A_ROW.replace("5300", "7")).run()
     assert lake.published()["id"].tolist() == [i for i in range(2000) if i != 7]
+    lost = lake.quarantined()
+    assert [row["id"] for row in lost["input"]] == [7]
+    assert "Stalled: no progress for retry.stall_s = 5 s, in wait" in lost["message"].iloc[0]
+    assert [f["rows"] for f in failures(lake) if f["cause"] == "Stalled"] == [256, 1]
+
+    replayed = command(*shlex.split(lost["replay"].iloc[0])[1:])
+    assert replayed.returncode == 1
+    assert "row 7: Stalled: no progress for retry.stall_s = 5 s, in wait" in replayed.stdout
 
 
 @pytest.mark.long
@@ -143,24 +144,24 @@ def test_an_actor_that_cannot_be_made_at_first_is_made_again(lake: Lake) -> None
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "passes", "said"),
     [
-        ("raise OSError('the weights are gone')", "the weights are gone"),
-        ("threading.Event().wait()", "no progress"),
+        ("raise OSError('the weights are gone')", 2, "the weights are gone"),
+        ("threading.Event().wait()", 1, "no progress"),
     ],
 )
-def test_actors_that_can_never_be_made_end_the_run(lake: Lake, what: str, said: str) -> None:
+def test_actors_that_can_never_be_made_end_the_run(lake: Lake, what: str, passes: int, said: str) -> None:
     """In bounded time, with what Ray says of it, and with every CPU free again."""
     lake.write_model(MADE_LATER.replace("HERE_IT_FAILS", what))
-    lake.ready(model__uses="model:Model", retry__stall_s=3, retry__attempts=2)
-    with pytest.raises(RunFailed, match=rf"(?s)2 passes in a row started nothing.*{said}"):
+    lake.ready(model__uses="model:Model", retry__stall_s=3, retry__attempts=passes)
+    with pytest.raises(RunFailed, match=rf"(?s){passes} passes in a row started nothing.*{said}"):
         lake.run()
     assert failures(lake) == []
     wait_until(lambda: ray.available_resources().get("CPU") == 2, 30, "every CPU is free again")
 
 
-def test_a_pass_without_any_event_is_ended(lake: Lake, tmp_path: Path) -> None:
-    """Here because somebody else holds the CPUs: the pass ends by itself, and says so."""
+def test_what_no_process_is_started_for_is_ended(lake: Lake, tmp_path: Path) -> None:
+    """Here because somebody else holds the CPUs: preflight and a pass end by themselves, and say so."""
 
     @ray.remote(num_cpus=2)
     def hold(stop: Path) -> None:
@@ -172,6 +173,8 @@ def test_a_pass_without_any_event_is_ended(lake: Lake, tmp_path: Path) -> None:
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 0, 30, "the CPUs are held")
     try:
         lake.ready(retry__stall_s=1)
+        with pytest.raises(ClusterLost, match=r"3 × retry\.stall_s = 1 s: the cluster started no process for it"):
+            preflight(lake.worker_spec(), [])
         events = run_pass(lake.worker_spec(), lake.planned().table, [Attempt()] * 8)
         with pytest.raises(RunFailed, match="no progress"):
             list(events)

@@ -85,8 +85,8 @@ def state_of(api: str, run: FlowRun) -> Any:
 
 def ended(api: str, run: FlowRun, timeout_s: float = 180) -> FlowRun:
     """The run, once it has ended."""
-    wait_until(lambda: state_of(api, run).is_final(), timeout_s, f"{run.name} has ended")
     with client(api) as asked:
+        wait_until(lambda: asked.read_flow_run(run.id).state.is_final(), timeout_s, f"{run.name} has ended")
         return asked.read_flow_run(run.id)
 
 

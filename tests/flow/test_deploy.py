@@ -21,7 +21,7 @@ def jobs(tmp_path: Path, api_env: dict[str, str]) -> Path:
     """A folder with two job files, one of them scheduled, and a YAML that is none; nothing is deployed of them yet."""
     api = api_env["PREFECT_API_URL"]
     with client(api) as asked:
-        for each in deployments(api, "deploy-a", "deploy-b").values():
+        for each in deployments(api, "deploy-a", "deploy-b", "deploy-c").values():
             asked.delete_deployment(each.id)
     berlin = {"schedule": {"cron": "30 1 * * *", "timezone": "Europe/Berlin"}}
     for name, changes in (("deploy-a", berlin), ("deploy-b", {})):
@@ -107,6 +107,15 @@ def test_what_is_gone_is_paused_and_woken_when_it_is_back(jobs: Path, api_env: d
     hidden.rename(jobs / "deploy-a")
     deploy(jobs, api_env)
     assert not deployments(api, "deploy-a")["deploy-a"].paused
+
+
+def test_a_job_whose_file_is_another_jobs_now_is_paused(jobs: Path, api_env: dict[str, str]) -> None:
+    """The same path with another name in it: what was deployed from there would score somebody else's night."""
+    deploy(jobs, api_env)
+    Lake(jobs / "deploy-a").write_job(name="deploy-c")
+    found = {each["name"]: each["what"] for each in deploy(jobs, api_env)}
+    assert found == {"deploy-c": "created", "deploy-b": "updated", "deploy-a": "paused"}
+    assert deployments(api_env["PREFECT_API_URL"], "deploy-a")["deploy-a"].paused
 
 
 def test_what_a_person_paused_stays_paused(jobs: Path, api_env: dict[str, str]) -> None:

@@ -7,6 +7,10 @@ tested on Ray, in tests/cluster/test_killers.py and test_limits.py.
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -30,6 +34,18 @@ def once(name):
     return True
 '''
 
+KILLERS = """
+import os, signal
+
+def score(batch):
+    rows = set(batch["x"].tolist())
+    if rows & {3, 2100, 2900}:
+        os._exit(1)
+    if 4600 in rows:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return {"score": batch["x"] * 2}
+"""
+
 HANGS_ONCE = (
     FOUND
     + '''
@@ -44,6 +60,15 @@ def score(batch):
     return {"score": batch["x"] * 2}
 '''
 )
+
+HANGS_AT_A_ROW = """
+import threading
+
+def score(batch):
+    if 5300 in batch["x"]:
+        threading.Event().wait()
+    return {"score": batch["x"] * 2}
+"""
 
 LOSES_THE_DEVICE = (
     FOUND
@@ -76,6 +101,56 @@ def failures(lake: Lake) -> list[dict[str, object]]:
     return [record for record in lake.records() if record["t"] == "failed"]
 
 
+def test_rows_that_kill_their_process_are_found_and_quarantined(lake: Lake) -> None:
+    """Four killers: one in preflight's sample, two in one shard, one by a segmentation fault.
+
+    Exactly they are lost. A shard with one of them costs three processes, the one with two costs five.
+    """
+    lake.write_model(KILLERS)
+    ran = lake.ready().run()
+    bad = [3, 2100, 2900, 4600]
+    assert lake.published()["id"].tolist() == [i for i in range(8000) if i not in bad]
+    lost = lake.quarantined()
+    assert [row["id"] for row in lost["input"]] == bad
+    assert set(lost["error"]) == {"ProcessDied"}
+    assert ran.publication.number == 1
+
+    deaths = [record for record in failures(lake) if record["died"]]
+    by_shard = Counter(record["shard"] for record in deaths)
+    culprits = Counter(record["shard"] for record in deaths if record["rows"] == 1)
+    assert sorted(culprits.values()) == [1, 1, 2]
+    assert all(by_shard[shard] <= 1 + 2 * found for shard, found in culprits.items())
+    assert all(count == 1 for shard, count in by_shard.items() if shard not in culprits)
+    assert len({record["worker"] for record in deaths}) <= 3 + 3 + 5
+
+
+KILLED = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from nightjar.inference.run import journal
+from support import Lake
+journal.FLUSH_S = 0.0
+Lake(Path({folder!r})).run(engine="local")
+"""
+
+
+def test_a_row_that_kills_the_process_costs_the_local_engines_command_and_is_found_by_the_next(lake: Lake) -> None:
+    """What was committed before is not scored again. (That Ray goes on from there: tests/cluster/test_run.py.)"""
+    lake.write_model(
+        "import os, signal\n\n\ndef score(batch):\n    if 5000 in batch['x']:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n    return {'score': batch['x'] * 2}\n"
+    )
+    lake.ready(retry__max_quarantined=0.001)
+    code = KILLED.format(tests=str(Path(__file__).parent.parent), folder=str(lake.folder))
+    ended = subprocess.run([sys.executable, "-c", code], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    ran = lake.run()
+    assert ran.scored.progress.reused_shards >= 4
+    assert lake.quarantined()["_row"].tolist() == [1000]
+    assert len(lake.published()) == 7999
+
+
 def test_a_file_that_kills_its_reader_costs_that_file(lake: Lake) -> None:
     """No row is to blame: after a bounded number of deaths the packed files are tried apart, and one is given up.
 
@@ -104,6 +179,17 @@ def test_a_file_that_kills_its_reader_costs_that_file(lake: Lake) -> None:
 
 def _dies(_: str) -> None:
     os._exit(1)
+
+
+def test_a_row_that_hangs_the_model_is_found_and_quarantined(lake: Lake) -> None:
+    """Two processes are ended: the first says in which micro-batch, the second at which row; no other row is lost."""
+    lake.write_model(HANGS_AT_A_ROW)
+    lake.ready(retry__stall_s=2).run()
+    assert lake.published()["id"].tolist() == [i for i in range(8000) if i != 5300]
+    lost = lake.quarantined()
+    assert [row["id"] for row in lost["input"]] == [5300]
+    assert "Stalled: no progress for retry.stall_s = 2 s, in wait" in lost["message"].iloc[0]
+    assert [f["rows"] for f in failures(lake) if f["cause"] == "Stalled"] == [256, 1]
 
 
 def test_a_deadlock_in_a_library_costs_a_process_and_no_row(lake: Lake) -> None:

@@ -64,12 +64,13 @@ def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: Sequence[Piece],
         from nightjar.inference.engine.ray import passes  # noqa: F401
     key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
     loaded: Loaded | None = None
+    began = False
     try:
         for answer in _patiently(answers, stall_s):
             outcome = ray.get(answer)
             if isinstance(outcome, str):
                 raise JobError(f"{key}: {outcome}")
-            loaded = outcome
+            began, loaded = True, outcome or loaded
     except ray.exceptions.RayTaskError as error:
         raise JobError(f"{key}: {clip(str(error.cause))}") from error
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
@@ -82,13 +83,15 @@ def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: Sequence[Piece],
         # The passes find a row that kills its process, and quarantine it.
         return replace(loaded, sample_error="scoring the first rows ended the process")
     except TimeoutError:
+        if not began:
+            raise ClusterLost(
+                f"preflight stood still for {NO_EVENT} × retry.stall_s = {stall_s:g} s: the cluster started no process "
+                "for it; is it busy with others? Repeat the command when it is not"
+            ) from None
         took = f"took longer than retry.stall_s = {stall_s:g} s and was ended"
         if loaded is not None:
             return replace(loaded, sample_error=f"scoring the first rows {took}", hung=True)
-        raise JobError(
-            f"{key}: loading the model {took}; see whether it hangs, whether the cluster is busy with others, or "
-            "allow more"
-        ) from None
+        raise JobError(f"{key}: loading the model {took}; see whether it hangs, or allow more") from None
     finally:
         gather(spec)
     assert loaded is not None
@@ -97,17 +100,23 @@ def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: Sequence[Piece],
 
 def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece], last: bool) -> Iterator[Any]:
     logs = capture(spec)
+    yield None  # The process is there: from now on the model takes the time.
     yield from observed(steps, partial(ShardWorker, spec), places, last)
     logs.close()
 
 
 def _patiently(answers: Any, stall_s: float) -> Iterator[Any]:
-    """Yield the task's results; ends the task and raises TimeoutError if none comes for `stall_s` seconds."""
+    """Yield the task's results; ends the task and raises TimeoutError if none comes for `stall_s` seconds.
+
+    The first one may take `NO_EVENT` times as long, because a busy cluster needs time to start a process.
+    """
+    patience = NO_EVENT * stall_s
     while True:
-        ready, _ = ray.wait([answers], timeout=stall_s)
+        ready, _ = ray.wait([answers], timeout=patience)
         if not ready:
             ray.cancel(answers, force=True)
             raise TimeoutError
+        patience = stall_s
         try:
             yield next(answers)
         except StopIteration:
