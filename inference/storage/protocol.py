@@ -34,14 +34,21 @@ class Storage(Protocol):
         """Names of the folders directly in this one, sorted."""
 
     def read(self, uri: str) -> bytes:
-        """Read the whole object. Raises: Missing."""
+        """Read the whole object.
+
+        Raises:
+            Missing: It does not exist.
+        """
 
     def create(self, uri: str, data: bytes) -> None:
-        """Create the object, whole and durable, if it does not exist. Raises: AlreadyExists.
+        """Create the object, whole and durable, if it does not exist.
 
         After `Transient` the caller must read the object back to know whether this call created it, because the answer
         may have been lost. `LakeStorage` itself reads back when it has repeated a request: its `AlreadyExists` means
         that another writer created the object.
+
+        Raises:
+            AlreadyExists: It exists.
         """
 
     def write(self, uri: str, data: Buffer) -> None:
@@ -54,22 +61,32 @@ class Storage(Protocol):
         """
 
     def stat(self, uri: str) -> Entry:
-        """Return the object's size and version. Raises: Missing, also for a folder."""
+        """Return the object's size and version.
+
+        Raises:
+            Missing: It does not exist, or is a folder.
+        """
 
     def open(self, uri: str) -> pa.NativeFile:
-        """Open the object for random access; the caller closes it. Raises: Missing.
+        """Open the object for random access; the caller closes it.
 
         Read Parquet with `pre_buffer=True`. Reading a local file raises OSError, which `local.storage_error` converts.
+
+        Raises:
+            Missing: It does not exist.
         """
 
     def delete(self, uris: Iterable[str]) -> None:
         """Delete these objects. An object that does not exist is no error."""
 
     def copy(self, source: str, target: str) -> None:
-        """Copy within one bucket or file system without reading the bytes; replaces the target. Raises: Missing.
+        """Copy within one bucket or file system without reading the bytes; replaces the target.
 
         A local copy is a hard link, so a later change in place would show under both names. `write` never changes in
         place.
+
+        Raises:
+            Missing: The source does not exist.
         """
 
     def options(self, uri: str) -> dict[str, str]:

@@ -89,9 +89,12 @@ def test_prefect_deploy_accepts_the_prefect_yaml(deployed: Deployed) -> None:
 
 
 def test_a_published_night_starts_what_follows_it(deployed: Deployed) -> None:
-    """The event carries what the follower needs, and the automation starts it with the run's name."""
+    """The event carries what the follower needs, and the automation starts it with the run's name.
+
+    Events are sent from the flow's process, so they are the same on each engine.
+    """
     found = deployments(deployed.api, "flight-delays", "late-by-carrier")
-    run = ended(deployed.api, start_run(deployed.api, found["flight-delays"], date=NIGHT))
+    run = ended(deployed.api, start_run(deployed.api, found["flight-delays"], date=NIGHT, engine="local"))
     assert run.state is not None
     assert run.state.is_completed(), run.state.message
     wait_until(lambda: told_by(deployed.api, run), 30, "the event is there")
@@ -117,7 +120,7 @@ def test_a_published_night_starts_what_follows_it(deployed: Deployed) -> None:
 def test_a_night_published_before_is_no_news(deployed: Deployed) -> None:
     """Running a published night again tells nobody; on another engine it is published, too."""
     night = deployments(deployed.api, "flight-delays")["flight-delays"]
-    run = ended(deployed.api, start_run(deployed.api, night, date=NIGHT, engine="local"))
+    run = ended(deployed.api, start_run(deployed.api, night, date=NIGHT))
     assert run.state is not None
     assert run.state.message == "nothing to score: published before, as #1: 336,776 of 336,776 rows, 24 shards"
     assert told_by(deployed.api, run) == []

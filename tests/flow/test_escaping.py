@@ -8,7 +8,6 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -20,7 +19,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import Artifact
 
 from commands import DATE, at_terminal
-from forked import forked_light
+from forked import Done, forked, forked_light
 from nightjar.flows.cli import tables
 from nightjar.flows.cli.options import Terminal
 from nightjar.flows.pages.escaping import (
@@ -33,7 +32,7 @@ from nightjar.flows.serving.deploy import as_deployment
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.run.report import Incident, ShardLine
 from service import client
-from support import Lake, command
+from support import Lake
 
 READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 """Markdown with what GitHub added to it, with HTML and links of every kind: as Prefect's pages read it."""
@@ -148,12 +147,15 @@ def score(batch):
 
 @dataclass
 class Hostile:
-    """A lake whose names and errors are hostile, run and looked at from a terminal; then run with a damaged file."""
+    """A lake whose names and errors are hostile, run and looked at from a terminal; then run with a damaged file.
+
+    What the model prints reaches the logs of the first run through Ray, and those of the second from its own process.
+    """
 
     lake: Lake
     exit_code: int
     written: str
-    failed: Any
+    failed: Done
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +167,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -
     code, written = at_terminal("run", lake.job_path, "--date", DATE, env=api_env, columns=300)
     written += at_terminal("show", lake.job_path, DATE, env={}, columns=300)[1]
     (lake.folder / "data" / f"{TITLE} **damaged** <b>.parquet").write_bytes(b"PAR1 \x1b[2J")
-    failed = command("run", lake.job_path, "--run-id", "hostile-x._y_", "--date", "2026-11-20", env=api_env)
+    night = ("--run-id", "hostile-x._y_", "--date", "2026-11-20")
+    failed = forked("run", lake.job_path, *night, "--engine", "local", env=api_env)
     return Hostile(lake, code, written, failed)
 
 

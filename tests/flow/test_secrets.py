@@ -200,7 +200,11 @@ def assert_clean(searched: Searched, secrets: dict[str, str]) -> None:
     assert {"bucket", "Prefect's database", "Ray's session"} <= marks
     assert searched.places["command lines"]
     assert any("logs/raylet" in name for name in searched.places["Ray's session"])
+    assert any("EXPORT" in name for name in searched.places["Ray's session"]), "Ray did export"
 
+
+EXPORTING = {"RAY_enable_export_api_write": "1"}
+"""Clusters may be set to write each dataset's operators, with the arguments they were given, to their logs."""
 
 LOUD = pytest.mark.parametrize(
     "words", [pytest.param((), id="quiet", marks=pytest.mark.long), pytest.param(("--verbose",), id="verbose")]
@@ -210,22 +214,22 @@ LOUD = pytest.mark.parametrize(
 
 @LOUD
 def test_a_run_that_publishes_leaves_no_secret(planted: Planted, words: tuple[str, ...]) -> None:
-    """Its Prefect server asks for a password; keys are S3's and Ray's, all in the environment."""
+    """Its Prefect server asks for a password; keys are S3's and Ray's, all in the environment. Ray exports all."""
     password = {
         "PREFECT_SERVER_API_AUTH_STRING": "admin:planted-password-of-prefect",
         "PREFECT_API_AUTH_STRING": "admin:planted-password-of-prefect",
     }
     del planted.secrets["PREFECT_API_KEY"]
-    searched = planted.run(*words, **password)
+    searched = planted.run(*words, **password, **EXPORTING)
     assert searched.exit_code == 0, searched.places["terminal"]
     assert_clean(searched, {**planted.secrets, "password": "planted-password-of-prefect"})
 
 
 @LOUD
 def test_a_run_that_fails_leaves_no_secret(planted: Planted, words: tuple[str, ...]) -> None:
-    """One file is damaged: failures are where programs say too much."""
+    """One file is damaged: failures are where programs say too much. Ray exports all that it knows here, too."""
     planted.add("part-9.parquet", b"PAR1 damaged PAR1")
-    searched = planted.run(*words)
+    searched = planted.run(*words, **EXPORTING)
     assert searched.exit_code == 1, searched.places["terminal"]
     assert b"part-9.parquet" in searched.places["terminal"]["errors"]
     assert_clean(searched, planted.secrets)
@@ -239,12 +243,3 @@ def test_a_secret_that_is_wrong_is_not_said_either(planted: Planted) -> None:
     assert searched.exit_code == 1
     assert b"check the credentials" in searched.places["terminal"]["errors"]
     assert searched.found("planted-wrong-key") == searched.found("planted-wrong-token") == []
-
-
-def test_no_secret_is_left_where_ray_exports_all_it_knows(planted: Planted) -> None:
-    """Clusters may be set to write each dataset's operators, with the arguments they were given, to their logs."""
-    del planted.secrets["RAY_AUTH_TOKEN"]
-    searched = planted.run(RAY_AUTH_MODE="disabled", RAY_enable_export_api_write="1")
-    assert searched.exit_code == 0, searched.places["terminal"]
-    assert any("EXPORT" in name for name in searched.places["Ray's session"]), "Ray did export"
-    assert_clean(searched, planted.secrets)

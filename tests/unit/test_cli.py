@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from typer.main import get_command
+from typer.main import get_group
 from typer.testing import CliRunner
 
 from nightjar.flows.cli.main import app
@@ -19,7 +19,7 @@ def test_the_version_is_the_packages() -> None:
     assert (said.exit_code, said.stdout) == (0, f"nightjar {version('nightjar-batch')}\n")
 
 
-@pytest.mark.parametrize("words", [[], *([name] for name in get_command(app).commands)], ids=" ".join)
+@pytest.mark.parametrize("words", [[], *([name] for name in get_group(app).commands)], ids=" ".join)
 def test_h_is_help_everywhere(words: list[str]) -> None:
     short, long = (CliRunner().invoke(app, [*words, option]) for option in ("-h", "--help"))
     assert short.exit_code == 0
@@ -29,7 +29,7 @@ def test_h_is_help_everywhere(words: list[str]) -> None:
 
 def test_a_run_is_named_in_one_way_everywhere() -> None:
     """Whatever takes a RUN takes `--run-id`, too, and says the same of both."""
-    options = {name: {each.name: each for each in one.params} for name, one in get_command(app).commands.items()}
+    options = {name: {each.name: each for each in one.params} for name, one in get_group(app).commands.items()}
     taking = {name: found for name, found in options.items() if "run_name" in found}
     assert {"status", "show", "logs", "retry", "replay", "files", "unpublish", "republish"} <= taking.keys()
     helps = {(found["run_name"].required, found["run_id"].opts[0], found["run_id"].help) for found in taking.values()}

@@ -60,9 +60,10 @@ def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema) -> p
     """Read the piece's rows in file order, with the columns of `schema` in its order.
 
     Raises:
-        InputChanged: The file is not the planned one, changed while it was read, or could not be read when it was
-        planned. InputCorrupt: Its bytes cannot be decoded, or have another number of rows. SchemaMismatch: A column is
-        missing or has values of another type. StorageError: The file may not be read, or the storage failed.
+        InputChanged: The file is not the planned one, changed while it was read, or was unreadable for the plan.
+        InputCorrupt: Its bytes cannot be decoded, or have another number of rows.
+        SchemaMismatch: A column is missing or has values of another type.
+        StorageError: The file may not be read, or the storage failed.
     """
     _check_unchanged(storage, piece)
     if piece.rows == UNREADABLE:
