@@ -75,6 +75,17 @@ def ray_local() -> Iterator[None]:
         ray.shutdown()
 
 
+PROMPT = {
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL": "0.3",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "1",
+    "PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": "1",
+}
+"""How long the tests' Prefect server lets events, new deployments and runs that wait for a slot lie, in seconds.
+
+Prefect's defaults are 5, 5 and 30.
+"""
+
+
 @pytest.fixture(scope="session")
 def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Prefect home of the tests' own."""
@@ -89,7 +100,7 @@ def prefect_api(prefect_home: Path) -> Iterator[str]:
     from nightjar.flows.prefect_api import server
 
     before = os.environ.copy()
-    os.environ["PREFECT_HOME"] = str(prefect_home)
+    os.environ.update(PROMPT, PREFECT_HOME=str(prefect_home))
     os.environ.pop("PREFECT_API_URL", None)
     try:
         with pytest.MonkeyPatch.context() as here:

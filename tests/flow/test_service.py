@@ -37,21 +37,23 @@ from service import (
     start_run,
     state_of,
 )
-from support import Lake, command, leaves_nothing, wait_until
+from support import GATE, Lake, leaves_nothing, permit, wait_until
 
 pytestmark = [pytest.mark.flow]
 
 LOCAL = ("--engine", "local")
 
-SLOW = '''
-import time
+GATED = """
+from gate import Gate
+
+gate = Gate(__LIVE__ + "/permits")
 
 
 def score(batch):
-    """Twice x, slowly."""
-    time.sleep(0.5)
+    gate.wait(len(batch["x"]))
     return {"score": batch["x"] * 2}
-'''
+"""
+"""Scores as many shards as the test permits."""
 
 
 def other_day() -> str:
@@ -94,19 +96,28 @@ class Services:
         wait_until(lambda: deployments(self.api, name), 60, f"the deployment {name} is there")
         return deployments(self.api, name)[name]
 
+    def start(self, name: str, **parameters: object) -> FlowRun:
+        """A run of this deployment, from its form."""
+        return start_run(self.api, self.deployment(name), **parameters)
+
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -> Iterator[Services]:
     """`nightjar serve served/`, and `nightjar deploy pooled/` with a worker of the pool; by default without Ray."""
     folder = tmp_path_factory.mktemp("services")
     at = soon()
-    Lake(folder / "served" / "form").ready(name="form")
+    for name in ("form", "broken"):
+        Lake(folder / "served" / name).ready(name=name)
+    new_year = {**at.schedule, "cron": "0 0 1 1 *"}
+    Lake(folder / "served" / "published").ready(name="published", schedule=new_year)
     Lake(folder / "served" / "soon-served").ready(name="soon-served", schedule=at.schedule)
-    slow = Lake(folder / "served" / "slow")
-    slow.write_model(SLOW)
-    slow.ready(name="slow", resources={"actors": 2})
+    gated = Lake(folder / "served" / "gated")
+    gated.write_model(GATED)
+    (gated.folder / "gate.py").write_text(GATE)
+    (gated.folder / "permits").mkdir()
+    gated.ready(name="gated", resources={"actors": 2}, model__batch_size=1000)
     Lake(folder / "pooled" / "soon-pooled").ready(name="soon-pooled", schedule=at.schedule)
-    done = command("deploy", folder / "pooled", "--pool", "service-tests", *LOCAL, env=api_env)
+    done = forked("deploy", folder / "pooled", "--pool", "service-tests", *LOCAL, env=api_env)
     assert done.returncode == 0, done.stderr
     worker = ("worker", "start", "--pool", "service-tests", "--limit", "1")
     with (
@@ -117,48 +128,60 @@ def services(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) 
         yield Services(folder, api_env["PREFECT_API_URL"], at, serving)
 
 
-def test_a_run_from_the_form(services: Services) -> None:
+@pytest.fixture(scope="module")
+def runs(services: Services) -> dict[str, FlowRun]:
+    """Runs from forms, all asked for at once and ended.
+
+    tried: a night that is not to be published. published: a run without a date. wrong: a word that is no date.
+    broken: its job file was broken since it was deployed.
+    """
+    path = services.lake("served/broken").job_path
+    path.write_text(path.read_text().replace("shard_rows", "shard_rowz"))
+    asked = {
+        "tried": services.start("form", date="2026-10-31", publish=False),
+        "published": services.start("published"),
+        "wrong": services.start("form", date="yesterday"),
+        "broken": services.start("broken"),
+    }
+    return {name: ended(services.api, run) for name, run in asked.items()}
+
+
+def test_a_run_from_the_form(services: Services, runs: dict[str, FlowRun]) -> None:
     """A changed parameter counts; the run has its name, and its state says what came of it."""
-    run = ended(services.api, start_run(services.api, services.deployment("form"), date="2026-10-31", publish=False))
+    run = runs["tried"]
     assert run.name == "form 2026-10-31"
     assert run.state is not None
     assert run.state.is_completed(), run.state.message
     assert run.state.message == "validated, not published: 8,000 of 8,000 rows, 8 shards"
-    lake = services.lake("served/form")
-    assert lake.snapshot().number == 0
-    published = ended(services.api, start_run(services.api, services.deployment("form"), date="2026-10-31"))
-    assert published.state is not None
-    assert published.state.message == "published as #1: 8,000 of 8,000 rows, 8 shards"
-    assert lake.published("2026-10-31")["id"].tolist() == list(range(8000))
+    assert services.lake("served/form").snapshot().number == 0
 
 
-def test_without_a_date_the_night_is_that_of_the_job_s_time_zone(services: Services) -> None:
-    run = ended(services.api, start_run(services.api, services.deployment("soon-served"), limit=1000))
+def test_without_a_date_the_night_is_that_of_the_job_s_time_zone(services: Services, runs: dict[str, FlowRun]) -> None:
+    run = runs["published"]
     assert run.expected_start_time is not None
     night = run.expected_start_time.astimezone(ZoneInfo(other_day())).date()
-    assert run.name == f"soon-served {night}-limit-1000"
+    assert run.name == f"published {night}"
+    assert run.state is not None
+    assert run.state.message == "published as #1: 8,000 of 8,000 rows, 8 shards"
+    assert services.lake("served/published").published(str(night))["id"].tolist() == list(range(8000))
 
 
-def test_parameters_are_checked(services: Services) -> None:
+def test_parameters_are_checked(services: Services, runs: dict[str, FlowRun]) -> None:
     """By the server against the form, and again by the flow: a word that is no date ends the run at once."""
     with pytest.raises(PrefectHTTPStatusError, match="0 is less than the minimum of 1"):
-        start_run(services.api, services.deployment("form"), limit=0)
-    run = ended(services.api, start_run(services.api, services.deployment("form"), date="yesterday"))
-    assert run.state is not None
-    assert run.state.is_failed()
-    assert "date: Input should be a valid date" in str(run.state.message)
+        services.start("form", limit=0)
+    state = runs["wrong"].state
+    assert state is not None
+    assert state.is_failed()
+    assert "date: Input should be a valid date" in str(state.message)
 
 
-def test_a_failed_run_says_why(services: Services) -> None:
+def test_a_failed_run_says_why(runs: dict[str, FlowRun]) -> None:
     """A job file that was broken since: the run's page shows the sentence, not a traceback."""
-    path = services.lake("served/form").job_path
-    before = path.read_text()
-    path.write_text(before.replace("shard_rows", "shard_rowz"))
-    run = ended(services.api, start_run(services.api, services.deployment("form")))
-    path.write_text(before)
+    run = runs["broken"]
     assert run.state is not None
     assert run.state.is_failed()
-    assert run.name == "form: the job is wrong", "its deployment's name: its file tells none"
+    assert run.name == "broken: the job is wrong", "its deployment's name: its file tells none"
     assert "unknown key 'input.shard_rowz'; did you mean 'input.shard_rows'?" in str(run.state.message)
 
 
@@ -167,9 +190,10 @@ def test_cancelling_stops_the_pool_and_the_next_run_resumes(services: Services) 
 
     On Ray, as a night is by default; the next run goes on without.
     """
-    lake, deployment = services.lake("served/slow"), services.deployment("slow")
-    run = start_run(services.api, deployment, date="2026-11-19", engine="ray")
-    wait_until(lambda: _receipts(lake) >= 2, 120, "two shards are committed")
+    lake = services.lake("served/gated")
+    permit(lake.folder / "permits", 2)
+    run = services.start("gated", date="2026-11-19", engine="ray")
+    wait_until(lambda: _receipts(lake) == 2, 120, "two shards are committed")
     assert services.serving.descendants("MapWorker")
     with client(services.api) as asked:
         asked.set_flow_run_state(run.id, Cancelling(), force=True)
@@ -177,11 +201,11 @@ def test_cancelling_stops_the_pool_and_the_next_run_resumes(services: Services) 
     assert freed, services.serving.descendants("ray")
     wait_until(lambda: not services.serving.descendants("ray"), 30, "the rest of its Ray is gone, too")
     wait_until(lambda: state_of(services.api, run).is_cancelled(), 30, "the run is Cancelled")
-    committed = _receipts(lake)
-    assert committed < 8, "it was cancelled in mid-run"
+    assert _receipts(lake) == 2, "it was cancelled in mid-run"
     found = standing.status(lake.request())
     assert (found.standing, found.cause) == ("stopped at score", CANCELLED)
-    again = ended(services.api, start_run(services.api, deployment, date="2026-11-19"))
+    permit(lake.folder / "permits", 6)
+    again = ended(services.api, services.start("gated", date="2026-11-19"))
     assert again.state is not None
     assert again.state.is_completed(), again.state.message
     assert _receipts(lake) == 8, "what was committed is not scored again"

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -20,9 +21,21 @@ ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("ray", "torch", "sklearn", "skops", "prefect", "pandas", "boto3")
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All that a file says that can import: statements, and calls."""
+    tree = ast.walk(ast.parse(path.read_text(), str(path)))
+    return tuple(node for node in tree if isinstance(node, ast.Import | ast.ImportFrom | ast.Call))
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Every module a file imports, wherever in it, also by a written-out name."""
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    return frozenset(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -98,7 +111,7 @@ def edges(package: str) -> set[tuple[str, str]]:
     known, prefix = modules(package), f"nightjar.{package}"
     pairs = set()
     for module, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{prefix}."):
                 folder = str(node.module).removeprefix(prefix).removeprefix(".")
                 named = (f"{folder}.{alias.name}".removeprefix(".") for alias in node.names)

@@ -141,15 +141,8 @@ def calls_of_a_run(output: str) -> int:
     return driver.calls
 
 
-@settings(max_examples=200, print_blob=True)
-@given(st.tuples(KINDS, KINDS, KINDS), BURSTS, st.booleans())
-def test_whatever_drivers_suffer_each_shard_is_committed_once_and_the_run_published_once(
-    kinds: tuple[Kind, ...], bursts: list[tuple[int, int, Fate]], sleepers_wake_last: bool
-) -> None:
-    """Up to three at a time stall, vanish or lose answers before and after any call; a last one is undisturbed.
-
-    Whoever still stands somewhere wakes up before the last one or after it: it makes no difference.
-    """
+def check_play(kinds: tuple[Kind, ...], bursts: list[tuple[int, int, Fate]], sleepers_wake_last: bool) -> None:
+    """Up to three drivers at a time suffer what the bursts say; a last one is undisturbed, and all is well then."""
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder, closing(Play(Night(folder), kinds)) as play:
         for place, calls, fate in bursts:
             if place == OTHER_RUN:
@@ -166,6 +159,31 @@ def test_whatever_drivers_suffer_each_shard_is_committed_once_and_the_run_publis
         event(f"{min(len(play.drivers), 8)} drivers or more")
         for driver in play.drivers:
             event(f"a driver ended with {type(driver.error).__name__}, published {bool(driver.number)}")
+
+
+PLAYS = given(st.tuples(KINDS, KINDS, KINDS), BURSTS, st.booleans())
+
+
+@settings(max_examples=60, print_blob=True)
+@PLAYS
+def test_whatever_drivers_suffer_each_shard_is_committed_once_and_the_run_published_once(
+    kinds: tuple[Kind, ...], bursts: list[tuple[int, int, Fate]], sleepers_wake_last: bool
+) -> None:
+    """Up to three at a time stall, vanish or lose answers before and after any call; a last one is undisturbed.
+
+    Whoever still stands somewhere wakes up before the last one or after it: it makes no difference.
+    """
+    check_play(kinds, bursts, sleepers_wake_last)
+
+
+@pytest.mark.long
+@settings(max_examples=1000, print_blob=True)
+@PLAYS
+def test_whatever_drivers_suffer_in_a_thousand_plays(
+    kinds: tuple[Kind, ...], bursts: list[tuple[int, int, Fate]], sleepers_wake_last: bool
+) -> None:
+    """The same as above, with more to suffer."""
+    check_play(kinds, bursts, sleepers_wake_last)
 
 
 @settings(max_examples=50, print_blob=True)
