@@ -7,11 +7,12 @@ import csv
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from email.parser import HeaderParser
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,10 @@ _HASHED_BYTES = 1 << 20
 """Larger files, and libraries, are compared only by size, because this happens before every night."""
 
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, csv.Error)
+
+_SETTLED_S = 2.0
+"""A file that was changed less than this many seconds ago is hashed again next time: a file system's clock is coarse,
+so that a second change may leave the file's times as they are."""
 
 _FILES_MOST = 200
 """The most files of one package that are kept by name."""
@@ -46,11 +51,11 @@ class Package:
 
 def loaded_packages(data: Iterable[str] = ()) -> dict[str, Package]:
     """The packages that are loaded in this process now, by distribution. Takes half a second with the largest
-    libraries.
+    libraries; less when it is asked again, because records and files that did not change are not read again.
 
     data: files that the process has read, wherever they are.
     """
-    files = _Loaded()
+    files, data = _Loaded(), sorted(map(os.path.normpath, data))
     tops = {name.partition(".")[0] for name in list(sys.modules)}
     found: dict[str, Package] = {}
     for each in distributions():
@@ -136,6 +141,37 @@ def _changed(old: Package, new: Package) -> list[str]:
     return sorted({*edited, *own, *read})
 
 
+@lru_cache(maxsize=512)
+def _name_and_version(headers: str) -> tuple[str, str]:
+    head = HeaderParser().parsestr(headers)
+    return head["Name"], head["Version"]
+
+
+class _Record:
+    """What an installer recorded of a distribution's files, parsed once for each text."""
+
+    def __init__(self, text: str) -> None:
+        rows = csv.reader(text.splitlines())
+        self.files: Mapping[str, tuple[str, str]] = {
+            row[0]: (row[1], row[2])
+            for row in rows
+            if len(row) == 3 and row[1] and not row[0].startswith("../") and ".dist-info/" not in row[0]
+        }
+        self.folders = {path.partition("/")[0] for path in self.files}
+
+    @classmethod
+    @lru_cache(maxsize=512)
+    def of(cls, text: str) -> _Record:
+        """The record with this text."""
+        return cls(text)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all of it; '' if it is empty."""
+        lines = sorted(f"{name},{digest}" for name, (digest, _) in self.files.items())
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
+
+
 class _Installed:
     """The records of a distribution's installer."""
 
@@ -147,24 +183,24 @@ class _Installed:
     def named(self) -> tuple[str, str]:
         """Name and version. `importlib.metadata` parses the long description below them, too, and for each of them."""
         text = self.distribution.read_text("METADATA")
-        head = HeaderParser().parsestr(text) if text else self.distribution.metadata
+        if text:
+            return _name_and_version(text.partition("\n\n")[0])
+        head = self.distribution.metadata
         return head["Name"], head["Version"]
 
     @cached_property
-    def record(self) -> dict[str, tuple[str, str]]:
+    def _recorded(self) -> _Record:
+        return _Record.of(self.distribution.read_text("RECORD") or "")
+
+    @property
+    def record(self) -> Mapping[str, tuple[str, str]]:
         """Path → hash and size, for files that have both, without scripts and the installer's own notes."""
-        rows = csv.reader((self.distribution.read_text("RECORD") or "").splitlines())
-        return {
-            row[0]: (row[1], row[2])
-            for row in rows
-            if len(row) == 3 and row[1] and not row[0].startswith("../") and ".dist-info/" not in row[0]
-        }
+        return self._recorded.files
 
     @property
     def digest(self) -> str:
         """A hash of the whole record."""
-        lines = sorted(f"{name},{digest}" for name, (digest, _) in self.record.items())
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
+        return self._recorded.digest
 
     @cached_property
     def source(self) -> str:
@@ -177,7 +213,7 @@ class _Installed:
         one.
         """
         names = (self.distribution.read_text("top_level.txt") or "").split()
-        return {*names, *(f"{name}.py" for name in names)} or {path.partition("/")[0] for path in self.record}
+        return {*names, *(f"{name}.py" for name in names)} or self._recorded.folders
 
     def may_hold(self, tops: set[str]) -> bool:
         """Whether one of these top-level modules may belong to it."""
@@ -185,22 +221,22 @@ class _Installed:
 
 
 class _Loaded:
-    """The files of the modules of this process, in the order of their import, each once."""
+    """The files of the modules of this process, in the order of their import, each once. place: of each file in it."""
 
     def __init__(self) -> None:
         found = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
         absolute = (file for file in found if isinstance(file, str) and os.path.isabs(file))  # noqa: PTH117
-        self._files = list(dict.fromkeys(absolute))
+        self.place = {file: at for at, file in enumerate(dict.fromkeys(absolute))}
         self._below: dict[str, dict[str, str]] = {}
 
     def below(self, folder: str) -> dict[str, str]:
         """Those in a folder (with a slash at its end), by their names there. Most distributions share one folder."""
         if folder not in self._below:
-            self._below[folder] = {file[len(folder) :]: file for file in self._files if file.startswith(folder)}
+            self._below[folder] = {file[len(folder) :]: file for file in self.place if file.startswith(folder)}
         return self._below[folder]
 
 
-def _package(installed: _Installed, files: _Loaded, data: Iterable[str]) -> Package | None:
+def _package(installed: _Installed, files: _Loaded, data: Sequence[str]) -> Package | None:
     """What is loaded and read of a distribution; None for nothing."""
     edited: dict[str, str] = {}
     own: dict[str, str] = {}
@@ -218,39 +254,54 @@ def _package(installed: _Installed, files: _Loaded, data: Iterable[str]) -> Pack
     return Package(installed.named[1], installed.digest, edited, own, read)
 
 
-def _read(installed: _Installed, data: Iterable[str]) -> dict[str, str]:
+def _read(installed: _Installed, data: Sequence[str]) -> dict[str, str]:
     """The read files that its installer wrote; other files beside them are mostly caches."""
-    names = sorted(path.removeprefix(installed.root) for path in map(os.path.normpath, data))
-    found = [name for name in names if name in installed.record]
+    names = (path.removeprefix(installed.root) for path in data)
+    found = sorted(name for name in names if name in installed.record)
     return {name: _content(installed.root + name) for name in found[:_FILES_MOST]}
 
 
 def _theirs(installed: _Installed, files: _Loaded) -> Iterator[tuple[str, str]]:
     """The loaded files that are the distribution's: by a name that does not depend on the machine, and the path."""
-    for name, path in files.below(installed.root).items():
+    below = files.below(installed.root)
+    if installed.record:
+        # An intersection, because most files in the folder are of other distributions.
+        found = ((name, below[name]) for name in below.keys() & installed.record.keys())
+        yield from sorted(found, key=lambda each: files.place[each[1]])
+    else:
         # Some installers (of a Linux distribution, say) write no record: then the top-level names must do.
-        if name in installed.record or (not installed.record and name.partition("/")[0] in installed.folders):
-            yield name, path
+        yield from ((name, path) for name, path in below.items() if name.partition("/")[0] in installed.folders)
     if installed.source:
         yield from ((n, p) for n, p in files.below(installed.source).items() if not p.startswith(installed.root))
 
 
 def _is_as_installed(path: str, digest: str, size: str) -> bool:
-    now = _size(path)
-    if size.isdigit() and now != int(size):
+    now = _stat(path)
+    if size.isdigit() and _size(now) != int(size):
         return False
     kind, _, wanted = digest.partition("=")
-    if kind != "sha256" or not path.endswith(".py") or now > _HASHED_BYTES:
+    if kind != "sha256" or not path.endswith(".py") or _size(now) > _HASHED_BYTES:
         return True
     return base64.urlsafe_b64encode(_digest(path, now)).rstrip(b"=").decode() == wanted
 
 
-def _digest(path: str, size: int) -> bytes:
+_hashed: dict[str, tuple[tuple[int, ...], bytes]] = {}
+"""Path → the state in which a file was hashed, and its hash."""
+
+
+def _digest(path: str, now: os.stat_result | None) -> bytes:
     """A hash of the content; of a large file or a library, a hash of the size only."""
-    if size <= _HASHED_BYTES and path.endswith(".py"):
+    if now is not None and now.st_size <= _HASHED_BYTES and path.endswith(".py"):
+        state = (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+        before, digest = _hashed.get(path, ((), b""))
+        if state == before:
+            return digest
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError), open(path, "rb") as file:  # noqa: PTH123
-            return hashlib.sha256(file.read()).digest()
-    return hashlib.sha256(str(size).encode()).digest()
+            digest = hashlib.sha256(file.read()).digest()
+            if time.time() - max(now.st_mtime, now.st_ctime) > _SETTLED_S:
+                _hashed[path] = state, digest
+            return digest
+    return hashlib.sha256(str(_size(now)).encode()).digest()
 
 
 def _content(path: str) -> str:
@@ -263,12 +314,16 @@ def _content(path: str) -> str:
 
 
 def _hash(path: str) -> str:
-    return _digest(path, _size(path)).hex()[:16]
+    return _digest(path, _stat(path)).hex()[:16]
 
 
-def _size(path: str) -> int:
-    """A file's size. `Path` would be too slow for tens of thousands of files."""
+def _stat(path: str) -> os.stat_result | None:
+    """A file's size and times. `Path` would be too slow for tens of thousands of files."""
     try:
-        return os.stat(path).st_size  # noqa: PTH116
+        return os.stat(path)  # noqa: PTH116
     except OSError:  # removed since it was loaded, or inside an archive
-        return 0
+        return None
+
+
+def _size(now: os.stat_result | None) -> int:
+    return now.st_size if now else 0

@@ -290,14 +290,16 @@ def server_of_our_own(tmp_path_factory: pytest.TempPathFactory, empty_database: 
 
 
 def start_gated(
-    folder: Path, name: str, server: Server, words: tuple[str, ...] = ("run",)
+    folder: Path, name: str, server: Server, words: tuple[str, ...] = ("run",), retries: int = 1
 ) -> tuple[Lake, subprocess.Popen[str]]:
-    """A run that has scored four of eight shards and waits at its gate. words: another command, and its options."""
+    """A run that has scored four of eight shards and waits at its gate. words: another command, and its options.
+
+    retries: how often Prefect's client repeats a request; fewer than usual, since a test waits for each.
+    """
     lake = Lake(folder)
     lake.write_model(GATED)
     lake.ready(name=name, model__batch_size=1000)
-    # Fewer retries than usual, so that the test need not wait for them.
-    env = {**os.environ, "PREFECT_API_URL": server.url, "PREFECT_CLIENT_MAX_RETRIES": "1"}
+    env = {**os.environ, "PREFECT_API_URL": server.url, "PREFECT_CLIENT_MAX_RETRIES": str(retries)}
     command, *options = words
     line = [nightjar(), command, str(lake.job_path), *(options or ["--date", DATE]), "--json"]
     process = subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -342,9 +344,9 @@ def test_an_api_that_hangs_does_not_stop_scoring_and_is_caught_up_with(
 
 def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, server_of_our_own: Server) -> None:
     """Killed in mid-run and never back: the run is published, exits 0, and says that Prefect was not told."""
-    lake, process = start_gated(tmp_path / "run", "orphan", server_of_our_own)
-    options = ("--from", DATE, "--to", DATE, "--engine", "local")
-    missed, backfill = start_gated(tmp_path / "nights", "orphans", server_of_our_own, ("backfill", *options))
+    lake, process = start_gated(tmp_path / "run", "orphan", server_of_our_own, retries=0)
+    nights = ("backfill", "--from", DATE, "--to", DATE, "--engine", "local")
+    missed, backfill = start_gated(tmp_path / "nights", "orphans", server_of_our_own, nights, retries=0)
     server_of_our_own.process.kill()
     server_of_our_own.process.wait()
     for folder in (lake.folder, missed.folder):

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.lines import Packages
+from nightjar.inference.witness import packages
 from nightjar.inference.witness.packages import (
     Package,
     differences,
@@ -96,6 +98,27 @@ def test_another_build_of_the_same_version_is_said(site: Path, monkeypatch: pyte
     before = load(monkeypatch, "mylib")
     install(site, "1.0", {**SOURCE, "mylib/lazy.py": "X = 3\n"})
     assert differences(before, load(monkeypatch, "mylib")) == ["my-lib 1.0 is another build of the same version"]
+
+
+def test_a_file_that_was_hashed_before_is_hashed_again_when_it_changed(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its size is that of before, and somebody has set its time back."""
+    monkeypatch.setattr(packages, "_SETTLED_S", -1.0)  # the file is known from the first time on
+    before, deep = load(monkeypatch, "mylib"), site / "mylib/deep.py"
+    known = deep.stat()
+    assert packages._hashed[str(deep)]
+    deep.write_text("WEIGHT = 3\n")
+    os.utime(deep, ns=(known.st_atime_ns, known.st_mtime_ns))
+    assert deep.stat().st_ctime_ns != known.st_ctime_ns
+    assert differences(before, load(monkeypatch, "mylib")) == ["my-lib 1.0 was edited in place (mylib/deep.py)"]
+
+
+def test_a_file_that_was_just_changed_is_not_taken_for_known(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second change in the same tick of the file system's clock could not be told."""
+    monkeypatch.setattr(packages, "_SETTLED_S", 3600.0)
+    load(monkeypatch, "mylib")
+    assert str(site / "mylib/deep.py") not in packages._hashed
 
 
 def test_a_package_edited_in_place_is_said(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
