@@ -26,6 +26,7 @@ from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_CLIENT_MAX_RETRIES,
     PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED,
+    PREFECT_CLOUD_API_URL,
     PREFECT_LOGGING_LEVEL,
     get_current_settings,
     temporary_settings,
@@ -48,6 +49,9 @@ _KEPT_LINES = 20
 USUAL_PORT = 4200
 START_S = 120.0
 _POLL_S = 0.1
+_EVENT_TRIES = 2
+"""How often an event is sent again if the API does not take it. From the fourth time on Prefect waits before each."""
+
 _OWN_INSTEAD = (
     ", or let the run start its own (`unset PREFECT_API_URL`, and `prefect config unset PREFECT_API_URL` if it is in "
     "the profile)"
@@ -187,7 +191,7 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
         PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False,
     }
     try:
-        with temporary_settings(settings):
+        with temporary_settings(settings), _giving_up_events_soon(api):
             setup_logging()
             if not verbose:
                 _quiet_terminal()
@@ -201,6 +205,27 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
                 drain.join()
     finally:
         _stop(api)
+
+
+@contextmanager
+def _giving_up_events_soon(api: PrefectApi) -> Iterator[None]:
+    """Make an event fail at once if the API is away. Prefect keeps it and sends it again when the API is back.
+
+    By default Prefect tries to send each event for 7 s, one after the other, and waits for all of them when the process
+    ends. So a command whose API is gone would end minutes after its run. Prefect Cloud has a client of its own, which
+    is left as it is.
+    """
+    from prefect.events.clients import PrefectEventsClient
+    from prefect.events.worker import EventsWorker
+
+    if api.url.startswith(PREFECT_CLOUD_API_URL.value()):
+        yield
+        return
+    EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=_EVENT_TRIES)
+    try:
+        yield
+    finally:
+        EventsWorker.set_client_override(None)
 
 
 def _quiet_terminal() -> None:

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -342,13 +343,40 @@ def test_an_api_that_hangs_does_not_stop_scoring_and_is_caught_up_with(
     assert {f"hung-{kind}" for kind in ("retries", "gates", "summary", "output")} <= set(found.artifacts)
 
 
+TELLS = """
+import sys
+from prefect.events import emit_event
+from prefect.events.worker import EventsWorker
+from nightjar.flows.prefect_api.server import PrefectApi, reporting_to
+
+with reporting_to(PrefectApi(sys.argv[1], own=False), verbose=False):
+    for number in range(10):
+        emit_event("nightjar.test", {"prefect.resource.id": "nightjar.test"})
+        if number == 0:
+            EventsWorker.instance().wait_until_empty()
+            print("told", flush=True)
+            sys.stdin.readline()
+"""
+"""A command whose API takes its first event, and perhaps no other."""
+
+
 def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, server_of_our_own: Server) -> None:
-    """Killed in mid-run and never back: the run is published, exits 0, and says that Prefect was not told."""
+    """Killed in mid-run and never back: the run is published, exits 0, and says that Prefect was not told.
+
+    Nor does a command wait for it when its work is done: Prefect alone would try for 7 s for each event.
+    """
+    telling = subprocess.Popen(
+        [sys.executable, "-c", TELLS, server_of_our_own.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert telling.stdout is not None
+    assert telling.stdout.readline() == b"told\n"
     lake, process = start_gated(tmp_path / "run", "orphan", server_of_our_own, retries=0)
     nights = ("backfill", "--from", DATE, "--to", DATE, "--engine", "local")
     missed, backfill = start_gated(tmp_path / "nights", "orphans", server_of_our_own, nights, retries=0)
     server_of_our_own.process.kill()
     server_of_our_own.process.wait()
+    telling.communicate(b"\n", timeout=40)
+    assert telling.returncode == 0
     for folder in (lake.folder, missed.folder):
         (folder / "open").touch()
     out, err = process.communicate(timeout=180)
