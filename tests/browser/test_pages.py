@@ -1,4 +1,7 @@
-"""From nothing, as a person would: `nightjar serve`, a browser, the form, the finished run and what it shows.
+"""As a person would: `nightjar serve`, a browser, the form, the finished run and what it shows.
+
+The server is the session's, which is started as `nightjar serve` starts one where nothing is configured
+(`test_serve_starts_its_own_server_and_takes_it_along`).
 
 Playwright drives the system's Chromium. With NIGHTJAR_SCREENSHOTS set to a folder, the pictures of the docs are
 written there.
@@ -23,7 +26,7 @@ from support import FLIGHTS, wait_until
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
 
-from service import Service, service
+from service import Service, client, deployments, service
 
 pytestmark = [pytest.mark.browser, pytest.mark.flow]
 
@@ -45,22 +48,23 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Iterator[Served]:
-    """With nothing configured: its own Prefect server. The pages are the same whichever engine scores."""
+def served(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, prefect_home: Path) -> Iterator[Served]:
+    """The pages are the same whichever engine scores."""
     folder = tmp_path_factory.mktemp("served")
     job = yaml.safe_load((FLIGHTS / "job.yaml").read_text())
     job["input"]["uri"] = str(FLIGHTS / "data")
     job["model"]["path"] = str(FLIGHTS / "models" / "delay.pt2")
     (folder / "flights").mkdir()
     (folder / "flights" / "job.yaml").write_text(yaml.safe_dump(job, sort_keys=False))
-    (folder / "home").mkdir()
-    shutil.copy(empty_database, folder / "home" / "prefect.db")
-    env = {"PREFECT_HOME": str(folder / "home"), "PREFECT_API_URL": ""}
+    env = {"PREFECT_HOME": str(prefect_home), "PREFECT_API_URL": prefect_api}
     with service(folder, "serve", folder / "flights", "--engine", "local", env=env) as serving:
         wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
         found = re.search(r"Pages: (\S+)/deployments", serving.log.read_text())
         assert found
         yield Served(folder, serving, found[1])
+    with client(prefect_api) as asked:
+        for each in deployments(prefect_api, "flight-delays").values():
+            asked.delete_deployment(each.id)
 
 
 @pytest.fixture(scope="module")

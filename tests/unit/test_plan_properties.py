@@ -179,13 +179,8 @@ GONE_FOR_A_NIGHT = [
 ]
 
 
-@settings(max_examples=150, print_blob=True)
-@given(FIRST, st.lists(NIGHTS, min_size=2, max_size=8))
-@example(THREE, GONE_FOR_A_NIGHT)
-def test_night_after_night_each_row_is_in_one_shard_and_what_stands_keeps_its_results(
-    first: dict[str, tuple[int, ...]], nights: list[Night]
-) -> None:
-    """Looked at after each continuation, and after its splits and commits."""
+def check_nights(first: dict[str, tuple[int, ...]], nights: list[Night]) -> None:
+    """Each row is in one shard after each continuation, and after its splits and commits."""
     with a_run() as run:
         for name, groups in first.items():
             run.change(Change("write", name, groups, 0))
@@ -204,6 +199,29 @@ def test_night_after_night_each_row_is_in_one_shard_and_what_stands_keeps_its_re
                 run.commit(which)
             check_cover(run.plan, list(run.files.values()))
             run.check_read()
+
+
+SEVERAL = given(FIRST, st.lists(NIGHTS, min_size=2, max_size=8))
+
+
+@settings(max_examples=50, print_blob=True)
+@SEVERAL
+@example(THREE, GONE_FOR_A_NIGHT)
+def test_night_after_night_each_row_is_in_one_shard_and_what_stands_keeps_its_results(
+    first: dict[str, tuple[int, ...]], nights: list[Night]
+) -> None:
+    """Looked at after each continuation, and after its splits and commits."""
+    check_nights(first, nights)
+
+
+@pytest.mark.long
+@settings(max_examples=600, print_blob=True)
+@SEVERAL
+def test_in_hundreds_of_nights_after_nights_each_row_is_in_one_shard(
+    first: dict[str, tuple[int, ...]], nights: list[Night]
+) -> None:
+    """The same as above, with more to happen."""
+    check_nights(first, nights)
 
 
 @pytest.mark.parametrize("split", [False, True])
