@@ -84,13 +84,13 @@ def test_what_comes_out_different_is_not_published(lake: Lake, how: str) -> None
     assert not (lake.out / "publications").exists()
 
 
-def in_two_steps(lake: Lake, between: Callable[[], object], engine: str = LOCAL) -> run.Verdict:
-    """Score, do something, validate; in this process, where nothing ends it."""
-    request = lake.request(engine=engine)
+def in_two_steps(lake: Lake, between: Callable[[], object], then: str = LOCAL) -> run.Verdict:
+    """Score in this process, do something, validate with this engine."""
+    request = lake.request(engine=LOCAL)
     found = run.discover(request)
     scored = run.score(request, found)
     between()
-    return run.validate(request, scored, found)
+    return run.validate(lake.request(engine=then), scored, found)
 
 
 def test_rows_in_quarantine_are_not_tried_again(lake: Lake) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import Held
 from support import Lake, run_steps
 from writers import BEFORE_RECEIPTS, SHORT_S, Writer, assert_published_once, published_parts
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
 def test_a_writer_that_stalls_between_parts_and_receipts_is_replaced(lake: Lake) -> None:
     """One publication, no doubled row, no stray part; the sleeper is told that it was replaced when it wakes."""
-    lake.ready().run(run_id="undisturbed")
+    lake.ready().run(run_id="undisturbed", engine=LOCAL)
     rows = lake.published("undisturbed")
     sleeper = Writer(lake.request(run_id="stalls"), BEFORE_RECEIPTS)
     sleeper.start_and_stall()
