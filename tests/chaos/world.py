@@ -247,7 +247,7 @@ def world(api: str, prefect_home: Path) -> Iterator[World]:
         # Every process needs the cluster's token. Of this machine's settings nothing else gets to the nodes.
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
         # A head that is gone is given up sooner than after Ray's usual minute, which shows nothing more.
-        token["RAY_gcs_rpc_server_reconnect_timeout_s"] = "20"
+        token["RAY_gcs_rpc_server_reconnect_timeout_s"] = "10"
         # So is a node: by default after five looks, one every three seconds.
         token |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
         clean = {name: value for name, value in os.environ.items() if not name.startswith(_STRANGE)}
