@@ -274,8 +274,8 @@ class _Server(http.server.ThreadingHTTPServer):
     request_queue_size = 256
     daemon_threads = True
 
-    def __init__(self, target: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, target: str, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.target = target
         self.closing = threading.Event()
         self.proxy = FaultProxy(f"http://127.0.0.1:{self.server_address[1]}")
@@ -289,9 +289,12 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextmanager
-def fault_proxy(endpoint: str) -> Iterator[FaultProxy]:
-    """A proxy in front of the server at `endpoint` (http://host:port), for the length of the block."""
-    server = _Server(urlsplit(endpoint).netloc)
+def fault_proxy(endpoint: str, port: int = 0) -> Iterator[FaultProxy]:
+    """A proxy in front of the server at `endpoint` (http://host:port), for the length of the block.
+
+    port: where it listens; by default at a free port.
+    """
+    server = _Server(urlsplit(endpoint).netloc, port)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

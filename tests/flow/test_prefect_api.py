@@ -42,6 +42,7 @@ from prefect.settings import (
     temporary_settings,
 )
 from prefect.states import Cancelling, Running
+from proxy import fault_proxy
 
 from commands import DATE
 from forked import forked
@@ -60,7 +61,7 @@ from nightjar.inference.errors import (
     RunFailed,
     Transient,
 )
-from service import client, free_port, own_server, prefect_server
+from service import client, free_port, own_server
 from support import Lake, conforms, wait_until
 
 nightly = import_module("nightjar.flows.nightly")
@@ -321,24 +322,24 @@ def _lives(pid: int) -> bool:
 
 
 def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
-    own_home: Path, monkeypatch: pytest.MonkeyPatch
+    prefect_api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prefect itself gives up at once; a limit that does not exist is still said at once."""
     monkeypatch.setattr(turns, "_ASK_S", 0.2)
+    with client(prefect_api) as asked:
+        asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="waited-for", limit=1))
     port = free_port()
     patient = {PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
     with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         stack.enter_context(temporary_settings(patient))
         stack.enter_context(disable_run_logger())
-        with prefect_server(own_home, port):
-            with client(f"http://127.0.0.1:{port}/api") as asked:
-                asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="gpus", limit=1))
-            with pytest.raises(JobError, match="tpus"):
-                turns._slot("tpus")
-        waiting = pool.submit(contextvars.copy_context().run, turns._slot, "gpus")
+        with fault_proxy(prefect_api, port), pytest.raises(JobError, match="tpus"):
+            turns._slot("tpus")
+        # Nobody listens there now, as where a server has ended.
+        waiting = pool.submit(contextvars.copy_context().run, turns._slot, "waited-for")
         with pytest.raises(TimeoutError):
             waiting.result(3)
-        stack.enter_context(prefect_server(own_home, port))
+        stack.enter_context(fault_proxy(prefect_api, port))
         waiting.result(60).close()
 
 
