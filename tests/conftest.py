@@ -36,7 +36,9 @@ settings.load_profile("untimed")
 
 
 TOGETHER = {"cluster": "ray", "chaos": "ray", "flow": "prefect", "browser": "prefect"}
-"""Folders whose tests stay in one process under `pytest -n`: they share a Ray cluster or a Prefect server."""
+"""Folders whose tests stay in one process under `pytest -n`: they share a Ray cluster or a Prefect server.
+
+So do tests elsewhere that are marked `cluster`, with those of the cluster."""
 
 
 @pytest.hookimpl(optionalhook=True)

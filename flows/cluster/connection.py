@@ -11,7 +11,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from nightjar.flows.cluster.reaching import raylets, reach, unusable
 from nightjar.flows.cluster.shipping import shipped
 from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.inference.engine.ray.capacity import alive
+from nightjar.inference.engine.ray.warming import warmed
 from nightjar.inference.errors import ClusterError, ClusterLost, NightjarError, PassEnded, ShardsFailed
 from nightjar.inference.job.model import Job
 from nightjar.inference.scoring import memory
@@ -110,10 +111,13 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
                 thread.join(_ANSWER_S)
 
 
-def _own(job: Job, env: dict[str, str], options: dict[str, Any]) -> AbstractContextManager[None]:
+@contextmanager
+def _own(job: Job, env: dict[str, str], options: dict[str, Any]) -> Iterator[None]:
     # Ray's processes inherit the environment; Ray would write the content of a runtime_env to its logs.
     os.environ.update(env)
-    return local.local_ray(memory.environment(job), options, _failed.is_set)
+    # Warmed only here: the cores of an existing cluster may be busy with somebody else's work.
+    with local.local_ray(memory.environment(job), options, _failed.is_set), warmed(job):
+        yield
 
 
 @contextmanager

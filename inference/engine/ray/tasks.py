@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from nightjar.inference.engine.blocks import audit_blocks
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray.capacity import alive, fits, total
 from nightjar.inference.engine.ray.gathering import capture, gather
+from nightjar.inference.engine.ray.warming import taken
 from nightjar.inference.errors import ClusterLost, JobError, NightjarError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
@@ -34,6 +35,14 @@ from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.validation.rescore import rescore as rescore_shards
+
+_LOST = (
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.RayActorError,
+    ray.exceptions.OutOfMemoryError,
+    ray.exceptions.NodeDiedError,
+)
+"""Ray's errors for a process that was lost: by itself, by Ray because the node's memory was short, or with its node."""
 
 
 def preflight(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
@@ -54,11 +63,13 @@ def preflight(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps =
 
 
 def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Loaded:
-    need = spec.job.resources
-    task: Any = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
-        _captured
-    )
-    answers: Any = task.options(name="nightjar preflight").remote(steps, spec, list(places), last)
+    given = steps, spec, list(places), last
+    warm = None if spec.job.resources.gpus else taken(spec.job.retry.stall_s)
+    if warm is None:
+        answers, end = _in_new_process(given)
+    else:
+        answers = warm.run.options(num_returns="streaming").remote(_captured, *given)
+        end = partial(ray.kill, warm)
     if spec.revision:
         # A pass follows. Ray Data takes a second to import, and this process only waits here.
         from nightjar.inference.engine.ray import passes  # noqa: F401
@@ -66,14 +77,14 @@ def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: Sequence[Piece],
     loaded: Loaded | None = None
     began = False
     try:
-        for answer in _patiently(answers, stall_s):
+        for answer in _patiently(answers, stall_s, end):
             outcome = ray.get(answer)
             if isinstance(outcome, str):
                 raise JobError(f"{key}: {outcome}")
             began, loaded = True, outcome or loaded
     except ray.exceptions.RayTaskError as error:
         raise JobError(f"{key}: {clip(str(error.cause))}") from error
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
+    except _LOST as error:
         if loaded is None:
             raise JobError(
                 f"{key}: loading the model ended its process (exit, signal or out of memory) before it was ready; "
@@ -93,9 +104,21 @@ def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: Sequence[Piece],
             return replace(loaded, sample_error=f"scoring the first rows {took}", hung=True)
         raise JobError(f"{key}: loading the model {took}; see whether it hangs, or allow more") from None
     finally:
+        if warm is not None:
+            end()
         gather(spec)
     assert loaded is not None
     return loaded
+
+
+def _in_new_process(given: tuple[Any, ...]) -> tuple[Any, Callable[[], None]]:
+    """Start preflight in a process that ends with it. Returns its answers, and a function that ends the process."""
+    need = given[1].job.resources
+    task: Any = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
+        _captured
+    )
+    answers: Any = task.options(name="nightjar preflight").remote(*given)
+    return answers, partial(ray.cancel, answers, force=True)
 
 
 def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece], last: bool) -> Iterator[Any]:
@@ -105,8 +128,8 @@ def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece], last
     logs.close()
 
 
-def _patiently(answers: Any, stall_s: float) -> Iterator[Any]:
-    """Yield the task's results; ends the task and raises TimeoutError if none comes for `stall_s` seconds.
+def _patiently(answers: Any, stall_s: float, end: Callable[[], None]) -> Iterator[Any]:
+    """Yield the results; calls `end` and raises TimeoutError if none comes for `stall_s` seconds.
 
     The first one may take `NO_EVENT` times as long, because a busy cluster needs time to start a process.
     """
@@ -114,7 +137,7 @@ def _patiently(answers: Any, stall_s: float) -> Iterator[Any]:
     while True:
         ready, _ = ray.wait([answers], timeout=patience)
         if not ready:
-            ray.cancel(answers, force=True)
+            end()
             raise TimeoutError
         patience = stall_s
         try:

@@ -1,0 +1,103 @@
+"""The process that imports early: preflight takes it over, once, and ends it; whatever becomes of it costs nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import psutil
+import pytest
+import ray
+from ray import cloudpickle
+
+from nightjar.inference.engine.ray.tasks import preflight
+from nightjar.inference.engine.ray.warming import taken, warmed
+from nightjar.inference.errors import JobError
+from nightjar.inference.records import Piece
+from nightjar.inference.scoring.preflight import Loaded, preflight_steps, samples
+from nightjar.inference.scoring.worker import ShardWorker
+from support import Lake, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+
+DIES = '''
+import os
+
+class Model:
+    """Ends its process."""
+
+    def __init__(self):
+        os._exit(1)
+
+    def __call__(self, batch):
+        return {"score": batch["x"]}
+'''
+
+
+def with_pid(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
+    """The usual steps; the device says which process took them."""
+    for step in preflight_steps(worker, places, last):
+        yield replace(step, device=str(os.getpid())) if isinstance(step, Loaded) else step
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _by_value() -> None:
+    """Ray's processes do not find this module."""
+    import sys
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def pid_of_warm() -> int:
+    """The process that waits for a preflight."""
+    (found,) = [each.pid for each in psutil.process_iter() if each.name().startswith("ray::_Warm")]
+    return found
+
+
+def test_preflight_takes_the_warm_process_and_ends_it(lake: Lake) -> None:
+    """The next one has a process of its own; both hold no CPU afterwards."""
+    lake.ready()
+    spec, places = lake.worker_spec(), samples(lake.planned())
+    with warmed(spec.job):
+        first = int(preflight(spec, places, with_pid).device)
+        wait_until(lambda: not psutil.pid_exists(first), 30, "preflight's process has ended")
+        second = int(preflight(spec, places, with_pid).device)
+    assert second != first
+    wait_until(lambda: ray.available_resources().get("CPU") == 2, 30, "every CPU is free again")
+
+
+def test_only_one_caller_has_it(lake: Lake) -> None:
+    with warmed(lake.ready().request().job):
+        first, second = taken(60), taken(60)
+    assert first is not None
+    assert second is None
+
+
+def test_without_one_there_is_none(lake: Lake) -> None:
+    """Also after the context: it ends with it. A job with GPUs starts none."""
+    job = lake.ready().request().job
+    with warmed(job):
+        pass
+    wait_until(lambda: taken(60) is None, 30, "the process has ended")
+    gpus = job.model_copy(update={"resources": job.resources.model_copy(update={"gpus": 1})})
+    with warmed(gpus):
+        assert taken(60) is None
+
+
+def test_a_model_that_ends_the_warm_process_is_refused_as_elsewhere(lake: Lake) -> None:
+    lake.write_model(DIES)
+    lake.ready(model__uses="model:Model")
+    said = r"^model\.uses: loading the model ended its process \(exit, signal or out of memory\) before it was ready"
+    spec = lake.worker_spec()
+    with warmed(spec.job), pytest.raises(JobError, match=said):
+        preflight(spec, samples(lake.planned()))
+
+
+def test_a_warm_process_that_was_lost_is_not_missed(lake: Lake) -> None:
+    lake.ready()
+    spec = lake.worker_spec()
+    with warmed(spec.job):
+        wait_until(lambda: [1 for each in psutil.process_iter() if "_Warm" in each.name()], 60, "it is there")
+        psutil.Process(pid_of_warm()).kill()
+        assert preflight(spec, samples(lake.planned())).device == "cpu"
