@@ -5,6 +5,7 @@ A new engine has one entry in `TRIED`. What only Ray does, and no other engine n
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -196,7 +197,8 @@ class TestAfterScoring:
     def scored(self, lake: Lake) -> tuple[WorkerSpec, pa.Table]:
         """A spec, and the outcomes of a pass that scored everything with `CHANGES`."""
         lake.write_model(CHANGES)
-        plan, spec = lake.ready().planned(), lake.worker_spec()
+        plan = lake.ready(checks=[{"column": "score", "min": 0}]).planned()
+        spec = lake.worker_spec()
         with opened(LOCAL) as local:
             return spec, outcomes(plan, passed(local, spec, plan))
 
@@ -212,7 +214,8 @@ class TestAfterScoring:
         assert audited == expected
         assert audited is not None
         assert (audited.shards, audited.rows_in, audited.rows_out, audited.problems) == (8, 8000, 8000, 0)
-        assert audited.metrics.to_bytes() == expected.metrics.to_bytes()
+        assert audited.metrics == expected.metrics
+        assert json.loads(audited.metrics)["columns"]["score"], "there is something to merge"
 
     def test_what_was_scored_is_scored_again_and_compared(
         self, engine: Engine, lake: Lake, scored: tuple[WorkerSpec, pa.Table]
