@@ -19,7 +19,7 @@ from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.ledger.state import State
 from nightjar.inference.records import Part, Receipt, encode
 
-NO_PARTS = record_schema(Part).empty_table()
+NO_PARTS = pa.Table.from_batches([], record_schema(Part))  # `empty_table` would import pandas
 
 _RECEIPT = record_schema(Receipt)
 OUTCOMES = pa.schema([*SHARDS, pa.field("status", pa.string()), *list(_RECEIPT)[1:]])

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.exceptions
 
 from nightjar.inference import predictors
 from nightjar.inference.job.model import Job
-from nightjar.inference.scoring.preflight import Loaded
+
+if TYPE_CHECKING:
+    from nightjar.inference.scoring.preflight import Loaded
 
 _NAME = "nightjar-preflight"
 
