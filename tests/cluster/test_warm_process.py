@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -44,15 +45,7 @@ def with_pid(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -
 @pytest.fixture(scope="module", autouse=True)
 def _by_value() -> None:
     """Ray's processes do not find this module."""
-    import sys
-
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-def pid_of_warm() -> int:
-    """The process that waits for a preflight."""
-    (found,) = [each.pid for each in psutil.process_iter() if each.name().startswith("ray::_Warm")]
-    return found
 
 
 def test_preflight_takes_the_warm_process_and_ends_it(lake: Lake) -> None:
@@ -98,6 +91,5 @@ def test_a_warm_process_that_was_lost_is_not_missed(lake: Lake) -> None:
     lake.ready()
     spec = lake.worker_spec()
     with warmed(spec.job):
-        wait_until(lambda: [1 for each in psutil.process_iter() if "_Warm" in each.name()], 60, "it is there")
-        psutil.Process(pid_of_warm()).kill()
+        ray.kill(ray.get_actor("nightjar-preflight"))
         assert preflight(spec, samples(lake.planned())).device == "cpu"
