@@ -161,7 +161,10 @@ def importers(room: str, module: str) -> set[str]:
         (
             "inference",
             "ray",
-            {f"inference/engine/ray/{name}.py" for name in ("capacity", "gathering", "internals", "passes", "tasks")},
+            {
+                f"inference/engine/ray/{name}.py"
+                for name in ("capacity", "gathering", "internals", "passes", "tasks", "warming")
+            },
         ),
         ("inference", "ray.data", {"inference/engine/ray/internals.py", "inference/engine/ray/passes.py"}),
         ("inference", "torch", {"inference/predictors/exported.py"}),

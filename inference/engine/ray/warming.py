@@ -25,7 +25,9 @@ class _Warm:
     """Imports when it is made; then does one preflight."""
 
     def __init__(self, job: Job) -> None:
-        from nightjar.inference.engine.ray import tasks  # noqa: F401 (the import itself is the purpose)
+        # Everything that `tasks` imports; the imports themselves are the purpose.
+        from nightjar.inference.engine import protocol  # noqa: F401
+        from nightjar.inference.engine.ray import gathering  # noqa: F401
 
         self._free = True
         predictors.warm(job)
