@@ -247,6 +247,12 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
     assert not loaded_by(code) & {*HEAVY, "pyarrow"}
 
 
+def test_the_process_of_a_run_on_ray_loads_what_it_uses() -> None:
+    """It reads no rows: its workers do. A framework and pandas take a second or more each, before Ray is started."""
+    code = "import nightjar.flows.launch, nightjar.flows.cluster.connection"
+    assert not loaded_by(code) & {"pandas", "torch", "sklearn", "boto3"}
+
+
 LOOKS = """
 import sys
 from nightjar.flows.cli.main import main
