@@ -53,7 +53,9 @@ def test_preflight_takes_the_warm_process_and_ends_it(lake: Lake) -> None:
     lake.ready()
     spec, places = lake.worker_spec(), samples(lake.planned())
     with warmed(spec.job):
+        warm = ray.get(ray.get_actor("nightjar-preflight").__ray_call__.remote(lambda _: os.getpid()))
         first = int(preflight(spec, places, with_pid).device)
+        assert first == warm
         wait_until(lambda: not psutil.pid_exists(first), 30, "preflight's process has ended")
         second = int(preflight(spec, places, with_pid).device)
     assert second != first
