@@ -35,15 +35,13 @@ settings.register_profile("untimed", settings.default, deadline=None)
 settings.load_profile("untimed")
 
 
-TOGETHER = {"cluster": "ray", "chaos": "ray", "flow": "prefect", "browser": "prefect"}
-"""Folders whose tests stay in one process under `pytest -n`: they share a Ray cluster or a Prefect server.
-
-So do tests elsewhere that are marked `cluster`, with those of the cluster."""
+TOGETHER = {"cluster": "ray", "chaos": "ray", "test_engines.py": "ray", "flow": "prefect", "browser": "prefect"}
+"""Folders and files whose tests stay in one process under `pytest -n`: they share a Ray cluster or a Prefect server."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep the tests of a file in one process under `pytest -n`, and those of the folders of `TOGETHER`.
+    """Keep the tests of a file in one process under `pytest -n`, and those that `TOGETHER` joins.
 
     `--dist loadgroup` does not: pytest 9.2 ignores the names by which pytest-xdist 3.8 tells the groups apart.
     """
@@ -52,7 +50,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return TOGETHER.get(Path(file).parts[1], file)
+            return TOGETHER.get(Path(file).name, TOGETHER.get(Path(file).parts[1], file))
 
     config.option.loadscopereorder = False  # the long groups come first, although they have fewer tests than a file
     return Scheduling(config, log)
