@@ -9,7 +9,7 @@ from typing import Any
 from prefect import Task
 from prefect_ray.context import remote_options
 
-from nightjar.flows.cluster.connection import LOST, cluster, driving, ended, lifelines
+from nightjar.flows.cluster.connection import LOST, cluster, driving, ended, lifelines, wait_for_imports
 from nightjar.inference.errors import ClusterLost
 from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.run.lease import Succession, taken_over
@@ -26,6 +26,7 @@ _HEARS_S = 60.0
 def on_cluster(address: str | None, request: RunRequest, env: dict[str, str]) -> Iterator[OnRay]:
     """Connect to a run's cluster (`connection.cluster`), and yield what runs the tasks there."""
     with cluster(address, request.job, env, verbose=False), remote_options(**driving()):
+        wait_for_imports()
         yield OnRay(request)
 
 
