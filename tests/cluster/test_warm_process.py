@@ -1,4 +1,4 @@
-"""The process that imports early: preflight takes it over, once, and ends it; whatever becomes of it costs nothing."""
+"""The processes that import early: one for preflight, which takes it once and ends it, and one for the flow's tasks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import ray
 from ray import cloudpickle
 
+from nightjar.flows.cluster import connection
 from nightjar.inference.engine.ray.tasks import preflight
 from nightjar.inference.engine.ray.warming import taken, warmed
 from nightjar.inference.errors import JobError
@@ -95,3 +96,17 @@ def test_a_warm_process_that_was_lost_is_not_missed(lake: Lake) -> None:
     with warmed(spec.job):
         ray.kill(ray.get_actor("nightjar-preflight"))
         assert preflight(spec, samples(lake.planned())).device == "cpu"
+
+
+def has_the_tasks() -> bool:
+    return "nightjar.flows.tasks" in sys.modules
+
+
+def test_the_next_task_runs_in_the_process_that_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a wait for its imports, which ends although nobody imports."""
+    connection.wait_for_imports()
+    task = ray.remote(**connection.driving())(connection._import_tasks).remote()
+    monkeypatch.setattr(connection, "_importing", [task])
+    connection.wait_for_imports()
+    assert ray.wait([task], timeout=0)[0]
+    assert connection.call(has_the_tasks)
