@@ -127,7 +127,7 @@ def _own(job: Job, env: dict[str, str], options: dict[str, Any]) -> Iterator[Non
     os.environ.update(env)
     # Imports begin early only here: the cores of an existing cluster may be busy with somebody else's work.
     with local.local_ray(memory.environment(job), options, _failed.is_set), warmed(job):
-        _importing.append(ray.remote(**driving())(_import_tasks).remote())
+        _importing.append(ray.remote(**driving())(_import_early).remote())
         try:
             yield
         finally:
@@ -173,13 +173,15 @@ def _note_failure(error: type[BaseException] | None, *_: object) -> None:
         _failed.set()
 
 
-def _import_tasks() -> None:
-    """Import what the flow's tasks need. Ray gives this process to the first of them."""
+def _import_early() -> None:
+    """Import what the flow's tasks are made of. Ray gives this process to the first of them."""
+    import prefect.artifacts
+    import prefect.task_engine
     import prefect_ray
 
-    from nightjar.flows import tasks
+    from nightjar.inference.run import steps
 
-    del prefect_ray, tasks
+    del prefect, prefect_ray, steps
 
 
 def wait_for_imports() -> None:

@@ -99,13 +99,13 @@ def test_a_warm_process_that_was_lost_is_not_missed(lake: Lake) -> None:
 
 
 def has_the_tasks() -> bool:
-    return "nightjar.flows.tasks" in sys.modules
+    return {"prefect.task_engine", "nightjar.inference.run.steps"} <= set(sys.modules)
 
 
 def test_the_next_task_runs_in_the_process_that_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a wait for its imports, which ends although nobody imports."""
     connection.wait_for_imports()
-    task = ray.remote(**connection.driving())(connection._import_tasks).remote()
+    task = ray.remote(**connection.driving())(connection._import_early).remote()
     monkeypatch.setattr(connection, "_importing", [task])
     connection.wait_for_imports()
     assert ray.wait([task], timeout=0)[0]
