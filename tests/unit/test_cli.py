@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
+from typer.core import TyperOption
 from typer.main import get_group
 from typer.testing import CliRunner
 
@@ -32,7 +33,11 @@ def test_a_run_is_named_in_one_way_everywhere() -> None:
     options = {name: {each.name: each for each in one.params} for name, one in get_group(app).commands.items()}
     taking = {name: found for name, found in options.items() if "run_name" in found}
     assert {"status", "show", "logs", "retry", "replay", "files", "unpublish", "republish"} <= taking.keys()
-    helps = {(found["run_name"].required, found["run_id"].opts[0], found["run_id"].help) for found in taking.values()}
+    helps = {
+        (found["run_name"].required, option.opts[0], option.help)
+        for found in taking.values()
+        if isinstance(option := found["run_id"], TyperOption)
+    }
     assert helps == {(False, "--run-id", "The run, instead of RUN.")}
 
 
