@@ -302,6 +302,17 @@ def test_a_limit_counts_the_rows_of_all_shards_up_to_it() -> None:
     assert [len(plan.limited(rows)) for rows in (1, 5, 6, 11, 20, 21)] == [1, 1, 2, 3, 4, 4]
 
 
+def test_a_limit_counts_no_row_of_a_file_that_cannot_be_read() -> None:
+    plan = make_plan(lake([unreadable("a"), line("b", [5])]), job(5), "m")
+    assert len(plan.limited(1)) == 2
+
+
+def test_a_plan_has_no_shard_of_another_plan_and_splits_none() -> None:
+    plan = make_plan(lake([line("a", [5])]), job(5), "m")
+    assert plan.shard("one of another plan") is None
+    assert plan.with_splits([], "m") == (plan, {})
+
+
 @pytest.mark.parametrize("changed", [{"version": "2"}, {"size": 7}])
 def test_a_file_that_was_written_over_keeps_no_shard_by_name(changed: dict[str, Any]) -> None:
     """Whether its size or its version tells."""
