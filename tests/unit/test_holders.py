@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -36,7 +37,8 @@ def test_this_process_is_a_writer_that_can_be_asked() -> None:
     assert (me.task, me.flow_run, other.task, other.flow_run) == ("score", "f", "validate", "")
     assert (me.pid, me.process_started) == (os.getpid(), psutil.Process().create_time())
     assert (me.host, me.booted) == (other.host, psutil.boot_time())
-    assert me.host.split("/")[0] == socket.gethostname()
+    boot, container = Path("/proc/sys/kernel/random/boot_id").read_text(), Path("/proc/self/ns/pid").readlink()
+    assert me.host == f"{socket.gethostname()}/{boot[:8]}/{container}"
     assert len(me.nonce) == len(other.nonce) == 16
     assert me.nonce != other.nonce
     at = dt.datetime.fromisoformat(me.at)

@@ -27,6 +27,7 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
+from nightjar.inference.ledger import ledger as ledgers
 from nightjar.inference.ledger.endings import done
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch, shows_life
 from nightjar.inference.ledger.holders import is_dead, this_holder
@@ -477,6 +478,56 @@ def test_what_was_read_or_written_of_a_small_ledger_is_not_read_again(revision: 
         written.write(segment)
         assert written.read(segment.number) == segment
     assert storage.reads == {"00000007.jsonl": 1}, "two of them are more than is kept"
+
+
+def test_what_is_kept_of_a_ledger_is_what_fits(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three segments of one size, if twice that size may be kept."""
+    for number in (1, 2, 3):
+        Ledger(LakeStorage(), revision).write(Segment(number, 1, "n", "a", ()))
+    size = len(Path(revision, "ledger", "00000001.jsonl").read_bytes())
+    monkeypatch.setattr(ledgers, "_KEPT_BYTES", 2 * size)
+    storage = Counting()
+    ledger = Ledger(storage, revision)
+    assert ledger.numbers() == [1, 2, 3]
+    for _ in range(2):
+        assert [segment.number for segment in ledger.segments()] == [1, 2, 3]
+    assert storage.reads == {"00000001.jsonl": 1, "00000002.jsonl": 1, "00000003.jsonl": 2}
+
+
+def test_a_segment_is_these_bytes(revision: str) -> None:
+    """Other programs and other versions read it. What is no text is escaped: a message may hold it."""
+    line = Failed("s", 1, "OSError", "caf\u00e9 \udcff")
+    ledger = Ledger(LakeStorage(), revision)
+    ledger.write(Segment(1, 3, "nonce", "append", (line,)))
+    header, record = Path(revision, "ledger", "00000001.jsonl").read_bytes().split(b"\n")
+    assert header == b'{"format":1,"epoch":3,"writer":"nonce","append":"append"}'
+    assert record.startswith(
+        '{"t":"failed","shard":"s","attempt":1,"cause":"OSError","message":"caf\u00e9 \\udcff"'.encode()
+    )
+    (read,) = Ledger(LakeStorage(), revision).segments()
+    assert read.lines == (line,)
+
+
+def test_each_append_has_a_name_of_its_own(revision: str) -> None:
+    """By it a writer knows a segment as its own if the storage's answer was lost."""
+    writer = opened(revision)
+    writer.append([])
+    writer.stop(release=True)
+    names = [segment.append for segment in Ledger(LakeStorage(), revision).segments()]
+    assert len(set(names)) == 3
+    assert {len(name) for name in names} == {12}
+
+
+def test_a_writer_goes_on_from_what_was_read_already(revision: str) -> None:
+    opened(revision).stop(release=True)
+    ledger = Ledger(LakeStorage(), revision)
+    state = replay(ledger)
+    storage = Counting()
+    writer = open_epoch(storage, revision, this_holder("validate"), seen=(ledger, state))
+    assert list(writer.ledger.segments())[-1].epoch == writer.epoch == 2
+    assert storage.reads == {}, "neither before nor after"
+    assert writer.state is state
+    writer.stop(release=True)
 
 
 def test_a_ledger_of_more_segments_than_are_read_at_once_is_read_whole_and_in_order(revision: str) -> None:

@@ -21,7 +21,7 @@ from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import Ledger, replay
-from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
+from nightjar.inference.ledger.lines import Intent, Published, PublishedAs, decode, encode
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.state import State
 from nightjar.inference.output import outcomes
@@ -29,10 +29,12 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import (
     Failed,
+    Noticed,
     Part,
     Receipt,
 )
 from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.witness import Seen
 
 GOLDEN = Path(__file__).parent.parent / "data" / "ledger-v1"
 RUN = "2026-11-19"
@@ -249,3 +251,22 @@ def test_a_segment_that_cannot_be_understood_is_named(content: bytes, left: Call
         with pytest.raises(StorageError, match=re.escape(str(path))):
             look(output)
     assert len(list(ledger_of(output).iterdir())) == MENDED
+
+
+def test_a_segment_of_a_newer_format_says_which(left: Callable[[int], Path]) -> None:
+    output = left(MENDED)
+    path = ledger_of(output) / "00000005.jsonl"
+    path.write_text('{"format":2,"epoch":2,"writer":"d88306","append":"0123"}')
+    with pytest.raises(StorageError) as told:
+        read(output)
+    assert str(told.value.__cause__) == "format 2"
+
+
+def test_what_a_worker_noticed_and_what_preflight_saw_have_one_name() -> None:
+    """The line of a worker names it, that of preflight names none."""
+    noticed = {"t": "noticed", "kind": "file", "name": "/models/rare.json", "by": "model.py:3"}
+    assert decode(noticed) == Seen("file", "/models/rare.json", "model.py:3")
+    assert decode({**noticed, "worker": "w"}) == Noticed("file", "/models/rare.json", "model.py:3", "w")
+    for line in (decode(noticed), decode({**noticed, "worker": "w"})):
+        assert line is not None
+        assert decode(encode(line)) == line

@@ -127,6 +127,7 @@ def test_failures_deaths_splits_and_revocations_are_counted() -> None:
     revoked = Revoked("s1", 1, "PartDamaged", "no", rows_out=900, rows_quarantined=4, cuts=2)
     taken_back = {"done_shards": 1, "rows_out": 1090, "rows_quarantined": 6, "cuts": 1, "failed_attempts": 1}
     assert changed(before, folded(revoked, start=before)) == taken_back
+    assert folded(revoked, start=replace(before, done_shards=7)).done_shards == 6
 
 
 def test_a_step_that_scores_takes_over_what_is_done_and_another_does_not() -> None:
