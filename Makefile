@@ -9,7 +9,7 @@ PEERS  ?= a,b,c,d,e,f
 SECONDS ?= 300
 SEED   ?= random
 MINUTES ?= 20
-WORKERS ?= 2
+WORKERS ?= 3
 ROOM   ?=
 
 .PHONY: run test test-long mutants check bench chaos soak audit clean

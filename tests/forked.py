@@ -30,8 +30,11 @@ HEAVY = (*LIGHT, "nightjar.flows.launch", "nightjar.flows.backfill", "nightjar.f
 
 COMMAND = "nightjar.flows.cli.main:main"
 
-_STARTED_IN = os.environ.copy()
-"""What stays for all tests is none of one test's processes, and has none of its environment."""
+_STARTED_IN = {"RAY_AUTH_MODE": "token", **os.environ}
+"""What stays for all tests is none of one test's processes, and has none of its environment.
+
+Ray reads its mode when it is imported, so that a command which is forked later could not choose it.
+"""
 
 
 @dataclass(frozen=True)

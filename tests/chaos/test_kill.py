@@ -16,13 +16,18 @@ from writers import assert_published_once, metrics_of
 pytestmark = [pytest.mark.chaos, pytest.mark.flow]
 
 STOPS = '''
+import os
 import time
 from pathlib import Path
+
+import pyarrow as pa
 
 FOLDER = Path(__LIVE__)
 
 def score(batch):
-    """Twice x; past the middle only when somebody says go. Notes the first row and the size of each batch."""
+    """Twice x; past the middle only when somebody says go. Notes how memory is held, and each batch's first row and size."""
+    with (FOLDER / "memory").open("a") as memory:
+        memory.write(f"{pa.default_memory_pool().backend_name} {os.environ.get('MALLOC_ARENA_MAX')}\\n")
     with (FOLDER / "calls").open("a") as calls:
         calls.write(f"{int(batch['x'][0])} {len(batch['x'])}\\n")
     while batch["x"][0] >= 4000 and not (FOLDER / "go").exists():
@@ -53,6 +58,8 @@ def test_a_command_killed_in_mid_score_continues_where_it_stopped(lake: Lake, tm
     assert committed(lake, epoch=1) == done
     assert _parts(lake, epoch=1) == parts
     heir.assert_nothing_left()
+    held = set((tmp_path / "memory").read_text().splitlines())
+    assert held == {"system 1"}, "Ray's actors keep the pages that they need again, with one arena for their one core"
 
     lake.run(run_id="never-killed", engine=LOCAL)
     assert_published_once(lake, "2026-11-19", lake.published("never-killed"))
