@@ -25,7 +25,7 @@ import pyarrow as pa
 FOLDER = Path(__LIVE__)
 
 def score(batch):
-    """Twice x; past the middle only when somebody says go. Notes how memory is held, and each batch's first row and size."""
+    """Twice x; past the middle only when told to go. Notes how memory is held, and each batch's first row and size."""
     with (FOLDER / "memory").open("a") as memory:
         memory.write(f"{pa.default_memory_pool().backend_name} {os.environ.get('MALLOC_ARENA_MAX')}\\n")
     with (FOLDER / "calls").open("a") as calls:
