@@ -1,4 +1,4 @@
-"""The rooms: who may import what (design, "The rooms"), read from the source; and how little a command loads."""
+"""The rooms: who may import what, read from the source; and how little a command loads."""
 
 from __future__ import annotations
 
