@@ -27,6 +27,10 @@ def _worth_repeating(_: Task[Any, Any], __: TaskRun, state: State[Any]) -> bool:
     return isinstance(error, NightjarError) and error.repeatable
 
 
+_TWICE: dict[str, Any] = {"retries": 1, "retry_delay_seconds": 5, "retry_condition_fn": _worth_repeating}
+"""Options of a task that is tried a second time if its error may pass by itself."""
+
+
 @task(name="discover", task_run_name="discover", cache_policy=NO_CACHE, persist_result=False)
 def discover_task(request: RunRequest) -> Discovery:
     """Tonight's files and their row counts."""
@@ -34,15 +38,7 @@ def discover_task(request: RunRequest) -> Discovery:
     return steps.discover(request)
 
 
-@task(
-    name="score",
-    task_run_name="score",
-    cache_policy=NO_CACHE,
-    persist_result=False,
-    retries=1,
-    retry_delay_seconds=5,
-    retry_condition_fn=_worth_repeating,
-)
+@task(name="score", task_run_name="score", cache_policy=NO_CACHE, persist_result=False, **_TWICE)
 def score_task(request: RunRequest, discovery: Discovery) -> Scored:
     """Every shard the ledger does not have."""
     expect_failures()
@@ -59,15 +55,7 @@ def score_task(request: RunRequest, discovery: Discovery) -> Scored:
     return scored
 
 
-@task(
-    name="validate",
-    task_run_name="validate",
-    cache_policy=NO_CACHE,
-    persist_result=False,
-    retries=1,
-    retry_delay_seconds=5,
-    retry_condition_fn=_worth_repeating,
-)
+@task(name="validate", task_run_name="validate", cache_policy=NO_CACHE, persist_result=False, **_TWICE)
 def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdict:
     """The audit and the gates."""
     expect_failures()
