@@ -12,6 +12,9 @@ MINUTES ?= 20
 WORKERS ?= 3
 ROOM   ?=
 
+# With this set, each of the hundreds of processes of the tests would compile both packages again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test test-long mutants check bench chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
