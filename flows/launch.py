@@ -68,7 +68,7 @@ def launch(
         ):
             if not on_ray:
                 flow_begins("starting Prefect")
-            if request.engine == LOCAL:
+            if request.engine == LOCAL and not steps.was_published(request):
                 predictors.warm(request.job)
             ray_s = time.monotonic() - began
             reporting.wait()

@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +17,7 @@ from types import ModuleType
 import pyarrow as pa
 
 from nightjar.inference import witness
-from nightjar.inference.engine.blocks import audit_blocks
+from nightjar.inference.engine.auditing import audit_here
 from nightjar.inference.errors import JobError, ProcessSpoilt, RunFailed
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.job.model import Job
@@ -30,7 +29,7 @@ from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.validation.audit import Audited, audit_block
+from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.validation.rescore import rescore as rescore_shards
 
@@ -87,13 +86,7 @@ class LocalEngine:
             raise RunFailed(f"this process can score no more: {spoilt}. {_ON_RAY}") from None
 
     def audit(self, storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
-        merged = Audited()
-        with ThreadPoolExecutor(max(1, os.cpu_count() or 1)) as pool:
-            blocks = (block.to_pylist() for _, block in audit_blocks(outcomes))
-            for found in pool.map(partial(audit_block, storage, revision, job), blocks):
-                merged.merge(found)
-                yield None
-        yield merged
+        return audit_here(storage, revision, job, outcomes)
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
         merged = Rescored()

@@ -77,12 +77,12 @@ def installed_packages(before: Mapping[str, Package]) -> dict[str, Package]:
         with suppress(PackageNotFoundError, *_DAMAGED):
             installed = _Installed(distribution(name))
             # Some images remove installed files, mostly tests; a missing file was not loaded.
-            wrote = {
-                file: of
-                for file, of in installed.record.items()
+            wrote = (
+                file
+                for file in installed.record
                 if file.endswith(".py") and os.path.isfile(installed.root + file)  # noqa: PTH113
-            }
-            edited = [file for file, of in wrote.items() if not _is_as_installed(installed.root + file, *of)]
+            )
+            edited = [file for file in wrote if installed.is_edited(file)]
             own = {file: _hash((installed.source or installed.root) + file) for file in old.own}
             hashes = {file: _hash(installed.root + file) for file in edited[:_FILES_MOST]}
             read = {file: _content(installed.root + file) for file in old.read}
@@ -151,7 +151,8 @@ class _Record:
     """What an installer recorded of a distribution's files, parsed once for each text."""
 
     def __init__(self, text: str) -> None:
-        rows = csv.reader(text.splitlines())
+        rows = list(csv.reader(text.splitlines()))
+        self.place = next((row[0] for row in rows if row and row[0].endswith(".dist-info/RECORD")), "")
         self.files: Mapping[str, tuple[str, str]] = {
             row[0]: (row[1], row[2])
             for row in rows
@@ -203,6 +204,21 @@ class _Installed:
         return self._recorded.digest
 
     @cached_property
+    def _recorded_at(self) -> int:
+        """When the record was written, in nanoseconds, after all files; 0 if that is not known."""
+        written = _stat(self.root + self._recorded.place) if self._recorded.place else None
+        return written.st_mtime_ns if written else 0
+
+    def is_edited(self, file: str) -> bool:
+        """Whether a file of the record is not as it was installed."""
+        now = _stat(self.root + file)
+        # Every change sets this time, and no program can set it back. In a copied folder it is later; then the file is
+        # read. An equal time may be later, too, because a file system's clock is coarse.
+        if now is not None and now.st_ctime_ns < self._recorded_at:
+            return False
+        return not _is_as_installed(self.root + file, now, *self.record[file])
+
+    @cached_property
     def source(self) -> str:
         """The folder of an editable installation; else ''."""
         return editable_folder(self.distribution)
@@ -244,10 +260,9 @@ def _package(installed: _Installed, files: _Loaded, data: Sequence[str]) -> Pack
     loaded = bool(read)
     for name, path in _theirs(installed, files):
         loaded = True
-        wrote = installed.record.get(name)
-        if wrote is None:
+        if name not in installed.record:
             own |= {name: _hash(path)} if len(own) < _FILES_MOST else {}
-        elif not _is_as_installed(path, *wrote) and len(edited) < _FILES_MOST:
+        elif len(edited) < _FILES_MOST and installed.is_edited(name):
             edited[name] = _hash(path)
     if not loaded:
         return None
@@ -275,8 +290,7 @@ def _theirs(installed: _Installed, files: _Loaded) -> Iterator[tuple[str, str]]:
         yield from ((n, p) for n, p in files.below(installed.source).items() if not p.startswith(installed.root))
 
 
-def _is_as_installed(path: str, digest: str, size: str) -> bool:
-    now = _stat(path)
+def _is_as_installed(path: str, now: os.stat_result | None, digest: str, size: str) -> bool:
     if size.isdigit() and _size(now) != int(size):
         return False
     kind, _, wanted = digest.partition("=")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.engine import ENGINES, LOCAL, RAY, opened
+from nightjar.inference.engine import ENGINES, LOCAL, RAY, auditing, opened
 from nightjar.inference.engine.blocks import audit_blocks
 from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.engine.protocol import Engine
@@ -202,9 +202,12 @@ class TestAfterScoring:
         with opened(LOCAL) as local:
             return spec, outcomes(plan, passed(local, spec, plan))
 
+    @pytest.mark.parametrize("few_bytes", [auditing.FEW_BYTES, 0], ids=["small", "large"])
     def test_the_audit_comes_to_the_same_on_each_to_the_byte(
-        self, engine: Engine, scored: tuple[WorkerSpec, pa.Table]
+        self, engine: Engine, scored: tuple[WorkerSpec, pa.Table], few_bytes: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Also a small one, for which no engine starts a process."""
+        monkeypatch.setattr(auditing, "FEW_BYTES", few_bytes)
         spec, table = scored
         expected = Audited()
         for _, block in audit_blocks(table):

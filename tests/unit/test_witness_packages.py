@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,11 @@ def install(site: Path, version: str, source: dict[str, str], record: bool = Tru
     (notes / "top_level.txt").write_text("mylib\n")
     if record:
         (notes / "RECORD").write_text("\n".join([*lines, "my_lib.dist-info/RECORD,,", "../../../bin/my,sha256=x,1"]))
+
+
+def recorded_at(site: Path, seconds: float) -> None:
+    """Set the time at which the installer wrote its record."""
+    os.utime(site / "my_lib.dist-info/RECORD", (seconds, seconds))
 
 
 def load(monkeypatch: pytest.MonkeyPatch, *modules: str) -> dict[str, Package]:
@@ -100,10 +106,23 @@ def test_another_build_of_the_same_version_is_said(site: Path, monkeypatch: pyte
     assert differences(before, load(monkeypatch, "mylib")) == ["my-lib 1.0 is another build of the same version"]
 
 
+def test_files_older_than_their_record_are_not_read(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The installer wrote the record last; so they are read only where the whole folder was copied later."""
+    recorded_at(site, time.time() + 60)
+    monkeypatch.setattr(packages, "_SETTLED_S", -1.0)
+    before = load(monkeypatch, "mylib")
+    assert not before["my-lib"].edited
+    assert str(site / "mylib/deep.py") not in packages._hashed
+    recorded_at(site, 0)
+    assert load(monkeypatch, "mylib") == before
+    assert str(site / "mylib/deep.py") in packages._hashed
+
+
 def test_a_file_that_was_hashed_before_is_hashed_again_when_it_changed(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though its size is that of before, and somebody has set its time back."""
+    recorded_at(site, 0)
     monkeypatch.setattr(packages, "_SETTLED_S", -1.0)  # the file is known from the first time on
     before, deep = load(monkeypatch, "mylib"), site / "mylib/deep.py"
     known = deep.stat()
@@ -116,6 +135,7 @@ def test_a_file_that_was_hashed_before_is_hashed_again_when_it_changed(
 
 def test_a_file_that_was_just_changed_is_not_taken_for_known(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second change in the same tick of the file system's clock could not be told."""
+    recorded_at(site, 0)
     monkeypatch.setattr(packages, "_SETTLED_S", 3600.0)
     load(monkeypatch, "mylib")
     assert str(site / "mylib/deep.py") not in packages._hashed

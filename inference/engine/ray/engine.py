@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 import pyarrow as pa
 
+from nightjar.inference.engine.auditing import audit_here, is_small
 from nightjar.inference.engine.ray import tasks
 from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.job.model import Job
@@ -35,7 +36,8 @@ class RayEngine:
         return run_pass(spec, shards, attempts)
 
     def audit(self, storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
-        return tasks.audit(storage, revision, job, outcomes)
+        audit = audit_here if is_small(outcomes) else tasks.audit
+        return audit(storage, revision, job, outcomes)
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
         return tasks.rescore(spec, chosen)

@@ -1,0 +1,35 @@
+"""The audit in this process, in threads: reading and checksums leave Python's lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nightjar.inference.engine.blocks import audit_blocks
+from nightjar.inference.job.model import Job
+from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.validation.audit import Audited, audit_block
+
+FEW_BYTES = 128 << 20
+"""Parts of so many bytes are read and checked in the time in which a process starts."""
+
+
+def is_small(outcomes: pa.Table) -> bool:
+    """Whether an audit of these shards (lines of `outcomes.OUTCOMES`) takes less time than to start a process."""
+    return (pc.sum(pc.struct_field(outcomes["data"], "size")).as_py() or 0) <= FEW_BYTES
+
+
+def audit_here(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
+    """Audit committed shards; yields None for each block, and at the end everything merged in order."""
+    merged = Audited()
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        blocks = (block.to_pylist() for _, block in audit_blocks(outcomes))
+        for found in pool.map(partial(audit_block, storage, revision, job), blocks):
+            merged.merge(found)
+            yield None
+    yield merged
