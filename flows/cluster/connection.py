@@ -9,7 +9,6 @@ import logging
 import os
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +24,7 @@ from prefect_ray.task_runners import PrefectRayFuture
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.flows.cluster import is_connected, joined, local, named
+from nightjar.flows.cluster.importing import importing
 from nightjar.flows.cluster.internals import has_ended, keep_off_stdout
 from nightjar.flows.cluster.reaching import raylets, reach, unusable
 from nightjar.flows.cluster.shipping import shipped
@@ -52,15 +52,6 @@ _OURS = (NightjarError, KeyboardInterrupt, SystemExit, TerminationSignal)
 """Errors that need no logs of Ray: for example a gate, a wrong job, or a person who stopped the run."""
 _asking: set[threading.Thread] = set()
 """The threads that wait for tasks of the cluster."""
-_importing: list[Any] = []
-"""The task that imports what the flow's tasks need, on a Ray of the run's own."""
-
-_IMPORT_S = 30.0
-"""The longest wait for these imports in seconds; then the tasks begin anyway."""
-
-_LOOK_S = 0.05
-"""Seconds between two looks whether the imports have ended."""
-
 _let_go = threading.Event()
 """Set when these threads must end, because the connection is about to be closed."""
 
@@ -126,12 +117,8 @@ def _own(job: Job, env: dict[str, str], options: dict[str, Any]) -> Iterator[Non
     # Ray's processes inherit the environment; Ray would write the content of a runtime_env to its logs.
     os.environ.update(env)
     # Imports begin early only here: the cores of an existing cluster may be busy with somebody else's work.
-    with local.local_ray(memory.environment(job), options, _failed.is_set), warmed(job):
-        _importing.append(ray.remote(**driving())(_import_early).remote())
-        try:
-            yield
-        finally:
-            _importing.clear()
+    with local.local_ray(memory.environment(job), options, _failed.is_set), warmed(job), importing(driving()):
+        yield
 
 
 @contextmanager
@@ -171,25 +158,6 @@ def ended(task: PrefectRayFuture[Any]) -> threading.Event:
 def _note_failure(error: type[BaseException] | None, *_: object) -> None:
     if error is not None and (issubclass(error, _RAYS) or not issubclass(error, _OURS)):
         _failed.set()
-
-
-def _import_early() -> None:
-    """Import what the flow's tasks are made of. Ray gives this process to the first of them."""
-    import prefect.artifacts
-    import prefect.task_engine
-    import prefect_ray
-
-    from nightjar.inference.run import steps
-
-    del prefect, prefect_ray, steps
-
-
-def wait_for_imports() -> None:
-    """Wait until the process for the flow's tasks has imported what they need. Another process would begin anew."""
-    deadline = time.monotonic() + _IMPORT_S
-    # Short questions, because signals during Ray's own wait are lost.
-    while _importing and time.monotonic() < deadline and not ray.wait(_importing, timeout=0)[0]:
-        time.sleep(_LOOK_S)
 
 
 def driving() -> dict[str, Any]:

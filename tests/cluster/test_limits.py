@@ -15,7 +15,8 @@ import ray
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.engine.ray.passes import run_pass
-from nightjar.inference.engine.ray.tasks import preflight
+from nightjar.inference.engine.ray.preflight import preflight
+from nightjar.inference.engine.ray.tasks import audit
 from nightjar.inference.errors import (
     ClusterError,
     ClusterLost,
@@ -164,7 +165,7 @@ def test_actors_that_can_never_be_made_end_the_run(
 
 
 def test_what_no_process_is_started_for_is_ended(lake: Lake, tmp_path: Path) -> None:
-    """Here because somebody else holds the CPUs: preflight and a pass end by themselves, and say so."""
+    """Here because somebody else holds the CPUs: preflight, a pass and an audit end by themselves, and say so."""
 
     @ray.remote(num_cpus=2)
     def hold(stop: Path) -> None:
@@ -175,12 +176,14 @@ def test_what_no_process_is_started_for_is_ended(lake: Lake, tmp_path: Path) -> 
     holder = hold.remote(stop)
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 0, 30, "the CPUs are held")
     try:
-        lake.ready(retry__stall_s=1)
+        spec = lake.ready(retry__stall_s=1).worker_spec()
         with pytest.raises(ClusterLost, match=r"3 × retry\.stall_s = 1 s: the cluster started no process for it"):
-            preflight(lake.worker_spec(), [])
-        events = run_pass(lake.worker_spec(), lake.planned().table, [Attempt()] * 8)
+            preflight(spec, [])
+        events = run_pass(spec, lake.planned().table, [Attempt()] * 8)
         with pytest.raises(RunFailed, match="no progress"):
             list(events)
+        with pytest.raises(ClusterLost, match=r"the audit stood still for 3 × retry\.stall_s = 1 s"):
+            list(audit(spec.storage, spec.revision, spec.job, lake.planned().table))
     finally:
         stop.touch()
         ray.get(holder)

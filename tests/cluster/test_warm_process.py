@@ -13,7 +13,8 @@ import ray
 from ray import cloudpickle
 
 from nightjar.flows.cluster import connection
-from nightjar.inference.engine.ray.tasks import preflight
+from nightjar.flows.cluster.importing import importing, wait_for_imports
+from nightjar.inference.engine.ray.preflight import preflight
 from nightjar.inference.engine.ray.warming import taken, warmed
 from nightjar.inference.errors import JobError
 from nightjar.inference.records import Piece
@@ -102,11 +103,10 @@ def has_the_tasks() -> bool:
     return {"prefect.task_engine", "nightjar.inference.run.steps"} <= set(sys.modules)
 
 
-def test_the_next_task_runs_in_the_process_that_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a wait for its imports, which ends although nobody imports."""
-    connection.wait_for_imports()
-    task = ray.remote(**connection.driving())(connection._import_early).remote()
-    monkeypatch.setattr(connection, "_importing", [task])
-    connection.wait_for_imports()
-    assert ray.wait([task], timeout=0)[0]
-    assert connection.call(has_the_tasks)
+def test_the_next_task_runs_in_the_process_that_imported() -> None:
+    """After a wait for its imports. Where nobody imports, nobody waits."""
+    wait_for_imports()
+    with importing(connection.driving()):
+        wait_for_imports()
+        assert connection.call(has_the_tasks)
+    wait_for_imports()

@@ -163,7 +163,7 @@ def importers(room: str, module: str) -> set[str]:
             "ray",
             {
                 f"inference/engine/ray/{name}.py"
-                for name in ("capacity", "gathering", "internals", "passes", "tasks", "warming")
+                for name in ("capacity", "gathering", "internals", "passes", "preflight", "tasks", "warming")
             },
         ),
         ("inference", "ray.data", {"inference/engine/ray/internals.py", "inference/engine/ray/passes.py"}),
@@ -181,9 +181,16 @@ def importers(room: str, module: str) -> set[str]:
         (
             "flows",
             "ray",
-            {f"flows/cluster/{n}.py" for n in ("__init__", "connection", "internals", "local", "reaching", "starting")},
+            {
+                f"flows/cluster/{name}.py"
+                for name in ("__init__", "connection", "importing", "internals", "local", "reaching", "starting")
+            },
         ),
-        ("flows", "prefect_ray", {f"flows/cluster/{n}.py" for n in ("__init__", "connection", "internals", "tasks")}),
+        (
+            "flows",
+            "prefect_ray",
+            {f"flows/cluster/{n}.py" for n in ("__init__", "importing", "internals", "connection", "tasks")},
+        ),
         ("flows", "torch", set()),
         ("flows", "sklearn", set()),
         ("flows", "boto3", set()),

@@ -9,6 +9,7 @@ import pyarrow as pa
 from nightjar.inference.engine.auditing import audit_here, is_small
 from nightjar.inference.engine.ray import tasks
 from nightjar.inference.engine.ray.capacity import check_cluster
+from nightjar.inference.engine.ray.preflight import preflight
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
@@ -26,7 +27,7 @@ class RayEngine:
         check_cluster(job, descriptors=descriptors)
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
-        return tasks.preflight(spec, places, steps)
+        return preflight(spec, places, steps)
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

@@ -1,12 +1,10 @@
-"""Work that needs no pool, as plain Ray tasks with a time limit: preflight, the audit, scoring again."""
+"""Work that needs no pool, as plain Ray tasks with a time limit: the audit, scoring again."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -17,133 +15,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nightjar.inference.engine.blocks import audit_blocks
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray.capacity import alive, fits, total
-from nightjar.inference.engine.ray.gathering import capture, gather
-from nightjar.inference.engine.ray.warming import taken
-from nightjar.inference.errors import ClusterLost, JobError, NightjarError
+from nightjar.inference.engine.ray.gathering import capture
+from nightjar.inference.errors import ClusterLost, NightjarError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
-from nightjar.inference.records import Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.preflight import (
-    Loaded,
-    PreflightSteps,
-    observed,
-    preflight_steps,
-)
-from nightjar.inference.scoring.worker import ShardWorker, host_of
+from nightjar.inference.scoring.worker import host_of
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.validation.rescore import rescore as rescore_shards
-
-_LOST = (
-    ray.exceptions.WorkerCrashedError,
-    ray.exceptions.RayActorError,
-    ray.exceptions.OutOfMemoryError,
-    ray.exceptions.NodeDiedError,
-)
-"""Ray's errors for a process that was lost: by itself, by Ray because the node's memory was short, or with its node."""
-
-
-def preflight(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
-    """Load the model once, in one process without restarts, and score a few rows.
-
-    places: pieces of the input, from `preflight.samples`.
-
-    Raises:
-        JobError: The model cannot be loaded, its process died meanwhile, or no row at any place could be scored.
-    """
-    loaded = _preflight(steps, spec, places)
-    if loaded.hung:
-        # One row may be the cause, which the passes find; if another place hangs, too, it is the model.
-        others = places[loaded.place + 1 :]
-        if _preflight(steps, spec, others or places[loaded.place :], last=not others).hung:
-            raise JobError(f"{spec.job.model.loaded_by}: {loaded.sample_error}; see whether it hangs, or allow more")
-    return loaded
-
-
-def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: Sequence[Piece], last: bool = False) -> Loaded:
-    given = steps, spec, list(places), last
-    warm = None if spec.job.resources.gpus else taken(spec.job.retry.stall_s)
-    if warm is None:
-        answers, end = _in_new_process(given)
-    else:
-        answers = warm.run.options(num_returns="streaming").remote(_captured, *given)
-        end = partial(ray.kill, warm)
-    if spec.revision:
-        # A pass follows. Ray Data takes a second to import, and this process only waits here.
-        from nightjar.inference.engine.ray import passes  # noqa: F401
-    key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
-    loaded: Loaded | None = None
-    began = False
-    try:
-        for answer in _patiently(answers, stall_s, end):
-            outcome = ray.get(answer)
-            if isinstance(outcome, str):
-                raise JobError(f"{key}: {outcome}")
-            began, loaded = True, outcome or loaded
-    except ray.exceptions.RayTaskError as error:
-        raise JobError(f"{key}: {clip(str(error.cause))}") from error
-    except _LOST as error:
-        if loaded is None:
-            raise JobError(
-                f"{key}: loading the model ended its process (exit, signal or out of memory) before it was ready; "
-                + ("`nightjar logs` has what it printed last, or " if spec.revision else "")
-                + "load it once in a plain Python process to see why"
-            ) from error
-        # The passes find a row that kills its process, and quarantine it.
-        return replace(loaded, sample_error="scoring the first rows ended the process")
-    except TimeoutError:
-        if not began:
-            raise ClusterLost(
-                f"preflight stood still for {NO_EVENT} × retry.stall_s = {stall_s:g} s: the cluster started no process "
-                "for it; is it busy with others? Repeat the command when it is not"
-            ) from None
-        took = f"took longer than retry.stall_s = {stall_s:g} s and was ended"
-        if loaded is not None:
-            return replace(loaded, sample_error=f"scoring the first rows {took}", hung=True)
-        raise JobError(f"{key}: loading the model {took}; see whether it hangs, or allow more") from None
-    finally:
-        if warm is not None:
-            end()
-        gather(spec)
-    assert loaded is not None
-    return loaded
-
-
-def _in_new_process(given: tuple[Any, ...]) -> tuple[Any, Callable[[], None]]:
-    """Start preflight in a process that ends with it. Returns its answers, and a function that ends the process."""
-    need = given[1].job.resources
-    task: Any = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
-        _captured
-    )
-    answers: Any = task.options(name="nightjar preflight").remote(*given)
-    return answers, partial(ray.cancel, answers, force=True)
-
-
-def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece], last: bool) -> Iterator[Any]:
-    logs = capture(spec)
-    yield None  # The process is there: from now on the model takes the time.
-    yield from observed(steps, partial(ShardWorker, spec), places, last)
-    logs.close()
-
-
-def _patiently(answers: Any, stall_s: float, end: Callable[[], None]) -> Iterator[Any]:
-    """Yield the results; calls `end` and raises TimeoutError if none comes for `stall_s` seconds.
-
-    The first one may take `NO_EVENT` times as long, because a busy cluster needs time to start a process.
-    """
-    patience = NO_EVENT * stall_s
-    while True:
-        ready, _ = ray.wait([answers], timeout=patience)
-        if not ready:
-            end()
-            raise TimeoutError
-        patience = stall_s
-        try:
-            yield next(answers)
-        except StopIteration:
-            return
 
 
 def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:

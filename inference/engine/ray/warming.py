@@ -25,7 +25,7 @@ class _Warm:
     """Imports when it is made; then does one preflight."""
 
     def __init__(self, job: Job) -> None:
-        # Everything that `tasks` imports; the imports themselves are the purpose.
+        # Everything that `preflight` imports; the imports themselves are the purpose.
         from nightjar.inference.engine import protocol  # noqa: F401
         from nightjar.inference.engine.ray import gathering  # noqa: F401
 
