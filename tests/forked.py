@@ -30,6 +30,10 @@ HEAVY = (*LIGHT, "nightjar.flows.launch", "nightjar.flows.backfill", "nightjar.f
 
 COMMAND = "nightjar.flows.cli.main:main"
 
+COMMAND_S = 400
+"""Seconds after which a command is taken for one that hangs. Alone it takes a tenth of that; in CI three run on two
+cores, which may be busy with others, too."""
+
 _STARTED_IN = {"RAY_AUTH_MODE": "token", **os.environ}
 """What stays for all tests is none of one test's processes, and has none of its environment.
 
@@ -48,7 +52,7 @@ class Done:
 
 
 def forked(
-    *words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, timeout_s: float = 180
+    *words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, timeout_s: float = COMMAND_S
 ) -> Done:
     """Run `nightjar …` in a process that has Prefect and Ray imported."""
     return _nursery(HEAVY).run(COMMAND, words, env or {}, cwd, timeout_s)
@@ -86,7 +90,7 @@ class _Nursery:
         words: tuple[str | Path, ...],
         env: dict[str, str],
         cwd: Path | None,
-        timeout_s: float = 180,
+        timeout_s: float = COMMAND_S,
     ) -> Done:
         with tempfile.TemporaryDirectory() as folder:
             told = {

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from forked import COMMAND_S
 from nightjar.inference.engine import RAY
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.plan import Plan
@@ -110,12 +111,19 @@ def permit(permits: Path, shards: int) -> None:
         (permits / uuid.uuid4().hex).touch()
 
 
+BUSY = 3
+"""How many times as long as on a quiet machine a wait may take."""
+
+
 def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> None:
     """Poll until the condition holds. A look that takes long is repeated less often: what is waited for needs the CPU.
 
+    timeout_s: on a quiet machine; `BUSY` times as long is waited.
+
     Raises:
-        AssertionError: it did not within `timeout_s`.
+        AssertionError: it did not in this time.
     """
+    timeout_s *= BUSY
     deadline = time.monotonic() + timeout_s
     while True:
         began = time.monotonic()
@@ -299,7 +307,7 @@ def read_published(request: RunRequest, run_id: str | None = None) -> pd.DataFra
 
 @contextmanager
 def leaves_nothing() -> Iterator[dict[str, str]]:
-    """Gives an environment for commands; fails when a process that has it outlives the block by 30 s."""
+    """Gives an environment for commands; fails when a process that has it outlives the block."""
     mark = {"NIGHTJAR_TEST": uuid.uuid4().hex}
     yield mark
     wait_until(lambda: not marked(mark), 30, f"no process is left behind, but {marked(mark)} are")
@@ -316,7 +324,7 @@ def marked(mark: dict[str, str]) -> list[psutil.Process]:
 
 
 def command(
-    *words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, timeout_s: float = 180
+    *words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, timeout_s: float = COMMAND_S
 ) -> subprocess.CompletedProcess[str]:
     """Run `nightjar …` as a user would, in a process of its own."""
     return subprocess.run(
