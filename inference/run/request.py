@@ -122,6 +122,28 @@ def make_request(
     path = Path(job_path).absolute()
     job = load_job(path)
     storage = storage or LakeStorage.from_environment(job.input.uri, job.output.uri, job.model.path or "")
+    run_id, day, limit = _which(storage, job, run_id, date, limit, moment)
+    request = RunRequest(
+        job=job.at(day),
+        job_path=str(path),
+        run_id=run_id,
+        date=day.isoformat(),
+        storage=storage,
+        flow_run=flow_run or uuid.uuid4().hex,
+        limit=limit,
+        fresh=fresh,
+        publish=publish and not limit,
+        shards=shards,
+        dated=is_dated(job.output.uri),
+        engine=engine,
+    )
+    return fixed(request) if scores else request
+
+
+def _which(
+    storage: Storage, job: Job, run_id: str | None, date: str | None, limit: int | None, moment: dt.datetime | None
+) -> tuple[str, dt.date, int | None]:
+    """Which run is meant: its id, its logical date, and its limit of rows."""
     if run_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", run_id):
         raise JobError(f"--run-id {run_id!r}: use letters, digits, dots, dashes and underscores")
     if limit is not None and limit < 1:
@@ -138,22 +160,7 @@ def make_request(
     day = day or _date(begun.date if begun else None) or job.date_of(moment or dt.datetime.now(dt.UTC))
     if run_id is None:
         run_id = day.isoformat() + (f"-limit-{limit}" if limit else "")
-    tonight = job.at(day)
-    request = RunRequest(
-        job=tonight,
-        job_path=str(path),
-        run_id=run_id,
-        date=day.isoformat(),
-        storage=storage,
-        flow_run=flow_run or uuid.uuid4().hex,
-        limit=limit,
-        fresh=fresh,
-        publish=publish and not limit,
-        shards=shards,
-        dated=is_dated(job.output.uri),
-        engine=engine,
-    )
-    return fixed(request) if scores else request
+    return run_id, day, limit
 
 
 def fixed(request: RunRequest) -> RunRequest:
