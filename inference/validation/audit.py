@@ -38,6 +38,9 @@ MAX_FINDINGS = 20
 MAX_DAMAGED = 1000
 """The most damaged shards that are kept by name. The next audit finds the others."""
 
+_NO_ROWS = pa.table({LINEAGE[0]: pa.array([], pa.string()).dictionary_encode(), LINEAGE[1]: pa.array([], pa.int64())})
+"""The lineage of a quarantine without rows, with types as `_part` reads them."""
+
 
 @dataclass
 class Audited:
@@ -92,7 +95,7 @@ def _audit_shard(
     storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited, finder: Finder
 ) -> Metrics:
     raw, data, footer = _part(storage, revision, line["data"], line["shard"], job.output.lineage)
-    quarantined = pa.table({LINEAGE[0]: pa.array([], pa.string()), LINEAGE[1]: pa.array([], pa.int64())})
+    quarantined = _NO_ROWS
     if line["quarantine"] is not None:
         _, quarantined, _ = _part(storage, revision, line["quarantine"], line["shard"], True)
     rows_in = line["rows_in"]
@@ -116,15 +119,15 @@ def _audit_shard(
 def _part(
     storage: Storage, revision: str, part: dict[str, Any], shard: str, lineage: bool
 ) -> tuple[bytes, pa.Table, dict[bytes, bytes]]:
-    """Check a part's bytes. Returns them, the lineage columns and the footer."""
+    """Check a part's bytes. Returns them, the lineage columns with the file as a dictionary, and the footer."""
     raw = read_part(storage, join(revision, part["name"]), part["size"])
     _equal(f"bytes of {part['name']}", len(raw), part["size"])
     _equal(f"checksum of {part['name']}", checksum(raw), part["checksum"])
-    with pq.ParquetFile(pa.BufferReader(raw), read_dictionary=LINEAGE[:1] if lineage else []) as file:
+    columns = LINEAGE if lineage else ()
+    with pq.ParquetFile(pa.BufferReader(raw), read_dictionary=columns[:1]) as file:
         footer: dict[bytes, bytes] = file.metadata.metadata or {}
         _equal(f"rows of {part['name']}", file.metadata.num_rows, part["rows"])
         _equal(f"shard named in {part['name']}", footer.get(SHARD_KEY, b"").decode(), shard)
-        columns = list(LINEAGE) if lineage else []
         return raw, file.read(columns=columns, use_threads=False), footer
 
 
@@ -155,7 +158,7 @@ def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.T
 def _prove_span(uri: str, low: int, high: int, kept: np.ndarray, lost: np.ndarray) -> None:
     if not lost.size and np.array_equal(kept, np.arange(low, high)):
         return
-    if kept.size > 1 and not bool((np.diff(kept) > 0).all()):
+    if not bool((np.diff(kept) > 0).all()):
         raise AuditFailed(f"rows of {uri} are not in input order, or one occurs twice")
     rows, counts = np.unique(np.concatenate([kept, lost]), return_counts=True)
     if (counts > 1).any():
@@ -170,13 +173,10 @@ def _prove_span(uri: str, low: int, high: int, kept: np.ndarray, lost: np.ndarra
 
 def _rows_of(table: pa.Table, uri: str) -> np.ndarray:
     files, rows = (table[name].combine_chunks() for name in LINEAGE)
-    if isinstance(files, pa.DictionaryArray):
-        # The indices are not decoded: decoding a long path for each row costs more than all the rest.
-        at = pc.index(files.dictionary, uri).as_py()
-        mine = pc.equal(files.indices, at) if at >= 0 else pa.repeat(False, len(files))
-    else:
-        mine = pc.equal(files, uri)
-    return np.asarray((rows if pc.all(mine).as_py() else rows.filter(mine)).to_numpy())
+    # The indices are not decoded: decoding a long path for each row costs more than all the rest. An unknown path has
+    # the index -1, which no row has.
+    mine = pc.equal(files.indices, pc.index(files.dictionary, uri))
+    return np.asarray(rows.filter(mine).to_numpy())
 
 
 def _equal(what: str, found: Any, expected: Any) -> None:
@@ -196,7 +196,7 @@ def check_plan_covers(lines: Iterable[dict[str, Any]], files: dict[str, int]) ->
             if piece["first_row"] != expected.get(piece["uri"], 0):
                 wrong.append(f"{piece['uri']}: row {expected.get(piece['uri'], 0)} is not where a shard begins")
             uncounted = piece["rows"] == UNKNOWN
-            expected[piece["uri"]] = UNKNOWN if uncounted else piece["first_row"] + max(piece["rows"], 0)
+            expected[piece["uri"]] = UNKNOWN if uncounted else piece["first_row"] + piece["rows"]
     wrong += [
         f"{uri}: shards end at row {expected.get(uri, 0)} of {rows}"
         for uri, rows in files.items()

@@ -200,6 +200,13 @@ def test_what_is_wrong_with_the_rows_is_said_with_the_first_of_them(scored: Scor
     at = table.schema.get_field_index("_file")
     stranger = pa.array([*table["_file"].to_pylist()[:-1], "/elsewhere.parquet"]).dictionary_encode()
     uncounted_stranger = uncounted(scored.rewritten(third, table.set_column(at, "_file", stranger)))
+    nameless = pa.array([None, *table["_file"].to_pylist()[1:-1], None]).dictionary_encode()
+    uncounted_nameless = uncounted(scored.rewritten(third, table.set_column(at, "_file", nameless)))
+    beside_a_quarantine = scored.table(second)
+    last = pa.array([*beside_a_quarantine["_file"].to_pylist()[:-1], "/elsewhere.parquet"]).dictionary_encode()
+    beside_a_quarantine = beside_a_quarantine.set_column(at, "_file", last)
+    one_piece, other_piece = third["pieces"]
+    shifted = {**third, "pieces": [{**one_piece, "rows": 99}, {**other_piece, "rows": 101}]}
     for line, said in (
         (scored.moved(first, 17, 16), f"rows of {file} are not in input order, or one occurs twice"),
         (scored.moved(first, 999, 1000), f"1 of rows 0 to 999 of {file} are in no part, the first is row 999"),
@@ -213,7 +220,13 @@ def test_what_is_wrong_with_the_rows_is_said_with_the_first_of_them(scored: Scor
             scored.rewritten(third, table.set_column(at, "_file", stranger)),
             f"1 of rows 0 to 99 of {small[1]} are in no part, the first is row 99",
         ),
+        (shifted, f"0 of rows 0 to 98 of {small[0]} are in no part; rows outside that span are"),
         (uncounted_stranger, "1 rows name files that are not in this shard"),
+        (
+            uncounted(scored.rewritten(second, beside_a_quarantine)),
+            "1 rows name files that are not in this shard",
+        ),
+        (uncounted_nameless, f"1 of rows 0 to 98 of {small[0]} are in no part, the first is row 0"),
     ):
         assert finding(scored.audit(line)) == said
     extra = {**first["pieces"][0], "rows": 999}
@@ -224,6 +237,11 @@ def test_what_is_wrong_with_the_rows_is_said_with_the_first_of_them(scored: Scor
 def test_what_is_wrong_with_a_part_is_said_with_what_was_found(scored: Scored) -> None:
     first, _, third = scored.lines
     data, other = first["data"], third["data"]
+    unnamed = pa.BufferOutputStream()
+    pq.write_table(scored.table(first).replace_schema_metadata(), unnamed)
+    raw = unnamed.getvalue()
+    scored.storage.write(f"{scored.revision}/data/unnamed.parquet", raw)
+    part = {"name": "data/unnamed.parquet", "rows": 1000, "size": raw.size, "checksum": sink.checksum(raw)}
     for line, said in (
         ({**first, "rows_in": 1001}, "input rows: found 1001, the receipt says 1000"),
         ({**first, "rows_out": 1001}, "rows of the data part: found 1000, the receipt says 1001"),
@@ -239,6 +257,7 @@ def test_what_is_wrong_with_a_part_is_said_with_what_was_found(scored: Scored) -
             {**first, "data": other, "rows_out": 200},
             f"shard named in {other['name']}: found {third['shard']}, the receipt says {first['shard']}",
         ),
+        ({**first, "data": part}, f"shard named in {part['name']}: found , the receipt says {first['shard']}"),
     ):
         assert finding(scored.audit(line)) == said
 
@@ -313,6 +332,15 @@ def test_without_lineage_rows_are_still_counted(scored: Scored) -> None:
     assert "rows of the data part" in finding(scored.audit(shorter, lineage=False))
 
 
+def test_parts_without_lineage_columns_are_whole_by_their_counts(tmp_path: Path) -> None:
+    """Their quarantine has these columns all the same."""
+    plain = Scored(tmp_path, output__lineage=False)
+    assert plain.table(plain.lines[0]).column_names == ["id", "name", "score"]
+    audited = plain.audit(*plain.lines, lineage=False)
+    assert audited.damaged == {}
+    assert (audited.rows_in, audited.rows_out, audited.rows_quarantined) == (2200, 2199, 1)
+
+
 def plan_lines(*spans: tuple[int, int]) -> list[Line]:
     piece = Piece("/a.parquet", 1, "1", 0, 0, (0, 0))
     pieces = [replace(piece, first_row=low, rows=high - low) for low, high in spans]
@@ -357,10 +385,11 @@ def test_a_plan_that_leaves_a_gap_is_found() -> None:
         "/a.parquet: row 10 is not where a shard begins",
         "/b.parquet: shards end at row 0 of 5",
     ]
-    assert check_plan_covers(plan_lines((0, 20), (10, 30)), rows)
-    assert check_plan_covers(plan_lines((0, 10), (10, 29)), rows)
-    assert check_plan_covers(plan_lines((10, 30)), rows)
-    assert check_plan_covers([], rows)
+    assert check_plan_covers(plan_lines((0, 20), (10, 30)), rows) == ["/a.parquet: row 20 is not where a shard begins"]
+    assert check_plan_covers(plan_lines((0, 10), (10, 29)), rows) == ["/a.parquet: shards end at row 29 of 30"]
+    assert check_plan_covers(plan_lines((10, 30)), rows) == ["/a.parquet: row 0 is not where a shard begins"]
+    assert check_plan_covers([], {"/a.parquet": 1}) == ["/a.parquet: shards end at row 0 of 1"]
+    assert check_plan_covers([], {"/a.parquet": 0}) == []
 
 
 @given(st.integers(1, 100_000))

@@ -71,10 +71,17 @@ def test_refused_is_exactly_what_the_gate_could_only_refuse(column: str, asked: 
         check_label_and_gates(its, SCHEMA)
     except JobError as error:
         assert str(error).startswith(f"checks[0].{next(iter(asked))}: ")
-        assert f"but {column!r} is {kind}" in str(error)
+        assert str(error).endswith(f", but {column!r} is {kind}; remove it, or check another column")
         assert not all(gate.passed for gate in judged)
     else:
         assert all(gate.passed for gate in judged)
+
+
+def test_a_contradiction_behind_a_check_on_the_input_is_found() -> None:
+    """It is named by its place among all checks."""
+    checks = [{"rows": {"min": 1}}, {"column": "text", "max": 1}]
+    with pytest.raises(JobError, match=r"^checks\[1\]\.max: "):
+        check_label_and_gates(job({}, checks=checks), SCHEMA)
 
 
 def test_a_column_of_nulls_and_a_check_that_is_off_are_not_refused() -> None:

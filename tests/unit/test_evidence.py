@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import GateFailed, JobError
+from nightjar.inference.input.discovery import FILES, Discovery
+from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import checksum
+from nightjar.inference.records import UNKNOWN
 from nightjar.inference.run import steps as run
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
-from nightjar.inference.validation.evidence import last_night
-from nightjar.inference.validation.gates import LastNight
+from nightjar.inference.validation.evidence import found, last_night
+from nightjar.inference.validation.gates import Found, LastNight
 from outputs import FIRST_MANIFEST
 from support import Lake
 
@@ -70,6 +75,47 @@ def test_a_night_whose_files_were_removed_is_passed_over_and_one_that_was_change
     night(tmp_path, "2026-11-19", 19).write_text("{}")
     with pytest.raises(JobError, match="not the manifest that was published"):
         last(tmp_path, "2026-11-20")
+
+
+@pytest.mark.parametrize("compares", [False, True])
+def test_the_evidence_says_what_was_found(tmp_path: Path, compares: bool) -> None:
+    """The count of all rows that were read stands for what discovery could not count, but not for what it counted."""
+    night(tmp_path, "2026-11-18", 18)
+    checks: list[dict[str, Any]] = [{"files": {"min": 1}}, {"rows": {"min": 1}}]
+    job = Job.model_validate(
+        {
+            "name": "j",
+            "input": {"uri": "in/"},
+            "model": {"uses": "model:score", "outputs": {"score": "float32"}},
+            "output": {"uri": str(tmp_path)},
+            "checks": [*checks, {"rows": {"against": "last", "change": 0.5}}] if compares else checks,
+        }
+    )
+    last = LastNight("2026-11-18", "2026-11-18", 18) if compares else None
+
+    def said(discovery: Discovery, rows: int | None = None) -> Found:
+        return found(LakeStorage(), job, "2026-11-19", discovery, rows)
+
+    counted, uncounted = listed([10], [20, 30], None), listed([10], None, [UNKNOWN], [UNKNOWN])
+    assert said(counted) == said(counted, 59) == Found(3, 60, 1, last)
+    assert said(uncounted) == Found(4, 10, 1, last, 2)
+    assert said(uncounted, 75) == Found(4, 75, 1, last)
+
+
+def listed(*files: list[int] | None) -> Discovery:
+    """A listing of files with so many rows each, unit by unit; None is a file that cannot be read."""
+    lines = [
+        {
+            "uri": f"f{index}",
+            "size": 1,
+            "version": "1",
+            "rows": rows or [],
+            "sizes": [1] * len(rows or []),
+            "error": None if rows else "torn",
+        }
+        for index, rows in enumerate(files)
+    ]
+    return Discovery(pa.Table.from_pylist(lines, schema=FILES), pa.schema([("x", pa.int64())]))
 
 
 def test_too_little_input_fails_its_gate_before_anything_is_scored(tmp_path: Path) -> None:

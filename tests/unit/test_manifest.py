@@ -15,13 +15,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.identity.identity import Identity
+from nightjar.inference.job.seams import FRAMEWORKS, Framework
 from nightjar.inference.jsonform import to_json
-from nightjar.inference.ledger.lines import Published
+from nightjar.inference.ledger.epochs import open_epoch
+from nightjar.inference.ledger.holders import this_holder
+from nightjar.inference.ledger.lines import Packages, Planned, Preflight, Published
 from nightjar.inference.ledger.remarks import Remarks
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.validation.manifest import manifest_of, read_manifest
+from nightjar.inference.validation.audit import Audited
+from nightjar.inference.validation.manifest import Content, manifest_of, read_manifest, write_manifest
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.witness import Collection, Seen
 from nightjar.inference.witness.packages import Package
@@ -43,6 +49,7 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
     ran = lake.run(engine="local")
     raw = (lake.out / ran.verdict.manifest).read_bytes()
     assert ran.verdict.checksum == checksum(raw)
+    assert raw == json.dumps(json.loads(raw), indent=1).encode(), "a person can read it"
     listed = (lake.out / ran.verdict.shards).read_bytes()
     manifest = json.loads(raw)
     at = dt.datetime.fromisoformat(manifest.pop("validated_at"))
@@ -98,6 +105,40 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
     folder = "runs/2026-11-19/r1"
     assert ran.verdict.manifest == f"{folder}/manifest-{ran.verdict.epoch:06d}.json"
     assert ran.verdict.shards == f"{folder}/shards-{ran.verdict.epoch:06d}.parquet"
+
+
+def test_a_manifest_says_what_a_person_should_know_of_the_scoring(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the ledger has it; and the packages that count. A framework whose library is not installed has no version."""
+    (tmp_path / "adapter_of_mine.py").write_text("class ADAPTER:\n    libraries = ('numpy', 'no-such-library')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(FRAMEWORKS, "mine", Framework("adapter_of_mine", "a file"))
+    job = lake.ready().request().job
+    uri = str(lake.out / "runs/2026-11-19/r3")
+    seen, loaded = Seen("database", "/d.sqlite", "p.py:1"), {"numpy": Package("0.1")}
+    writer = open_epoch(LakeStorage(), uri, this_holder("validate"))
+    writer.append(
+        [
+            Planned(file="p", fingerprint="f", date="2026-11-19", again=("model.py changed",)),
+            Packages(loaded, "r2"),
+            Preflight(("the model writes over its batch",)),
+            seen,
+        ]
+    )
+    identity = Identity({}, [], [], {"m.pt2": "aa"}, {"model.py": "bb"}, {"mine": "cc"}, "dd", "ee")
+    figures = Metrics.for_job(job).results()
+    night = (job, "2026-11-19", "2026-11-19", 3, identity, writer, uri)
+    name, _, _ = write_manifest(*night, OUTCOMES.empty_table(), Audited(), figures, (), None)
+    writer.stop(release=True)
+    manifest = manifest_of((lake.out / name).read_bytes())
+    assert (manifest.again, manifest.preflight) == (("model.py changed",), ("the model writes over its batch",))
+    assert (manifest.outside, manifest.loaded) == ((seen,), {"numpy": (Package("0.1"),)})
+    assert manifest.packages == {"mine": "cc"}
+    assert (manifest.code, manifest.model) == (Content("ee", {"model.py": "bb"}), Content("dd", {"m.pt2": "aa"}))
+    assert manifest.fingerprint == identity.fingerprint
+    assert "numpy" in manifest.libraries
+    assert "no-such-library" not in manifest.libraries
 
 
 def test_without_lineage_and_rescoring_a_manifest_claims_neither(lake: Lake) -> None:

@@ -130,12 +130,24 @@ def test_each_failed_gate_names_the_first_row_of_the_first_shards_that_hold_such
     ]
 
 
+def test_one_block_names_what_blocks_of_one_shard_name(night: Night) -> None:
+    """And no more, though a fourth shard holds a value that is too great."""
+    spec = night.lake.worker_spec()
+    together = audit_block(spec.storage, spec.revision, spec.job, night.lines).offenders
+    assert together == night.audited().offenders
+    assert len(together["checks[0].max"]) == MAX_OFFENDERS
+
+
 def test_each_row_has_the_command_that_scores_it_again(night: Night) -> None:
     """With the file, where its shard has several."""
     first, _, packed = night.verdicts()["score.max"].where
     job, run = night.lake.job_path, "2026-11-19"
     assert first.replay == f"nightjar replay {job} {run} --shard {first.shard} --row 150"
     assert packed.replay == f"nightjar replay {job} {run} --shard {packed.shard} --row 50 --file {packed.file}"
+    table = pa.Table.from_pylist(night.lines, schema=OUTCOMES)
+    begins = {"key": (dataclasses.replace(first, row=0, replay=""),)}
+    (replayed,) = with_replays(str(job), (run,), table, begins)["key"]
+    assert replayed.replay == f"nightjar replay {job} {run} --shard {first.shard} --row 0"
 
 
 def test_the_failure_says_the_first_row_and_keeps_them_all(night: Night) -> None:
