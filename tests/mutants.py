@@ -81,7 +81,10 @@ ROOMS = {
     "gates": Room(("validation/gates/*.py",), unit("gates", "evidence", "offenders")),
     "scoring": Room(
         ("scoring/*.py",),
-        unit("scoring", "worker", "suspects", "cuts", "watchdog", "spoilt_worker", "fenced_worker", "private"),
+        unit(
+            *("scoring", "worker", "suspects", "cuts", "watchdog", "spoilt_worker", "fenced_worker", "memory"),
+            "preflight",
+        ),
     ),
     "run": Room(
         ("run/*.py",),

@@ -57,7 +57,7 @@ class Assembly:
 
     def _add_failures(self, piece: Piece, table: pa.Table, failures: tuple[RowFailure, ...]) -> None:
         self.failed += len(failures)
-        self._bad_inputs.append(_only(table, np.array([failure.row for failure in failures], dtype=np.int64)))
+        self._bad_inputs.append(_only(table, np.array([failure.row for failure in failures])))
         for failure in failures:
             row = piece.first_row + failure.row
             again = replay_command(self.spec.job_path, self.spec.run, self.shard, piece.uri, row)

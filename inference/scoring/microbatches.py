@@ -87,7 +87,7 @@ def auto_batch_rows(schema: pa.Schema, gpu: bool) -> int:
     """
     target, most = (64 << 20, 65536) if gpu else (4 << 20, 16384)
     width = max(1, int(sum(max(1, value_bytes(column.type, text=256, items=64)) for column in schema)))
-    return min(most, max(32, 1 << (max(1, target // width).bit_length() - 1)))
+    return min(most, 1 << (max(32, target // width).bit_length() - 1))
 
 
 def drained(steps: Generator[Any, None, T], between: Callable[[], object] = lambda: None) -> T:

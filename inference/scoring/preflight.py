@@ -21,7 +21,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.input.sources.reading import read_sample
-from nightjar.inference.messages import clip
+from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.records import UNKNOWN, Piece
@@ -67,8 +67,10 @@ def samples(plan: Plan) -> list[Piece]:
     """Pieces of the input, far from each other, on which to try the model; the first piece of the input comes first."""
     rows = plan.table["rows"]
     readable = pc.indices_nonzero(pc.or_(pc.greater(rows, 0), pc.equal(rows, UNKNOWN)))
-    at = sorted({len(readable) * index // PLACES for index in range(PLACES)}) if len(readable) else []
-    return [shard_of_line(line).pieces[0] for line in plan.table.take(readable.take(at)).to_pylist()] if at else []
+    if not len(readable):
+        return []
+    at = sorted({len(readable) * index // PLACES for index in range(PLACES)})
+    return [shard_of_line(line).pieces[0] for line in plan.table.take(readable.take(at)).to_pylist()]
 
 
 PreflightSteps = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded | str"]]
@@ -114,6 +116,8 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
             # A file that cannot be read fails its own shards later, in the passes.
             unread = unread or clip(str(error))
             continue
+        if not table.num_rows:
+            continue
         try:
             scored = score_sample(worker, table, first)
         except BatchesBroken as error:
@@ -126,19 +130,19 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
             yield Loaded(device, str(spoilt))
             return
         failures = scored.failures
-        if len(failures) < max(1, table.num_rows):
+        if len(failures) < table.num_rows:
             notes = broken, WRITES if worker.scorer.wrote else "", *_nonfinite(scored.outputs)
             yield Loaded(device, notes=tuple(filter(None, notes)))
             return
-        said = f"{failures[0].error}: {failures[0].message}" if failures else "it has none"
-        refused.append(f"{table.num_rows} rows of {piece.uri} can be scored: {said}")
+        why = f"{failures[0].error}: {failures[0].message}"
+        refused.append(f"{table.num_rows} rows of {piece.uri} can be scored: {why}")
     if broken:
         yield broken
         return
     if not refused:
         yield Loaded(device, unread)
         return
-    more = f"; nor any at {len(refused) - 1} other places of the input" if refused[1:] else ""
+    more = f"; nor any at {counted(len(refused) - 1, 'other place')} of the input" if refused[1:] else ""
     yield f"none of the first {refused[0]}{more}"
 
 
@@ -166,8 +170,8 @@ def calls(
 
 def _nonfinite(outputs: pa.Table) -> list[str]:
     found = {}
-    for name, column in zip(outputs.column_names, outputs.columns, strict=True):
-        if holds_floats(column.type):
+    for name in outputs.column_names:
+        if holds_floats(outputs[name].type):
             found[name] = FiniteState()
-            found[name].update(column)
+            found[name].update(outputs[name])
     return nonfinite_notes({name: state.results() for name, state in found.items()}, "the sample")

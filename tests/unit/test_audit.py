@@ -375,6 +375,8 @@ def test_a_file_that_was_not_counted_is_covered_by_one_piece() -> None:
     assert check_plan_covers([], {"f": UNKNOWN})
     assert check_plan_covers(whole, {"f": 10})
     assert check_plan_covers(plan_lines((0, 10)), {"f": UNKNOWN})
+    rest = [{"pieces": [{"uri": "/a.parquet", "first_row": 10, "rows": UNKNOWN}]}]
+    assert check_plan_covers(plan_lines((0, 10)) + rest, {"/a.parquet": UNKNOWN})
 
 
 def test_a_plan_that_leaves_a_gap_is_found() -> None:

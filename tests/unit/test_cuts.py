@@ -79,6 +79,22 @@ def test_a_predictor_that_takes_far_fewer_rows_than_it_is_given_ends_the_attempt
         score(scorer, 27_000, 1000, Cuts())
 
 
+def test_the_rows_that_fail_together_are_named_by_their_places_in_the_file() -> None:
+    scorer = Counting(lambda seen: len(seen) == 10 and seen[0] >= 20)
+    with pytest.raises(BatchesBroken) as broken:
+        score(scorer, 40, 10, Cuts(allowed=0, share=0.0))
+    assert str(broken.value) == (
+        "the predictor fails for batches though it can score each of their rows: rows 1020 to 1029 together raise "
+        "ValueError: not 10 at once. Mend how it handles a batch, or give it smaller ones: model.batch_size"
+    )
+    with pytest.raises(BatchesBroken) as broken:
+        score(Counting(lambda seen: len(seen) > 1), 2, 2, Cuts(allowed=0, share=0.0))
+    assert str(broken.value) == (
+        "the predictor fails for batches of more than one row: rows 1000 to 1001 together raise ValueError: not 2 at "
+        "once; each row alone is scored. Mend how it handles a batch, or set model.batch_size: 1"
+    )
+
+
 @given(
     st.sets(st.integers(0, 299), max_size=300),
     st.sampled_from([1, 7, 32, 100, 300]),

@@ -345,6 +345,11 @@ FLOATS = pa.schema([(f"f{index}", pa.float32()) for index in range(20)])
         (pa.schema([("colour", pa.dictionary(pa.int8(), pa.string()))]), False, 16384),
         (pa.schema([(f"b{index}", pa.bool_()) for index in range(1000)]), False, 4096),
         (pa.schema([]), False, 16384),
+        (pa.schema([("just too wide for 4096 rows", pa.list_(pa.float32(), 257))]), False, 2048),
+        (pa.schema([("just too wide for 65536 rows", pa.list_(pa.float32(), 257))]), True, 32768),
+        (pa.schema([("just", pa.list_(pa.int64())), ("not too wide", pa.list_(pa.int64()))]), False, 4096),
+        (pa.schema([("just not too wide", pa.list_(pa.float32(), 256))]), False, 4096),
+        (pa.schema([("larger than all of it", pa.list_(pa.float32(), 4 << 20))]), False, 32),
     ],
 )
 def test_the_automatic_batch_size_depends_on_schema_and_device_alone(

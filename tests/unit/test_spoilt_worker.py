@@ -18,7 +18,7 @@ from nightjar.inference.records import (
     Started,
 )
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.scoring.worker import ShardWorker, this_worker
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
@@ -89,7 +89,7 @@ def test_it_says_which_rows_were_with_the_predictor(lake: Lake, curse: str, caus
     assert spoilt.cause == cause
     first, second, third, *_ = lake.planned().ids()
     assert [event.shard for event in events if isinstance(event, Receipt)] == [first, second]
-    assert last.shard == third
+    assert (last.shard, last.attempt, last.worker) == (third, 1, this_worker())
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.records import Failed
+from nightjar.inference.records import Failed, Piece, RowFailure
 from nightjar.inference.scoring.suspects import (
     MAX_CULPRITS,
     Attempt,
@@ -84,8 +85,7 @@ def test_each_further_killer_costs_two_deaths(killers: set[int], batch: int) -> 
 def test_too_many_killers_give_the_shard_up() -> None:
     """A model that dies on every row is not fed a whole shard one by one."""
     end, failures = rides(lambda attempt: ride(set(range(500)), 500, 100, attempt))
-    assert isinstance(end, GivenUp)
-    assert "rows kill their process" in end.why
+    assert end == GivenUp(failures[-1], f"more than {MAX_CULPRITS} of its rows kill their process")
     assert len(failures) <= 2 * (MAX_CULPRITS + 1) + 1
 
 
@@ -102,13 +102,18 @@ def test_no_chain_of_failures_is_endless(chain: list[Failed], attempts: int) -> 
 @given(st.integers(1, 20))
 def test_failures_without_a_death_are_bounded_by_the_attempts(attempts: int) -> None:
     end, failures = rides(lambda _: failed(), attempts)
-    assert isinstance(end, GivenUp)
+    assert end == GivenUp(failed(), f"failed {attempts} times: no answer")
     assert len(failures) == attempts
+
+
+def test_a_shard_without_a_death_is_tried_again_as_before() -> None:
+    assert next_attempt([], 3) == Attempt()
+    assert next_attempt([failed()], 3) == Attempt(2)
 
 
 def test_a_terminal_failure_is_not_tried_again() -> None:
     end, failures = rides(lambda _: failed(terminal=True))
-    assert isinstance(end, GivenUp)
+    assert end == GivenUp(failed(terminal=True), "no answer")
     assert len(failures) == 1
 
 
@@ -116,9 +121,9 @@ def test_a_terminal_failure_is_not_tried_again() -> None:
 def test_a_death_while_no_row_is_scored_blames_none(attempts: int) -> None:
     """Reading and writing may kill, too: such a shard is given up, and no innocent row is left out."""
     end, failures = rides(lambda attempt: died(0, 0) if attempt.crumbs else died(), attempts)
-    assert isinstance(end, GivenUp)
-    assert "no single row is to blame" in end.why
-    assert len(failures) == deaths_allowed(attempts)
+    deaths = max(3, attempts) + 2
+    assert end == GivenUp(died(0, 0), f"its process died {deaths} times and no single row is to blame: lost")
+    assert len(failures) == deaths_allowed(attempts) == deaths
 
 
 def test_a_first_death_makes_a_suspect() -> None:
@@ -134,6 +139,33 @@ def test_one_death_over_a_single_row_is_not_held_against_it() -> None:
     elsewhere = next_attempt([died(5, 1), died(6, 1)], 3)
     assert elsewhere == Attempt(3, crumbs=True, singly=Rows(URI, 6, 1))
     assert next_attempt([died(5, 1), died(5, 1)], 3) == Attempt(3, crumbs=True, skip=(Rows(URI, 5, 1),))
+
+
+def test_a_row_that_is_found_gives_the_shard_all_its_deaths_again() -> None:
+    found = [died(), died(0, 256), died(7, 1)]
+    assert isinstance(next_attempt([*found, *[died()] * (deaths_allowed(3) - 1)], 3), Attempt)
+    assert isinstance(next_attempt([*found, *[died()] * deaths_allowed(3)], 3), GivenUp)
+
+
+def test_a_row_that_hung_goes_to_the_quarantine_with_what_was_said_of_it() -> None:
+    """Of one that ended its process nobody could say anything."""
+    hung = replace(died(7, 1), cause="Stalled", message="no progress for 600 s")
+    home = next_attempt([died(), died(0, 256), hung], 3)
+    assert home == Attempt(4, crumbs=True, skip=(Rows(URI, 7, 1, "no progress for 600 s"),))
+    assert Rows(URI, 7, 1, "no progress for 600 s").as_failure() == RowFailure(
+        7, "ProcessDied", "no progress for 600 s", ""
+    )
+    assert Rows(URI, 7, 1).as_failure() == RowFailure(
+        7, "ProcessDied", "scoring this row ended its process without an exception (exit, signal or out of memory)", ""
+    )
+
+
+def test_rows_are_of_the_piece_in_which_they_begin() -> None:
+    piece = Piece(URI, 1, "1", 10, 5, (1, 2))
+    assert [row for row in range(20) if Rows(URI, row, 1).within(piece)] == [10, 11, 12, 13, 14]
+    assert not Rows("/lake/b.parquet", 12, 1).within(piece)
+    assert Attempt(singly=Rows(URI, 12, 2)).singly_in(piece) == range(2, 4)
+    assert Attempt(singly=Rows(URI, 15, 2)).singly_in(piece) == Attempt().singly_in(piece) == range(0)
 
 
 def test_a_repeated_command_knows_the_killers_and_has_all_its_attempts() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +28,7 @@ from nightjar.inference.records import (
 )
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_scorer
 from nightjar.inference.scoring.suspects import Attempt, Rows
-from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.scoring.worker import ShardWorker, host_of, this_worker
 from nightjar.inference.storage.faults import (
     Fault,
     FaultyStorage,
@@ -185,6 +187,75 @@ def test_what_can_be_caught_costs_the_shard_and_the_worker_goes_on(lake: Lake) -
     assert all(event.terminal and not event.died for event in failed)
     assert [event.row for event in failed] == [-1] * 4 + [0], "where it is known which row failed first"
     assert sum(isinstance(event, Receipt) for event in events) == 3
+
+
+def test_a_receipt_says_everything_about_its_attempt(lake: Lake) -> None:
+    """Rows that failed are counted over all its files, as are the batches that were cut for them."""
+    work = assignments(small_files(lake), Attempt(3))
+
+    def refuse(rows: list[int]) -> None:
+        if {5, 107} & set(rows):
+            raise ValueError("not this row")
+
+    began = time.time()
+    receipt = list(worker(lake, Doubling(refuse)).process(work))[-1]
+    assert isinstance(receipt, Receipt)
+    assert receipt.data is not None
+    assert receipt.quarantine is not None
+    assert (receipt.data.rows, receipt.quarantine.rows) == (298, 2)
+    assert began - 0.001 <= receipt.started_at <= receipt.started_at + receipt.seconds <= time.time() + 0.001
+    assert receipt.seconds > 0
+    assert (round(receipt.seconds, 3), round(receipt.started_at, 3)) == (receipt.seconds, receipt.started_at)
+    assert receipt == Receipt(
+        shard=work[0].shard.id,
+        attempt=3,
+        epoch=1,
+        worker=this_worker(),
+        rows_in=300,
+        rows_out=298,
+        rows_quarantined=2,
+        data=receipt.data,
+        quarantine=receipt.quarantine,
+        seconds=receipt.seconds,
+        started_at=receipt.started_at,
+        retries=0,
+        batch_rows=0,
+        cuts=2,
+    )
+
+
+def test_a_failure_says_everything_about_its_attempt(lake: Lake) -> None:
+    """Also of an error that says nothing; and an error that Nightjar does not know may be tried again."""
+    lake.ready()
+    faults = [
+        fail("open", "*/part-00.parquet", nth=None, error=RuntimeError()),
+        fail("write", "*/data/*", error=RuntimeError("no room")),
+    ]
+    work = assignments(lake, Attempt(2), Attempt(4), Attempt(5))
+    events = list(worker(lake, storage=FaultyStorage(LakeStorage(), faults)).process(work[1:3]))
+    first, second = [event for event in events if isinstance(event, Failed)]
+    assert first == Failed(
+        shard=work[1].shard.id,
+        attempt=4,
+        cause="RuntimeError",
+        message="RuntimeError",
+        uri=str(lake.folder / "data/part-00.parquet"),
+        worker=this_worker(),
+    )
+    assert second == Failed(
+        shard=work[2].shard.id,
+        attempt=5,
+        cause="RuntimeError",
+        message="no room",
+        uri=str(lake.folder / "data/part-01.parquet"),
+        worker=this_worker(),
+    )
+
+
+def test_a_worker_is_named_by_its_host_and_process() -> None:
+    assert host_of(this_worker()) == socket.gethostname()
+    assert this_worker().endswith(f":{os.getpid()}")
+    assert host_of("fe80::1:77") == "fe80::1"
 
 
 @pytest.mark.parametrize("operation", ["open", "stat", "write"])

@@ -1,0 +1,233 @@
+"""Preflight tries the model at a few places of the input and says what it found, without Ray and in this process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nightjar.inference import witness
+from nightjar.inference.errors import JobError, OverBudget, ProcessSpoilt
+from nightjar.inference.input.plan import Plan
+from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, Shard
+from nightjar.inference.scoring.microbatches import drained
+from nightjar.inference.scoring.preflight import (
+    PLACES,
+    SAMPLE_ROWS,
+    Loaded,
+    calls,
+    observed,
+    preflight_steps,
+    samples,
+    score_sample,
+)
+from nightjar.inference.scoring.worker import ShardWorker
+from support import Lake
+
+Score = Callable[[np.ndarray], np.ndarray]
+
+
+class Scorer:
+    """Scores x by a function, on a device of its own."""
+
+    device = "meta"
+    wrote = False
+
+    def __init__(self, score: Score) -> None:
+        self.score = score
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        return {"score": pa.array(self.score(np.asarray(table["x"])), pa.float32())}
+
+
+def same(x: np.ndarray) -> np.ndarray:
+    return x
+
+
+def refuses(x: np.ndarray) -> np.ndarray:
+    raise ValueError(f"not {x.min():g}")
+
+
+def lost(x: np.ndarray) -> np.ndarray:
+    raise ProcessSpoilt("DeviceLost", "the device is gone")
+
+
+@pytest.fixture
+def small(lake: Lake) -> Lake:
+    """Three files of 100 rows."""
+    for name, first in (("a", 0), ("b", 100), ("c", 200)):
+        lake.write_file(f"{name}.parquet", first, 100)
+    lake.write_model()
+    lake.write_job(input__shard_rows=100)
+    return lake
+
+
+def worker(lake: Lake, score: Score) -> ShardWorker:
+    return ShardWorker(lake.worker_spec(), Scorer(score))
+
+
+def tried(lake: Lake, score: Score, places: Sequence[Piece] | None = None, **options: bool) -> list[Loaded | str]:
+    places = samples(lake.planned()) if places is None else places
+    return list(preflight_steps(worker(lake, score), places, **options))
+
+
+def piece(name: str, rows: int) -> Piece:
+    return Piece(f"/{name}", 1, "1", 0, rows, (0, 1))
+
+
+def test_samples_are_far_from_each_other_and_of_files_that_may_have_rows() -> None:
+    counts = [0, UNREADABLE, 1, UNKNOWN, *[10] * 14]
+    pieces = [piece(f"{index:02d}", rows) for index, rows in enumerate(counts)]
+    plan = Plan.of(Shard(str(each.uri), (each,)) for each in pieces)
+    assert samples(plan) == pieces[2::2]
+    assert len(pieces[2::2]) == PLACES
+    assert samples(Plan.of([Shard("s", (piece("a", 5), piece("b", 5)))])) == [piece("a", 5)]
+
+
+@pytest.mark.parametrize("counts", [[], [0], [UNREADABLE, 0]])
+def test_an_input_without_rows_has_no_samples(counts: list[int]) -> None:
+    assert samples(Plan.of(Shard(str(index), (piece(str(index), rows),)) for index, rows in enumerate(counts))) == []
+
+
+def test_one_place_whose_rows_are_scored_is_enough(small: Lake) -> None:
+    assert tried(small, same) == [Loaded("meta"), Loaded("meta")]
+    assert tried(small, lambda x: np.where(x == 3, math.inf, x))[-1] == Loaded(
+        "meta",
+        notes=(
+            "'score' is NaN or infinite in 1 values of 32 rows of the sample; a check {column: score, finite: true} "
+            "refuses that",
+        ),
+    )
+
+
+def test_a_place_of_one_row_is_enough_and_if_it_fails_the_next_one_is_tried(small: Lake) -> None:
+    small.write_file("a.parquet", 7, 1)
+    assert tried(small, same)[1:] == [Loaded("meta")]
+
+    def not_seven(x: np.ndarray) -> np.ndarray:
+        return refuses(x) if x.min() == 7 else x
+
+    assert tried(small, not_seven) == [Loaded("meta"), Loaded("meta", place=1), Loaded("meta")]
+
+
+def test_a_model_that_scores_no_row_anywhere_is_refused_with_the_first_error(small: Lake) -> None:
+    first, *others = samples(small.planned())
+    said = f"none of the first 32 rows of {first.uri} can be scored: ValueError: not 0"
+    found = tried(small, refuses)
+    assert found[:-1] == [Loaded("meta", place=place) for place in range(3)]
+    assert found[-1] == f"{said}; nor any at 2 other places of the input"
+    assert tried(small, refuses, [first, others[0]])[-1] == f"{said}; nor any at 1 other place of the input"
+    assert tried(small, refuses, [first])[-1] == said
+    (small.folder / "data" / "b.parquet").write_bytes(b"torn")
+    assert tried(small, refuses, [others[0], first])[-1] == said, "a file that cannot be read is no verdict"
+
+
+def test_a_place_that_turns_out_to_have_no_rows_is_no_verdict(small: Lake) -> None:
+    """The next place is tried."""
+    _, second, _ = samples(small.planned())
+    path = small.write_file("a.parquet", 0, 0)
+    empty = Piece(str(path), path.stat().st_size, "", 0, UNKNOWN, (0, 0))
+    assert tried(small, same, [empty]) == [Loaded("meta"), Loaded("meta")]
+    assert tried(small, refuses, [empty, second]) == [
+        Loaded("meta"),
+        Loaded("meta", place=1),
+        f"none of the first 32 rows of {second.uri} can be scored: ValueError: not 100",
+    ]
+
+
+def test_the_last_rows_of_a_place_are_tried_if_asked_for(small: Lake) -> None:
+    (first, *_) = samples(small.planned())
+    found = tried(small, refuses, [first], last=True)[-1]
+    assert found == f"none of the first 32 rows of {first.uri} can be scored: ValueError: not 68"
+
+
+def test_if_no_place_can_be_read_the_model_is_loaded_and_the_first_reason_said(small: Lake) -> None:
+    places, loaded = samples(small.planned()), worker(small, same)
+    for place in places:
+        Path(place.uri).write_bytes(b"torn")
+    found = list(preflight_steps(loaded, places))
+    assert found[:-1] == [Loaded("meta", place=place) for place in range(3)]
+    last = found[-1]
+    assert isinstance(last, Loaded)
+    assert last.sample_error.startswith(f"{places[0].uri}: ")
+    assert last == Loaded("meta", last.sample_error)
+    assert list(preflight_steps(loaded, [])) == [Loaded("meta")]
+
+
+def test_a_device_that_is_lost_is_said_and_ends_preflight(small: Lake) -> None:
+    assert tried(small, lost) == [
+        Loaded("meta"),
+        Loaded("meta", str(ProcessSpoilt("DeviceLost", "the device is gone"))),
+    ]
+
+
+def test_a_sample_is_scored_by_another_scorer_if_one_is_given(small: Lake) -> None:
+    table = pa.table({"x": pa.array(range(SAMPLE_ROWS), pa.float32())})
+    scored = score_sample(worker(small, refuses), table, 0, Scorer(same))
+    assert scored.outputs["score"].to_pylist() == list(range(SAMPLE_ROWS))
+
+
+def test_more_failures_than_the_budget_end_a_sample_and_name_the_rows_place_in_its_file(small: Lake) -> None:
+    table = pa.table({"x": pa.array(range(4), pa.float32())})
+    with pytest.raises(OverBudget, match=r"^1 row failed where at most 0 may; the first is row 503: ") as failed:
+        drained(calls(worker(small, lambda x: refuses(x) if 3 in x else x), table, 4, 500, budget=0))
+    assert failed.value.row == 503
+
+
+# ---- observed -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_observed_is_each_step_with_what_the_code_used_by_then(small: Lake, tmp_path: Path) -> None:
+    loaded = worker(small, same)
+    places = samples(small.planned())
+    outside = tmp_path / "outside.json"
+    outside.write_text("{}")
+
+    def load() -> ShardWorker:
+        witness.watch(str(Path(__file__).parent))
+        return loaded
+
+    def steps(found: ShardWorker, where: Sequence[Piece], last: bool) -> Iterator[Loaded | str]:
+        assert (found, where, last) == (loaded, places, True)
+        yield Loaded("meta")
+        outside.read_text()
+        yield Loaded("meta", place=1)
+
+    try:
+        first, second, end = observed(steps, load, places, True)
+    finally:
+        witness.unwatch()
+    assert isinstance(first, Loaded)
+    assert isinstance(second, Loaded)
+    assert [each.kind for found in (first, second) for each in found.outside if each.name == str(outside)] == [
+        "named",
+        "file",
+    ], "read after the first step, though the code names it before"
+    assert isinstance(end, Loaded)
+    assert end == replace(second, packages=end.packages)
+    assert "pyarrow" in end.packages
+    assert first.packages == second.packages == {}
+
+
+def test_what_is_wrong_with_the_model_is_said_as_it_is(small: Lake) -> None:
+    def steps(found: ShardWorker, where: Sequence[Piece], last: bool) -> Iterator[Loaded | str]:
+        assert last is False
+        yield Loaded("meta")
+        yield "it scores nothing"
+
+    assert list(observed(steps, lambda: worker(small, same), [])) == [Loaded("meta"), "it scores nothing"]
+
+
+@pytest.mark.parametrize("key", ["model.uses: ", "model.path: ", ""])
+def test_a_model_that_cannot_be_loaded_is_a_sentence_without_its_key(key: str) -> None:
+    """The caller says the key."""
+
+    def load() -> ShardWorker:
+        raise JobError(f"{key}no such model")
+
+    assert list(observed(preflight_steps, load, [])) == ["no such model"]
