@@ -38,8 +38,8 @@ MAX_FINDINGS = 20
 MAX_DAMAGED = 1000
 """The most damaged shards that are kept by name. The next audit finds the others."""
 
-_NO_ROWS = pa.table({LINEAGE[0]: pa.array([], pa.string()).dictionary_encode(), LINEAGE[1]: pa.array([], pa.int64())})
-"""The lineage of a quarantine without rows, with types as `_part` reads them."""
+_LINEAGE = pa.schema([(LINEAGE[0], pa.dictionary(pa.int32(), pa.string())), (LINEAGE[1], pa.int64())])
+"""The columns as `_part` reads them."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ def _audit_shard(
     storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited, finder: Finder
 ) -> Metrics:
     raw, data, footer = _part(storage, revision, line["data"], line["shard"], job.output.lineage)
-    quarantined = _NO_ROWS
+    quarantined = _LINEAGE.empty_table()
     if line["quarantine"] is not None:
         _, quarantined, _ = _part(storage, revision, line["quarantine"], line["shard"], True)
     rows_in = line["rows_in"]
