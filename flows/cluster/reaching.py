@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import grpc
 import psutil
@@ -16,6 +19,11 @@ from nightjar.flows.cluster.starting import essence
 from nightjar.inference.errors import ClusterError
 
 _REACH_S = 10.0
+_AGAIN_S = 2.5
+"""Seconds that a server has to answer after it refused to speak gRPC; gRPC asks it again after about one."""
+
+_READY, _FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+
 _TRIES = "3"
 """How often Ray tries to reach a cluster's head; each try may take most of a minute."""
 
@@ -58,11 +66,16 @@ def _greet(address: str, host: str, port: str) -> None:
     """Check that the server speaks gRPC, as Ray's head and client server do; with any other Ray would try for
     minutes.
     """
+    states: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
+    deadline = time.monotonic() + _REACH_S
     with grpc.insecure_channel(f"{host}:{port}", options=_NO_PROXY) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=_REACH_S)
-        except grpc.FutureTimeoutError as error:
-            raise unusable(address, "something listens there, but it does not speak Ray's protocol") from error
+        channel.subscribe(states.put, try_to_connect=True)
+        with suppress(queue.Empty):
+            while (state := states.get(timeout=max(0, deadline - time.monotonic()))) != _READY:
+                if state == _FAILED:
+                    deadline = min(deadline, time.monotonic() + _AGAIN_S)
+            return
+        raise unusable(address, "something listens there, but it does not speak Ray's protocol")
 
 
 def raylets() -> Iterator[psutil.Process]:
