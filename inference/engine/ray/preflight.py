@@ -13,7 +13,7 @@ import ray.exceptions
 from nightjar.inference.engine.protocol import NO_EVENT
 from nightjar.inference.engine.ray.gathering import capture, gather
 from nightjar.inference.engine.ray.warming import taken
-from nightjar.inference.errors import ClusterLost, JobError
+from nightjar.inference.errors import ClusterLost, JobError, NightjarError
 from nightjar.inference.messages import clip
 from nightjar.inference.records import Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
@@ -38,12 +38,18 @@ def preflight(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps =
         JobError: The model cannot be loaded, its process died meanwhile, or no row at any place could be scored.
         ClusterLost: The cluster started no process for it in time.
     """
-    loaded = _tried(spec, places, steps, last=False)
-    if loaded.hung:
-        # One row may be the cause, which the passes find; if another place hangs, too, it is the model.
-        others = places[loaded.place + 1 :]
-        if _tried(spec, others or places[loaded.place :], steps, last=not others).hung:
-            raise JobError(f"{spec.job.model.loaded_by}: {loaded.sample_error}; see whether it hangs, or allow more")
+    try:
+        loaded = _tried(spec, places, steps, last=False)
+        if loaded.hung:
+            # One row may be the cause, which the passes find; if another place hangs, too, it is the model.
+            others = places[loaded.place + 1 :]
+            if _tried(spec, others or places[loaded.place :], steps, last=not others).hung:
+                said = f"{loaded.sample_error}; see whether it hangs, or allow more"
+                raise JobError(f"{spec.job.model.loaded_by}: {said}")
+    except NightjarError:
+        # After a success the first pass does this at its end. On several nodes it takes seconds.
+        gather(spec)
+        raise
     return loaded
 
 
@@ -57,7 +63,6 @@ def _tried(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps, *, 
         return _answered(spec, answers)
     finally:
         end()
-        gather(spec)
 
 
 def _begun(spec: WorkerSpec, steps: PreflightSteps, places: list[Piece], last: bool) -> tuple[Any, Callable[[], None]]:
