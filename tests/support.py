@@ -44,6 +44,28 @@ def score(batch):
 '''
 """A predictor as plain as can be; the job of a fresh `Lake` uses it."""
 
+ONCE = '''
+from pathlib import Path
+
+def once(name):
+    """Whether this is the first time, over all processes."""
+    try:
+        (Path(__LIVE__) / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+'''
+"""The beginning of a model's module, for models that do something once and then no more."""
+
+HANGS_AT_A_ROW = '''
+import threading
+
+def score(batch):
+    """Twice x, but one row is never answered."""
+    if 5300 in batch["x"]:
+        threading.Event().wait()
+    return {"score": batch["x"] * 2}
+'''
 
 CODE_ONLY = "/*\n!/*.py\n!/*.json\n!/helpers/\n"
 """What of a test's folder scores, as an ignore file: tests leave much else there."""
@@ -131,7 +153,7 @@ def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> 
             return
         now = time.monotonic()
         assert now < deadline, f"after {timeout_s:g} s still not true: {what}"
-        time.sleep(min(max(0.05, 4 * (now - began)), 0.5))
+        time.sleep(min(max(0.05, 9 * (now - began)), 0.5))
 
 
 @dataclass

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import ray
 
+from forked import forked
 from nightjar.inference.errors import JobError
 from nightjar.inference.logs.printed import Reading, last_lines
 from nightjar.inference.records import Failed, decode
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake, command, wait_until
+from support import Lake, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
@@ -94,7 +95,7 @@ def test_rows_that_kill_their_process_are_found_and_quarantined(lake: Lake) -> N
 
     assert_the_last_words_are_kept(lake)
 
-    replayed = command(*shlex.split(lost["replay"].iloc[1])[1:])
+    replayed = forked(*shlex.split(lost["replay"].iloc[1])[1:])
     assert replayed.returncode == 1
     assert "row 600 ended its process (signal 11)" in replayed.stdout
 

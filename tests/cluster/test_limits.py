@@ -1,18 +1,16 @@
-"""Nothing goes on for ever: models that hang, actors that cannot be made, shards that are too slow.
+"""Nothing goes on for ever on Ray: models that hang, and actors that cannot be made.
 
-A row that hangs the model in mid-run: tests/runs/test_deaths.py.
+What a run makes of a row that hangs the model, and shards that are too slow: tests/runs/test_deaths.py.
 """
 
 from __future__ import annotations
 
-import shlex
 import time
 from pathlib import Path
 
 import pytest
 import ray
 
-from nightjar.inference.engine import LOCAL
 from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.engine.ray.passes import run_pass
 from nightjar.inference.engine.ray.preflight import preflight
@@ -22,41 +20,17 @@ from nightjar.inference.errors import (
     ClusterLost,
     JobError,
     RunFailed,
-    ShardsFailed,
 )
+from nightjar.inference.records import Failed, Receipt
+from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.preflight import Loaded, samples
 from nightjar.inference.scoring.suspects import Attempt
-from support import Lake, command, wait_until
+from support import HANGS_AT_A_ROW, ONCE, Lake, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
-FOUND = '''
-import threading
-from pathlib import Path
-
-HERE = Path(__LIVE__)
-
-def once(name):
-    """Whether this is the first time, over all processes."""
-    try:
-        (HERE / name).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-'''
-
-HANGS_AT_A_ROW = (
-    FOUND
-    + '''
-def score(batch):
-    """Twice x, but one row is never answered."""
-    if 5300 in batch["x"]:
-        threading.Event().wait()
-    return {"score": batch["x"] * 2}
-'''
-)
-
 MADE_LATER = (
-    FOUND
+    ONCE
     + '''
 class Model:
     """Twice x. Preflight makes it; the actors of the pool do not, or not at first."""
@@ -80,41 +54,35 @@ FILES = [("a.parquet", 0, 1000), ("b.parquet", 1000, 1000)]
 A_BAD_ROW_FIRST = [("a.parquet", 0, 1), ("b.parquet", 1, 999), ("c.parquet", 1000, 1000)]
 
 
-def lake_of(lake: Lake, files: list[tuple[str, int, int]], model: str) -> Lake:
+def placed(lake: Lake, files: list[tuple[str, int, int]], model: str) -> WorkerSpec:
     """Two thousand rows, each file one row group."""
     for name, first, rows in files:
         lake.write_file(name, first, rows, row_group=rows)
     lake.write_model(model)
-    lake.write_job(retry__stall_s=5, retry__max_quarantined=0.01)
-    return lake
+    lake.write_job(retry__stall_s=5)
+    return lake.worker_spec()
+
+
+def preflown(lake: Lake, files: list[tuple[str, int, int]], model: str) -> Loaded:
+    """What preflight on Ray comes to."""
+    return preflight(placed(lake, files, model), samples(lake.planned()))
 
 
 @pytest.mark.parametrize(
     "files", [pytest.param(ONE_ROW_GROUP, id="one-row-group", marks=pytest.mark.long), pytest.param(FILES, id="files")]
 )
 def test_a_row_that_hangs_the_model_may_be_the_first(lake: Lake, files: list[tuple[str, int, int]]) -> None:
-    """Preflight meets it, too, and scores elsewhere: the model is well.
-
-    Then two processes are ended: the first says in which micro-batch, the second at which row; no other row is lost.
-    """
-    lake_of(lake, files, HANGS_AT_A_ROW.replace("5300", "7")).run()
-    assert lake.published()["id"].tolist() == [i for i in range(2000) if i != 7]
-    lost = lake.quarantined()
-    assert [row["id"] for row in lost["input"]] == [7]
-    assert "Stalled: no progress for retry.stall_s = 5 s, in wait" in lost["message"].iloc[0]
-    assert [f["rows"] for f in failures(lake) if f["cause"] == "Stalled"] == [256, 1]
-
-    replayed = command(*shlex.split(lost["replay"].iloc[0])[1:])
-    assert replayed.returncode == 1
-    assert "row 7: Stalled: no progress for retry.stall_s = 5 s, in wait" in replayed.stdout
+    """Preflight meets it and scores elsewhere: the model is well, and the passes will find the row."""
+    loaded = preflown(lake, files, HANGS_AT_A_ROW.replace("5300", "7"))
+    assert loaded.hung
+    assert loaded.sample_error == "scoring the first rows took longer than retry.stall_s = 5 s and was ended"
 
 
 @pytest.mark.long
 def test_a_row_that_hangs_the_model_may_come_after_a_bad_file(lake: Lake) -> None:
     """Where preflight hung is not where it began: it goes on after that place."""
     bad = 'if 0 in batch["x"]:\n        raise ValueError("not this row")\n    if 7 in'
-    lake_of(lake, A_BAD_ROW_FIRST, HANGS_AT_A_ROW.replace("if 5300 in", bad)).run()
-    assert lake.published()["id"].tolist() == [i for i in range(2000) if i not in {0, 7}]
+    assert preflown(lake, A_BAD_ROW_FIRST, HANGS_AT_A_ROW.replace("if 5300 in", bad)).hung
 
 
 @pytest.mark.parametrize(
@@ -124,16 +92,17 @@ def test_a_model_that_hangs_everywhere_is_refused(lake: Lake, files: list[tuple[
     """At two places of the input it is the model, and nothing is scored for it."""
     hangs = HANGS_AT_A_ROW.replace('if 5300 in batch["x"]:', 'if len(batch["x"]):')
     with pytest.raises(JobError, match=r"scoring the first rows took longer than retry\.stall_s = 5 s and was ended"):
-        lake_of(lake, files, hangs).run()
-    assert not failures(lake)
+        preflown(lake, files, hangs)
 
 
-def test_shards_that_are_too_slow_fail_and_say_what_to_change(lake: Lake) -> None:
-    lake.write_model("import time\n\ndef score(batch):\n    time.sleep(0.3)\n    return {'score': batch['x'] * 2}\n")
-    lake.ready(retry__shard_s=0.5, retry__attempts=1)
-    with pytest.raises(ShardsFailed, match=r"retry\.shard_s = 0\.5 s; it came to row .*lower input\.shard_rows"):
-        lake.run(engine=LOCAL)
-    assert not (lake.out / "publications").exists()
+def test_an_actor_in_which_a_row_hangs_says_so_before_it_ends(lake: Lake) -> None:
+    """Its last event arrives, and the pass ends. What comes of it: tests/runs/test_deaths.py."""
+    spec = placed(lake, FILES, HANGS_AT_A_ROW.replace("5300", "7"))
+    events = [event for batch in run_pass(spec, lake.planned().table, [Attempt()] * 2) for event in batch]
+    (failed,) = (event for event in events if isinstance(event, Failed))
+    assert (failed.cause, failed.rows, failed.died) == ("Stalled", 256, True)
+    assert failed.message.startswith("Stalled: no progress for retry.stall_s = 5 s, in wait")
+    assert not [event for event in events if isinstance(event, Receipt) and event.shard == failed.shard]
 
 
 def test_an_actor_that_cannot_be_made_at_first_is_made_again(lake: Lake) -> None:
@@ -144,23 +113,23 @@ def test_an_actor_that_cannot_be_made_at_first_is_made_again(lake: Lake) -> None
     assert ran.scored.progress.failed_attempts == 0
 
 
-@pytest.mark.parametrize(
-    ("what", "stall_s", "passes", "said"),
-    [
-        # Time to start the actors on a busy machine; an error needs no time limit.
-        ("raise OSError('the weights are gone')", 60, 2, "the weights are gone"),
-        ("threading.Event().wait()", 3, 1, "no progress"),
-    ],
-)
-def test_actors_that_can_never_be_made_end_the_run(
-    lake: Lake, what: str, stall_s: float, passes: int, said: str
-) -> None:
+def test_actors_that_can_never_be_made_end_the_run(lake: Lake) -> None:
     """In bounded time, with what Ray says of it, and with every CPU free again."""
-    lake.write_model(MADE_LATER.replace("HERE_IT_FAILS", what))
-    lake.ready(model__uses="model:Model", retry__stall_s=stall_s, retry__attempts=passes)
-    with pytest.raises(RunFailed, match=rf"(?s){passes} passes in a row started nothing.*{said}"):
+    lake.write_model(MADE_LATER.replace("HERE_IT_FAILS", "raise OSError('the weights are gone')"))
+    lake.ready(model__uses="model:Model", retry__attempts=2)
+    with pytest.raises(RunFailed, match=r"(?s)2 passes in a row started nothing.*the weights are gone"):
         lake.run()
     assert failures(lake) == []
+    wait_until(lambda: ray.available_resources().get("CPU") == 2, 30, "every CPU is free again")
+
+
+def test_actors_that_are_made_for_ever_end_the_pass(lake: Lake) -> None:
+    """Nothing is to be waited for but the limit, however long it takes here to start an actor."""
+    lake.write_model(MADE_LATER.replace("HERE_IT_FAILS", "import threading; threading.Event().wait()"))
+    lake.ready(model__uses="model:Model", retry__stall_s=3)
+    (lake.folder / "preflight").touch()
+    with pytest.raises(RunFailed, match="no progress"):
+        list(run_pass(lake.worker_spec(), lake.planned().table, [Attempt()] * 8))
     wait_until(lambda: ray.available_resources().get("CPU") == 2, 30, "every CPU is free again")
 
 

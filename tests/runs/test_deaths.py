@@ -7,6 +7,7 @@ tested on Ray, in tests/cluster/test_killers.py and test_limits.py.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,24 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from forked import forked_light
 from nightjar.inference import engine
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from processes import PROCESSES, ProcessEngine
-from support import Lake
-
-FOUND = '''
-from pathlib import Path
-
-def once(name):
-    """Whether this is the first time, over all processes."""
-    try:
-        (Path(__LIVE__) / name).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-'''
+from support import HANGS_AT_A_ROW, ONCE, Lake
 
 KILLERS = """
 import os, signal
@@ -47,7 +38,7 @@ def score(batch):
 """
 
 HANGS_ONCE = (
-    FOUND
+    ONCE
     + '''
 import ctypes
 
@@ -61,17 +52,8 @@ def score(batch):
 '''
 )
 
-HANGS_AT_A_ROW = """
-import threading
-
-def score(batch):
-    if 5300 in batch["x"]:
-        threading.Event().wait()
-    return {"score": batch["x"] * 2}
-"""
-
 LOSES_THE_DEVICE = (
-    FOUND
+    ONCE
     + '''
 import torch
 
@@ -190,6 +172,18 @@ def test_a_row_that_hangs_the_model_is_found_and_quarantined(lake: Lake) -> None
     assert [row["id"] for row in lost["input"]] == [5300]
     assert "Stalled: no progress for retry.stall_s = 2 s, in wait" in lost["message"].iloc[0]
     assert [f["rows"] for f in failures(lake) if f["cause"] == "Stalled"] == [256, 1]
+
+    replayed = forked_light(*shlex.split(lost["replay"].iloc[0])[1:])
+    assert replayed.returncode == 1, replayed.stderr
+    assert "row 1300: Stalled: no progress for retry.stall_s = 2 s, in wait" in replayed.stdout
+
+
+def test_shards_that_are_too_slow_fail_and_say_what_to_change(lake: Lake) -> None:
+    lake.write_model("import time\n\ndef score(batch):\n    time.sleep(0.3)\n    return {'score': batch['x'] * 2}\n")
+    lake.ready(retry__shard_s=0.5, retry__attempts=1)
+    with pytest.raises(ShardsFailed, match=r"retry\.shard_s = 0\.5 s; it came to row .*lower input\.shard_rows"):
+        lake.run(engine=LOCAL)
+    assert not (lake.out / "publications").exists()
 
 
 def test_a_deadlock_in_a_library_costs_a_process_and_no_row(lake: Lake) -> None:
