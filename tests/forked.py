@@ -26,7 +26,19 @@ from typing import Any
 LIGHT = ("nightjar.flows.cli.main", "nightjar.inference.run.refusals", "nightjar.inference.run.request")
 """What any command imports that looks at a job."""
 
-HEAVY = (*LIGHT, "nightjar.flows.launch", "nightjar.flows.backfill", "nightjar.flows.serving.deploy")
+HEAVY = (
+    *LIGHT,
+    "nightjar.flows.api",
+    "nightjar.flows.launch",
+    "nightjar.flows.backfill",
+    "nightjar.flows.serving.deploy",
+    "nightjar.inference.engine.local",
+    "nightjar.inference.run.child",
+    "nightjar.inference.run.inspection",
+    "fastapi",
+    "pandas",
+)
+"""What a command imports that scores, and what Prefect and Ray import while one runs."""
 
 COMMAND = "nightjar.flows.cli.main:main"
 
@@ -132,6 +144,9 @@ def _serve() -> None:
     """Fork for each line of standard input; the child goes on as `nightjar` would, up to its natural end."""
     for module in sys.argv[1:]:
         import_module(module)
+    if packages := sys.modules.get("nightjar.inference.witness.packages"):
+        # A command that scores asks for its packages; records that did not change are not read again.
+        packages.loaded_packages()
     gc.freeze()
     for line in sys.stdin:
         told = json.loads(line)
