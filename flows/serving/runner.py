@@ -34,8 +34,10 @@ class PatientRunner(Runner):
     def __init__(self, over: Callable[[], None], **options: Any) -> None:
         super().__init__(**options)
         self._patience = _Patience(over)
+        self._serving: asyncio.Task[Any] | None = None
 
     async def start(self, run_once: bool = False, webserver: bool | None = None) -> None:
+        self._serving = asyncio.current_task()
         async with _Client(_PatientClient(self._patience)):
             await super().start(run_once, webserver)
 
@@ -44,8 +46,13 @@ class PatientRunner(Runner):
         await super().__aexit__(*exc_info)
 
     def handle_sigterm(self, *_: Any, **__: Any) -> None:
-        """Stop as for Ctrl-C. Prefect's own handler does not await its `stop`, so nothing would be stopped in order."""
-        raise KeyboardInterrupt
+        """Stop as for Ctrl-C: cancel what `start` does, which then stops everything in order.
+
+        An error raised here would come up wherever the loop happens to be, for example in a request, which would be
+        shown as failed. Prefect's own handler does not await its `stop`, so nothing would be stopped in order.
+        """
+        assert self._serving is not None
+        self._serving.get_loop().call_soon_threadsafe(self._serving.cancel)
 
 
 class _Patience:

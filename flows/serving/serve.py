@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from contextlib import suppress
 from typing import Any
 
@@ -36,13 +37,16 @@ def serve_until_ended(folder: str, console: Console, *, ray: str | None, engine:
         reporting.wait()
         runner, paused = serve(jobs, folder, ray, engine, limit, api.check_alive)
         said = [f"serving nightly/{job.name}: {schedule_of(job)}" for job in jobs.values()]
-        for line in [*said, *(f"paused nightly/{each.name}: {each.schedule}" for each in paused)]:
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        said += [f"paused nightly/{each.name}: {each.schedule}" for each in paused]
         pages = api.url.removesuffix("/api")
         own = "; this server ends with this command, its records stay" if api.own else ""
-        console.print(f"Pages: {pages}/deployments{own}. Ctrl-C ends.", highlight=False, markup=False, soft_wrap=True)
+        said += [f"Pages: {pages}/deployments{own}. Ctrl-C ends."]
         try:
-            with suppress(KeyboardInterrupt):
+            # SIGTERM cancels the runner, but only once it has started. Until then it is as Ctrl-C.
+            with suppress(KeyboardInterrupt, asyncio.CancelledError):
+                signal.signal(signal.SIGTERM, signal.default_int_handler)
+                for line in said:
+                    console.print(line, highlight=False, markup=False, soft_wrap=True)
                 asyncio.run(_start(runner))
         except BaseExceptionGroup as group:
             if (lost := _first(group)) is None:

@@ -53,7 +53,7 @@ class Flights:
 
     job: Path
     first: subprocess.CompletedProcess[str]
-    again: subprocess.CompletedProcess[str]
+    again: Done
     scoring: Seen
     repeating: Seen
     left: list[str]

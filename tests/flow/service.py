@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -126,6 +129,56 @@ def _answers(url: str) -> bool:
         return httpx.get(f"{url}/health", timeout=5).status_code == httpx.codes.OK
     except httpx.HTTPError:
         return False
+
+
+class _Line(socketserver.BaseRequestHandler):
+    """Passes the bytes of one connection on to the server, and back."""
+
+    def handle(self) -> None:
+        assert isinstance(self.server, _Exchange)
+        with socket.create_connection(self.server.upstream) as further:
+            self.server.connected += [self.request, further]
+            back = threading.Thread(target=self._pass_on, args=(further, self.request), daemon=True)
+            back.start()
+            self._pass_on(self.request, further)
+            back.join()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):  # either side, or who cuts the line, may close it
+            while chunk := source.recv(65536):
+                sink.sendall(chunk)
+            sink.shutdown(socket.SHUT_WR)
+
+
+class _Exchange(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+    def __init__(self, upstream: tuple[str, int]) -> None:
+        super().__init__(("127.0.0.1", 0), _Line)
+        self.upstream = upstream
+        self.connected: list[socket.socket] = []
+
+    def cut(self) -> None:
+        """Close every connection and take no more, as where a server was killed."""
+        self.shutdown()
+        self.server_close()
+        for each in self.connected:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def severable(api: str) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Another URL of this API, and what makes it go away for those who know that URL; other clients keep the API."""
+    parts = urlsplit(api)
+    assert parts.hostname
+    assert parts.port
+    exchange = _Exchange((parts.hostname, parts.port))
+    threading.Thread(target=exchange.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{exchange.server_address[1]}/api", exchange.cut
+    finally:
+        exchange.cut()
 
 
 @dataclass

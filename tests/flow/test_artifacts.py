@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -40,7 +41,7 @@ from forked import forked
 from nightjar.flows.prefect_api.ending import Ending, keeping_ending
 from nightjar.flows.waiting import showing
 from nightjar.inference.errors import GateFailed
-from service import Server, prefect_server
+from service import Server, prefect_server, severable
 from support import Lake, nightjar, wait_until
 
 nightly = import_module("nightjar.flows.nightly")
@@ -290,19 +291,21 @@ def server_of_our_own(tmp_path_factory: pytest.TempPathFactory, empty_database: 
         yield started
 
 
-def start_gated(
-    folder: Path, name: str, server: Server, words: tuple[str, ...] = ("run",), retries: int = 1
-) -> tuple[Lake, subprocess.Popen[str]]:
-    """A run that has scored four of eight shards and waits at its gate. words: another command, and its options.
+def gated(folder: Path, name: str) -> Lake:
+    """A lake whose model waits when it has scored four of eight shards."""
+    lake = Lake(folder)
+    lake.write_model(GATED)
+    return lake.ready(name=name, model__batch_size=1000)
+
+
+def start_gated(folder: Path, name: str, url: str, retries: int = 1) -> tuple[Lake, subprocess.Popen[str]]:
+    """A run on Ray that has scored four of eight shards and waits at its gate.
 
     retries: how often Prefect's client repeats a request; fewer than usual, since a test waits for each.
     """
-    lake = Lake(folder)
-    lake.write_model(GATED)
-    lake.ready(name=name, model__batch_size=1000)
-    env = {**os.environ, "PREFECT_API_URL": server.url, "PREFECT_CLIENT_MAX_RETRIES": str(retries)}
-    command, *options = words
-    line = [nightjar(), command, str(lake.job_path), *(options or ["--date", DATE]), "--json"]
+    lake = gated(folder, name)
+    env = {**os.environ, "PREFECT_API_URL": url, "PREFECT_CLIENT_MAX_RETRIES": str(retries)}
+    line = [nightjar(), "run", str(lake.job_path), "--date", DATE, "--json"]
     process = subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     waiting = folder / "waiting"
     wait_until(lambda: waiting.exists() or process.poll() is not None, 120, "four shards are scored")
@@ -325,7 +328,7 @@ def test_an_api_that_hangs_does_not_stop_scoring_and_is_caught_up_with(
     tmp_path: Path, server_of_our_own: Server
 ) -> None:
     """While the server is stopped the run scores and goes on to validate; when it is back, its page is completed."""
-    lake, process = start_gated(tmp_path, "hung", server_of_our_own)
+    lake, process = start_gated(tmp_path, "hung", server_of_our_own.url)
     try:
         server_of_our_own.process.send_signal(signal.SIGSTOP)
         (tmp_path / "open").touch()
@@ -360,34 +363,34 @@ with reporting_to(PrefectApi(sys.argv[1], own=False), verbose=False):
 """A command whose API takes its first event, and perhaps no other."""
 
 
-def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, server_of_our_own: Server) -> None:
-    """Killed in mid-run and never back: the run is published, exits 0, and says that Prefect was not told.
+def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, prefect_api: str) -> None:
+    """Gone in mid-run and never back: the run is published, exits 0, and says that Prefect was not told.
 
     Nor does a command wait for it when its work is done: Prefect alone would try for 7 s for each event.
     """
-    telling = subprocess.Popen(
-        [sys.executable, "-c", TELLS, server_of_our_own.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert telling.stdout is not None
-    assert telling.stdout.readline() == b"told\n"
-    lake, process = start_gated(tmp_path / "run", "orphan", server_of_our_own, retries=0)
-    nights = ("backfill", "--from", DATE, "--to", DATE, "--engine", "local")
-    missed, backfill = start_gated(tmp_path / "nights", "orphans", server_of_our_own, nights, retries=0)
-    server_of_our_own.process.kill()
-    server_of_our_own.process.wait()
-    telling.communicate(b"\n", timeout=40)
-    assert telling.returncode == 0
-    for folder in (lake.folder, missed.folder):
-        (folder / "open").touch()
-    out, err = process.communicate(timeout=180)
+    missed = gated(tmp_path / "nights", "orphans")
+    nights = ("backfill", missed.job_path, "--from", DATE, "--to", DATE, "--engine", "local", "--json")
+    with severable(prefect_api) as (url, cut), ThreadPoolExecutor(1) as pool:
+        telling = subprocess.Popen([sys.executable, "-c", TELLS, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        backfill = pool.submit(forked, *nights, env={"PREFECT_API_URL": url, "PREFECT_CLIENT_MAX_RETRIES": "0"})
+        lake, process = start_gated(tmp_path / "run", "orphan", url, retries=0)
+        wait_until((missed.folder / "waiting").exists, 60, "the backfill has scored four shards")
+        assert telling.stdout is not None
+        assert telling.stdout.readline() == b"told\n"
+        cut()
+        telling.communicate(b"\n", timeout=40)
+        assert telling.returncode == 0
+        for folder in (lake.folder, missed.folder):
+            (folder / "open").touch()
+        out, err = process.communicate(timeout=180)
+        ended = backfill.result(180)
     assert (process.returncode, err) == (0, "")
     found = json.loads(out)
     assert (found["state"], found["rows_out"]) == ("published", 8000)
     assert found["unreported"]
     assert len(lake.published()) == 8000
-    out, err = backfill.communicate(timeout=180)
-    assert (backfill.returncode, err) == (0, "")
-    assert [(night["date"], night["state"]) for night in json.loads(out)] == [(DATE, "published")]
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [(night["date"], night["state"]) for night in json.loads(ended.stdout)] == [(DATE, "published")]
     assert len(missed.published()) == 8000
 
 

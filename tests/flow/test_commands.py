@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from rich.console import Console
 
 from commands import DATE, Flights, Partial
@@ -300,13 +301,16 @@ def test_a_replayed_row_shows_what_went_in_and_what_came_out() -> None:
 
 
 def test_doctor_finds_all_well(tmp_path: Path, api_env: dict[str, str]) -> None:
-    lake = Lake(tmp_path).ready()
+    lake = Lake(tmp_path).ready(resources__concurrency_limit="looked-up")
+    with client(api_env["PREFECT_API_URL"]) as asked:
+        asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="looked-up", limit=1))
     token = tmp_path / "token"
     token.touch(mode=0o600)
     done = forked("doctor", lake.job_path, "--json", env={**api_env, "RAY_AUTH_TOKEN_PATH": str(token)})
     found = {line["what"]: line for line in json.loads(done.stdout)}
     assert done.returncode == 0, done.stdout
-    assert found.keys() == {*ALWAYS, "job", "input", "output"}
+    assert found.keys() == {*ALWAYS, "job", "input", "output", "limit"}
+    assert (found["limit"]["found"], found["limit"]["remedy"]) == ("looked-up: Prefect has it", "")
     assert api_env["PREFECT_API_URL"] in found["Prefect"]["found"]
     assert "3 columns" in found["input"]["found"]
 

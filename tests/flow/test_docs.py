@@ -134,11 +134,11 @@ GO_ON = {tuple(s.words): s for s in shown() if any(s.text.startswith(start) for 
 
 
 @pytest.mark.parametrize("each", GO_ON.values(), ids=short)
-def test_what_goes_on_until_it_is_ended(place: Place, each: Shown, tmp_path: Path) -> None:
+def test_what_goes_on_until_it_is_ended(place: Place, each: Shown, tmp_path: Path, own_home: Path) -> None:
     """It comes up, says so, and ends with Ctrl-C."""
     ready = next(said for start, said in SERVING.items() if each.text.startswith(start))
     own = each.text.startswith("prefect server start")
-    env = {**place.env, **({"PREFECT_HOME": str(tmp_path), "PREFECT_SERVER_API_PORT": "42871"} if own else {})}
+    env = {**place.env, **({"PREFECT_HOME": str(own_home), "PREFECT_SERVER_API_PORT": "42871"} if own else {})}
     program, *words = each.words
     with service(tmp_path, *words, env=env, program=program, cwd=place.lake.folder) as up:
         wait_until(lambda: up.says(ready), 90, f"{each.text} says {ready}")

@@ -18,7 +18,7 @@ from markdown_it.token import Token
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, FlowRunFilter, FlowRunFilterName
 from prefect.client.schemas.objects import Artifact
 
-from commands import DATE, at_terminal
+from commands import DATE, Watched, at_terminal
 from forked import Done, forked, forked_light
 from nightjar.flows.cli import tables
 from nightjar.flows.cli.options import Terminal
@@ -136,9 +136,15 @@ def test_the_terminal_shows_controls_and_keeps_its_own_colours() -> None:
 # ---- a run --------------------------------------------------------------------------------------------------
 
 HOSTILE = f'''
+import sys
+
+
 def score(batch):
-    """Twice x; some rows are refused, with words that would do harm where they are obeyed; so it prints, too."""
-    print({TITLE + CLEAR + MARKUP!r} + "\\nnightjar: published as #99")
+    """Twice x; some rows are refused, with words that would do harm where they are obeyed; so it prints, too.
+
+    In the command's own process it prints as any program does, so at a terminal it is decent.
+    """
+    print("scoring" if sys.stdout.isatty() else {TITLE + CLEAR + MARKUP!r} + "\\nnightjar: published as #99")
     if (batch["x"] % 500 == 7).any():
         raise ValueError({TITLE + CLEAR + MARKUP!r} + "\\nnightjar: published as #99")
     return {{"score": batch["x"] * 2}}
@@ -147,10 +153,7 @@ def score(batch):
 
 @dataclass
 class Hostile:
-    """A lake whose names and errors are hostile, run and looked at from a terminal; then run with a damaged file.
-
-    What the model prints reaches the logs of the first run through Ray, and those of the second from its own process.
-    """
+    """A lake whose names and errors are hostile, run and looked at from a terminal; then run with a damaged file."""
 
     lake: Lake
     exit_code: int
@@ -164,7 +167,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -
     lake.write_model(HOSTILE)
     lake.write_file(f"{TITLE}{CLEAR}\n<b>[n](javascript:n)_.parquet", 0, 1000)
     lake.write_job(name="hostile", retry__max_quarantined=0.1)
-    code, written = at_terminal("run", lake.job_path, "--date", DATE, env=api_env, columns=300)
+    code, written = at_terminal("run", lake.job_path, "--date", DATE, "--engine", "local", env=api_env, columns=300)
     written += at_terminal("show", lake.job_path, DATE, env={}, columns=300)[1]
     (lake.folder / "data" / f"{TITLE} **damaged** <b>.parquet").write_bytes(b"PAR1 \x1b[2J")
     night = ("--run-id", "hostile-x._y_", "--date", "2026-11-20")
@@ -179,8 +182,24 @@ def test_a_terminal_is_not_taken_over(hostile: Hostile) -> None:
     assert "published as #1" in hostile.written
     assert "\x1b[" in hostile.written
     assert "owned" in hostile.written
-    for sequence in ("\x1b]0;", "\x1b[2J", "\x9b", "\x07"):
-        assert sequence not in hostile.written
+    assert not obeyed(hostile.written)
+
+
+@pytest.mark.flow
+def test_what_a_model_prints_through_ray_takes_nothing_over(eventful: Watched) -> None:
+    """Not the terminal of the run, and not that of who reads its log, which has it in one line with each escape."""
+    assert eventful.exit_code == 0, eventful.written[-2000:]
+    assert not obeyed(eventful.written)
+    done = forked_light("logs", eventful.lake.job_path, DATE, env={"COLUMNS": "300"})
+    assert done.returncode == 0, done.stderr
+    assert r"\x1b]0;owned\x07" in done.stdout
+    assert done.stdout.replace("\n", "").isprintable()
+    assert not re.search(r"^nightjar: published", done.stdout, re.MULTILINE)
+
+
+def obeyed(written: str) -> list[str]:
+    """The sequences of ours that a terminal would have obeyed."""
+    return [sequence for sequence in ("\x1b]0;", "\x1b[2J", "\x9b", "\x07") if sequence in written]
 
 
 @pytest.mark.flow

@@ -9,6 +9,7 @@ import ipaddress
 import json
 import os
 import signal
+import sqlite3
 import ssl
 import subprocess
 import sys
@@ -61,7 +62,7 @@ from nightjar.inference.errors import (
     RunFailed,
     Transient,
 )
-from service import client, free_port, own_server
+from service import client, free_port
 from support import Lake, conforms, wait_until
 
 nightly = import_module("nightjar.flows.nightly")
@@ -233,7 +234,10 @@ def test_the_remedy_is_the_command_s_own() -> None:
 
 
 def test_a_limit_that_is_missing_is_found_before_the_night(tmp_path: Path, api_env: dict[str, str]) -> None:
-    """`check` and `doctor` say what the run would say after its discovery."""
+    """`check` and `doctor` say what the run would say after its discovery.
+
+    That a limit is there, `doctor` says where it finds all well (test_commands.py).
+    """
     lake = Lake(tmp_path).ready(resources__concurrency_limit="looked-up")
     said = (
         "resources.concurrency_limit: Prefect has no limit 'looked-up'; create it with "
@@ -242,9 +246,6 @@ def test_a_limit_that_is_missing_is_found_before_the_night(tmp_path: Path, api_e
     checked = forked("check", lake.job_path, env=api_env)
     assert (checked.returncode, checked.stdout, checked.stderr) == (2, "", f"nightjar: {said}\n")
     assert _limit_by_doctor(lake, api_env)[:2] == (False, said)
-    with client(api_env["PREFECT_API_URL"]) as asked:
-        asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="looked-up", limit=1))
-    assert _limit_by_doctor(lake, api_env) == (True, "looked-up: Prefect has it", "")
 
 
 def _limit_by_doctor(lake: Lake, env: dict[str, str]) -> tuple[bool, str, str]:
@@ -255,11 +256,23 @@ def _limit_by_doctor(lake: Lake, env: dict[str, str]) -> tuple[bool, str, str]:
 
 
 def test_without_an_api_check_asks_the_server_that_a_run_would_start(
-    tmp_path: Path, own_home: Path, no_leftovers: None
+    tmp_path: Path, api_env: dict[str, str], prefect_home: Path, no_leftovers: None
 ) -> None:
-    """It has the limits of this machine's database. `doctor`, which starts nothing, says what it cannot know."""
-    lake = Lake(tmp_path / "lake").ready(resources__concurrency_limit="gpus")
-    env = {"PREFECT_API_URL": "", "PREFECT_HOME": str(own_home)}
+    """It has the limits of this machine's database: one that was made once is there for the server of the next run.
+
+    `doctor`, which starts nothing, says what it cannot know.
+    """
+    home = tmp_path / "home"
+    home.mkdir()
+    with client(api_env["PREFECT_API_URL"]) as asked:
+        asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="made-once", limit=1))
+    with sqlite3.connect(prefect_home / "prefect.db") as kept, sqlite3.connect(home / "prefect.db") as copy:
+        kept.backup(copy)
+    env = {"PREFECT_API_URL": "", "PREFECT_HOME": str(home)}
+    lake = Lake(tmp_path / "lake").ready(resources__concurrency_limit="made-once")
+    found = forked("check", lake.job_path, "--engine", "local", env=env)
+    assert (found.returncode, found.stderr) == (0, "")
+    lake.write_job(resources__concurrency_limit="gpus")
     checked = forked("check", lake.job_path, "--json", env=env)
     said = (
         "resources.concurrency_limit: Prefect has no limit 'gpus'; create it with `prefect gcl create gpus --limit 1`"
@@ -270,18 +283,6 @@ def test_without_an_api_check_asks_the_server_that_a_run_would_start(
     assert (ok, remedy) == (True, "")
     assert note.startswith("resources.concurrency_limit: 'gpus' was not looked up: ")
     assert "A run's own server has only the limits in this machine's Prefect database" in note
-
-
-def test_the_own_server_has_the_limits_of_the_machine_s_database(
-    own_home: Path, monkeypatch: pytest.MonkeyPatch, no_leftovers: None
-) -> None:
-    """What the note says: a limit that was made once is there for the server of the next run."""
-    monkeypatch.setenv("PREFECT_HOME", str(own_home))
-    for turn in range(2):
-        with own_server() as url, client(url) as asked:
-            if turn == 0:
-                asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="gpus", limit=1))
-            assert asked.read_global_concurrency_limit_by_name("gpus").limit == 1
 
 
 # ---- the own server -----------------------------------------------------------------------------------------

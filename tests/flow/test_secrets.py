@@ -31,6 +31,9 @@ pytestmark = [pytest.mark.flow, pytest.mark.s3]
 MARK = "a-mark-to-be-found"
 """Stands in the input, in what the model prints and in what it raises: a place where it is not was not searched."""
 
+DAMAGED = "2026-11-20"
+"""The night of which one file is damaged."""
+
 MODEL = f'''
 def score(batch):
     """Twice x; one row cannot be scored."""
@@ -148,27 +151,26 @@ class Planted:
         self.lake.write_model(MODEL)
         self.lake.write_job(
             name="planted",
-            input__uri=f"{self.bucket}/in/",
+            input__uri=f"{self.bucket}/in/{{date}}/",
             output__uri=f"{self.bucket}/out/",
             model__options={},
             retry__max_quarantined=0.1,
         )
-        for index in range(2):
-            self.add(f"part-{index}.parquet", self.lake.write_file("part.parquet", index * 1000, 1000).read_bytes())
-
-    def add(self, name: str, content: bytes) -> None:
-        """An object of the input."""
-        self.storage.write(f"{self.bucket}/in/{name}", content)
+        for night in (DATE, DAMAGED):
+            for index in range(2):
+                part = self.lake.write_file("part.parquet", index * 1000, 1000)
+                self.storage.write(f"{self.bucket}/in/{night}/part-{index}.parquet", part.read_bytes())
+        self.storage.write(f"{self.bucket}/in/{DAMAGED}/part-9.parquet", b"PAR1 damaged PAR1")
 
     def run(self, *words: str, **env: str) -> Searched:
-        """Run the command; everything that it said and left."""
+        """Run the command of these words on the job; everything that it said and left."""
         # Sockets lie in it, whose paths must be short.
         ray = Path(tempfile.mkdtemp(prefix="nj-", dir="/tmp"))
         try:
             with leaves_nothing() as mark, watching_command_lines(mark) as lines:
                 keep = {"RAY_TMPDIR": str(ray), "NIGHTJAR_KEEP_RAY": "1"}
-                full = {**self.env, **self.secrets, **keep, **env, **mark}
-                ended = command("run", self.lake.job_path, "--date", DATE, *words, env=full)
+                full = {**self.env, **self.secrets, **keep, **EXPORTING, **env, **mark}
+                ended = command(words[0], self.lake.job_path, *words[1:], env=full)
             return Searched(ended.returncode, self._left(ended, ray, lines))
         finally:
             shutil.rmtree(ray, ignore_errors=True)
@@ -192,54 +194,69 @@ def planted(tmp_path: Path, server: S3Server, own_home: Path) -> Planted:
     return Planted(tmp_path, server, own_home)
 
 
-def assert_clean(searched: Searched, secrets: dict[str, str]) -> None:
+EXPORTING = {"RAY_enable_export_api_write": "1"}
+"""Clusters may be set to write each dataset's operators, with the arguments they were given, to their logs."""
+
+PASSWORD = "planted-password-of-prefect"
+ASKING = {"PREFECT_SERVER_API_AUTH_STRING": f"admin:{PASSWORD}", "PREFECT_API_AUTH_STRING": f"admin:{PASSWORD}"}
+"""The run's Prefect server asks for a password."""
+
+
+def assert_clean(searched: Searched, secrets: dict[str, str], *, on_ray: bool = True) -> None:
     """None of the values is anywhere, and each place was looked into: the mark is found where it must be."""
     found = {name: searched.found(value) for name, value in secrets.items()}
     assert not any(found.values()), found
     marks = {where.partition(": ")[0] for where in searched.found(MARK)}
-    assert {"bucket", "Prefect's database", "Ray's session"} <= marks
+    assert {"bucket", "Prefect's database"} <= marks
     assert searched.places["command lines"]
-    assert any("logs/raylet" in name for name in searched.places["Ray's session"])
-    assert any("EXPORT" in name for name in searched.places["Ray's session"]), "Ray did export"
+    if on_ray:
+        assert "Ray's session" in marks
+        assert any("logs/raylet" in name for name in searched.places["Ray's session"])
+        assert any("EXPORT" in name for name in searched.places["Ray's session"]), "Ray did export"
 
 
-EXPORTING = {"RAY_enable_export_api_write": "1"}
-"""Clusters may be set to write each dataset's operators, with the arguments they were given, to their logs."""
+def test_nights_on_ray_leave_no_secret(planted: Planted) -> None:
+    """One is published; one fails, since failures are where programs say too much. Keys are S3's and Ray's.
 
-LOUD = pytest.mark.parametrize(
-    "words", [pytest.param((), id="quiet", marks=pytest.mark.long), pytest.param(("--verbose",), id="verbose")]
-)
-"""A quiet run says less of the same."""
+    They are in the environment, as the password of its Prefect server is. Ray exports all that it knows.
+    """
+    del planted.secrets["PREFECT_API_KEY"]  # a server that asks for a password asks for no key
+    searched = planted.run("backfill", "--from", DATE, "--to", DAMAGED, "--verbose", **ASKING)
+    assert searched.exit_code == 1, searched.places["terminal"]
+    assert f"{DATE}: published".encode() in searched.places["terminal"]["output"]
+    assert b"part-9.parquet" in searched.places["terminal"]["output"]
+    assert_clean(searched, {**planted.secrets, "password": PASSWORD})
 
 
-@LOUD
-def test_a_run_that_publishes_leaves_no_secret(planted: Planted, words: tuple[str, ...]) -> None:
-    """Its Prefect server asks for a password; keys are S3's and Ray's, all in the environment. Ray exports all."""
-    password = {
-        "PREFECT_SERVER_API_AUTH_STRING": "admin:planted-password-of-prefect",
-        "PREFECT_API_AUTH_STRING": "admin:planted-password-of-prefect",
-    }
+@pytest.mark.long
+def test_a_quiet_run_on_ray_that_publishes_leaves_no_secret(planted: Planted) -> None:
+    """A quiet run says less of the same."""
     del planted.secrets["PREFECT_API_KEY"]
-    searched = planted.run(*words, **password, **EXPORTING)
+    searched = planted.run("run", "--date", DATE, **ASKING)
     assert searched.exit_code == 0, searched.places["terminal"]
-    assert_clean(searched, {**planted.secrets, "password": "planted-password-of-prefect"})
+    assert_clean(searched, {**planted.secrets, "password": PASSWORD})
 
 
-@LOUD
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("--verbose", "--engine", "local"), id="local"),
+        pytest.param(("--verbose",), id="verbose", marks=pytest.mark.long),
+        pytest.param((), id="quiet", marks=pytest.mark.long),
+    ],
+)
 def test_a_run_that_fails_leaves_no_secret(planted: Planted, words: tuple[str, ...]) -> None:
-    """One file is damaged: failures are where programs say too much. Ray exports all that it knows here, too."""
-    planted.add("part-9.parquet", b"PAR1 damaged PAR1")
-    searched = planted.run(*words, **EXPORTING)
+    """The command says more of a failed run than a backfill says of a failed night. This one has a key of Prefect's."""
+    searched = planted.run("run", "--date", DAMAGED, *words)
     assert searched.exit_code == 1, searched.places["terminal"]
     assert b"part-9.parquet" in searched.places["terminal"]["errors"]
-    assert_clean(searched, planted.secrets)
+    assert_clean(searched, planted.secrets, on_ray="local" not in words)
 
 
 def test_a_secret_that_is_wrong_is_not_said_either(planted: Planted) -> None:
     """S3 refuses it, and its answer is passed on."""
-    searched = planted.run(
-        "--verbose", AWS_SECRET_ACCESS_KEY="planted-wrong-key", AWS_SESSION_TOKEN="planted-wrong-token"
-    )
+    wrong = {"AWS_SECRET_ACCESS_KEY": "planted-wrong-key", "AWS_SESSION_TOKEN": "planted-wrong-token"}
+    searched = planted.run("run", "--date", DATE, "--verbose", **wrong)
     assert searched.exit_code == 1
     assert b"check the credentials" in searched.places["terminal"]["errors"]
     assert searched.found("planted-wrong-key") == searched.found("planted-wrong-token") == []
