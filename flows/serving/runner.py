@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,8 @@ _POLL = "/deployments/get_scheduled_flow_runs"
 """The path of the request for due runs. Its error ends the runner; any other request's error is only logged."""
 
 _log = get_logger("runner")
+_observer_log = get_logger("FlowRunCancellingObserver")
+"""Where Prefect says that its connection for cancellations was lost, and that it polls from then on."""
 
 
 class PatientRunner(Runner):
@@ -38,8 +41,13 @@ class PatientRunner(Runner):
 
     async def start(self, run_once: bool = False, webserver: bool | None = None) -> None:
         self._serving = asyncio.current_task()
-        async with _Client(_PatientClient(self._patience)):
-            await super().start(run_once, webserver)
+        brief = _Brief(self._patience)
+        _observer_log.addFilter(brief)
+        try:
+            async with _Client(_PatientClient(self._patience)):
+                await super().start(run_once, webserver)
+        finally:
+            _observer_log.removeFilter(brief)
 
     async def __aexit__(self, *exc_info: Any) -> None:
         self._patience.ends = True
@@ -76,6 +84,23 @@ class _Patience:
         if self._away:
             _log.warning("Prefect's API is back")
         self._away = False
+
+
+class _Brief(logging.Filter):
+    """Leaves one line of a lost connection, where Prefect shows a traceback; and nothing of it once the runner ends.
+
+    Nothing is lost with such a connection. It may be lost while it is made, as where its server has just ended.
+    """
+
+    def __init__(self, patience: _Patience) -> None:
+        super().__init__()
+        self._patience = patience
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and (error := record.exc_info[1]):
+            record.msg, record.args = f"{record.getMessage()} ({str(error) or type(error).__name__})", ()
+            record.exc_info = None
+        return not self._patience.ends
 
 
 class _PatientClient(PrefectClient):

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
+from prefect._internal.observers import FlowRunCancellingObserver
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import PrefectHTTPStatusError
@@ -264,6 +265,22 @@ def test_sigterm_in_the_middle_of_a_request_ends_it_in_order(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_connection_for_cancellations_that_is_lost_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Prefect goes on by polling, and would show a traceback; while serving ends it is not worth a word."""
+    log = FlowRunCancellingObserver(on_cancelling=lambda _: None).logger
+    patience = runner._Patience(lambda: None)
+    brief = runner._Brief(patience)
+    runner._observer_log.addFilter(brief)
+    try:
+        with caplog.at_level(logging.WARNING, log.name):
+            log.warning("switching", exc_info=ValueError("no answer"))
+            patience.ends = True
+            log.warning("switching", exc_info=ValueError("no answer"))
+    finally:
+        runner._observer_log.removeFilter(brief)
+    assert [(record.getMessage(), record.exc_info) for record in caplog.records] == [("switching (no answer)", None)]
 
 
 @pytest.mark.long
