@@ -298,14 +298,16 @@ def gated(folder: Path, name: str) -> Lake:
     return lake.ready(name=name, model__batch_size=1000)
 
 
-def start_gated(folder: Path, name: str, url: str, retries: int = 1) -> tuple[Lake, subprocess.Popen[str]]:
-    """A run on Ray that has scored four of eight shards and waits at its gate.
+def start_gated(
+    folder: Path, name: str, url: str, *options: str, retries: int = 1
+) -> tuple[Lake, subprocess.Popen[str]]:
+    """A run that has scored four of eight shards and waits at its gate.
 
     retries: how often Prefect's client repeats a request; fewer than usual, since a test waits for each.
     """
     lake = gated(folder, name)
     env = {**os.environ, "PREFECT_API_URL": url, "PREFECT_CLIENT_MAX_RETRIES": str(retries)}
-    line = [nightjar(), "run", str(lake.job_path), "--date", DATE, "--json"]
+    line = [nightjar(), "run", str(lake.job_path), "--date", DATE, "--json", *options]
     process = subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     waiting = folder / "waiting"
     wait_until(lambda: waiting.exists() or process.poll() is not None, 120, "four shards are scored")
@@ -363,7 +365,8 @@ with reporting_to(PrefectApi(sys.argv[1], own=False), verbose=False):
 """A command whose API takes its first event, and perhaps no other."""
 
 
-def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, prefect_api: str) -> None:
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.long)])
+def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, prefect_api: str, engine: str) -> None:
     """Gone in mid-run and never back: the run is published, exits 0, and says that Prefect was not told.
 
     Nor does a command wait for it when its work is done: Prefect alone would try for 7 s for each event.
@@ -373,7 +376,7 @@ def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, pre
     with severable(prefect_api) as (url, cut), ThreadPoolExecutor(1) as pool:
         telling = subprocess.Popen([sys.executable, "-c", TELLS, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         backfill = pool.submit(forked, *nights, env={"PREFECT_API_URL": url, "PREFECT_CLIENT_MAX_RETRIES": "0"})
-        lake, process = start_gated(tmp_path / "run", "orphan", url, retries=0)
+        lake, process = start_gated(tmp_path / "run", "orphan", url, "--engine", engine, retries=0)
         wait_until((missed.folder / "waiting").exists, 60, "the backfill has scored four shards")
         assert telling.stdout is not None
         assert telling.stdout.readline() == b"told\n"

@@ -61,22 +61,6 @@ def test_a_killed_backfill_is_continued(tmp_path: Path, api_env: dict[str, str])
         assert lake.published(night)["id"].tolist() == list(range(day * 1000, day * 1000 + 1000))
 
 
-def test_nights_in_parallel_and_a_failing_one(tmp_path: Path, api_env: dict[str, str]) -> None:
-    """A night without input costs that night: the others are published, and the exit code says that one is missing.
-
-    On Ray: nights beside each other share its cluster.
-    """
-    lake = dated(tmp_path, name="nights-beside")
-    (lake.folder / "data" / "2026-11-02" / "part.parquet").unlink()
-    words = ("backfill", lake.job_path, "--from", FIRST, "--to", "2026-11-03", "--parallel", "2")
-    done = forked(*words, env=api_env)
-    assert done.returncode == 1
-    assert set(lake.snapshot().runs) == {"2026-11-01", "2026-11-03"}
-    assert "1 of 3 nights are not published; repeat the command to continue them" in done.stderr
-    assert "2026-11-02: failed" in done.stdout
-    assert "Traceback" not in done.stderr + done.stdout
-
-
 def test_only_nights_of_the_schedule(tmp_path: Path, api_env: dict[str, str]) -> None:
     lake = dated(tmp_path, name="nights-weekly", schedule={"cron": "0 2 * * MON"})
     done = forked("backfill", lake.job_path, "--from", FIRST, "--to", LAST, "--json", *LOCAL, env=api_env)
