@@ -83,7 +83,7 @@ ROOMS = {
         ("scoring/*.py",),
         unit(
             *("scoring", "worker", "suspects", "cuts", "watchdog", "spoilt_worker", "fenced_worker", "memory"),
-            "preflight",
+            *("preflight", "assignment"),
         ),
     ),
     "run": Room(

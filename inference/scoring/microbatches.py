@@ -292,7 +292,7 @@ def _checked(outputs: dict[str, pa.Array], rows: int, types: dict[str, pa.DataTy
 def _raised(error: Exception) -> _Raised:
     frames = error.__traceback__.tb_next if error.__traceback__ else None  # without `_attempt` itself
     lines = traceback.format_exception(type(error), error, frames, limit=-_FRAMES)
-    said = traceback.format_exception_only(type(error), error)[-1]  # survives a `__str__` that raises
+    said = traceback.format_exception_only(error)[-1]  # survives a `__str__` that raises
     with contextlib.suppress(Exception):
         said = str(error)
     return _Raised(is_memory(error), utf8(type(error).__name__), clip(utf8(said)), _tail(utf8("".join(lines))))

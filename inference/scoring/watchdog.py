@@ -66,7 +66,6 @@ class Watchdog:
     def _interrupt(self, _: int, frame: FrameType | None) -> None:
         if not self._armed:  # the alarm came while the last step ended
             return
-        self._armed = False
         raise ProcessSpoilt("Stalled", f"no progress for retry.stall_s = {self.stall_s:g} s{_where(frame)}")
 
 

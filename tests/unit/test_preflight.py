@@ -19,6 +19,7 @@ from nightjar.inference.scoring.microbatches import drained
 from nightjar.inference.scoring.preflight import (
     PLACES,
     SAMPLE_ROWS,
+    WRITES,
     Loaded,
     calls,
     observed,
@@ -103,6 +104,13 @@ def test_one_place_whose_rows_are_scored_is_enough(small: Lake) -> None:
             "refuses that",
         ),
     )
+
+
+def test_a_model_that_writes_into_its_batch_is_said(small: Lake) -> None:
+    scorer = Scorer(same)
+    scorer.wrote = True
+    found = list(preflight_steps(ShardWorker(small.worker_spec(), scorer), samples(small.planned())))
+    assert found[-1] == Loaded("meta", notes=(WRITES,))
 
 
 def test_a_place_of_one_row_is_enough_and_if_it_fails_the_next_one_is_tried(small: Lake) -> None:

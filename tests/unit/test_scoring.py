@@ -285,6 +285,47 @@ def test_a_failure_is_bounded_and_shows_the_users_own_frames() -> None:
     assert "_attempt" not in failure.traceback
 
 
+FRAMES = """
+def even(depth):
+    if not depth:
+        raise ValueError(MESSAGE)
+    odd(depth)
+
+def odd(depth):
+    even(depth - 1)
+
+def score(batch):
+    even(10)
+"""
+
+
+def failure_of(message: str) -> RowFailure:
+    """Of a row whose scorer raises this below 21 frames of a file that has no lines to show."""
+    names: dict[str, Any] = {"MESSAGE": message}
+    exec(compile(FRAMES, "m.py", "exec"), names)
+    return run(rows(1), names["score"], 1)[0].failures[0]
+
+
+def test_of_a_deep_traceback_the_last_frames_are_kept() -> None:
+    lines = ["Traceback (most recent call last):"]
+    for _ in range(6):
+        lines += ['  File "m.py", line 8, in odd', '  File "m.py", line 5, in even']
+    lines[-1] = '  File "m.py", line 4, in even'
+    assert failure_of("no").traceback == "".join(f"{line}\n" for line in (*lines, "ValueError: no"))
+
+
+def test_of_a_long_traceback_the_last_whole_lines_are_kept() -> None:
+    room = TRACEBACK_CHARS - len(failure_of("x").traceback)
+    just_fits = failure_of("x" * (1 + room)).traceback
+    assert len(just_fits) == TRACEBACK_CHARS
+    assert just_fits.startswith("Traceback")
+    kept = failure_of("\n".join(f"line {number}" for number in range(1000))).traceback
+    numbers = [int(line.removeprefix("line ")) for line in kept.splitlines()]
+    assert numbers == list(range(numbers[0], 1000))
+    assert kept.startswith("line ")
+    assert TRACEBACK_CHARS - len("line 999\n") <= len(kept) <= TRACEBACK_CHARS
+
+
 def test_an_exception_that_cannot_be_printed_is_still_a_failure() -> None:
     class MuteError(Exception):
         def __str__(self) -> str:

@@ -107,6 +107,31 @@ def test_storage_that_hangs_blames_no_row(lake: Lake, operation: str, pattern: s
     assert spoilt is not None
 
 
+def test_the_first_shard_of_a_process_may_be_the_one_that_ends_it(lake: Lake) -> None:
+    """Nothing is being written then."""
+    third = list(lake.ready().planned().shards())[2]
+    events = ShardWorker(lake.worker_spec(), Cursed("device")).process([Assignment(third)])
+    assert isinstance(next(events), Started)
+    last = next(events)
+    assert isinstance(last, Failed)
+    assert (last.shard, last.died) == (third.id, True)
+    with pytest.raises(ProcessSpoilt):
+        next(events)
+
+
+def test_a_write_that_hangs_behind_a_predictor_that_hangs_is_not_waited_for_without_end(lake: Lake) -> None:
+    """The rows with the predictor are named, and the shard that was written has no receipt."""
+    lake.ready(retry__stall_s=1)
+    first, second, third, *_ = lake.planned().ids()
+    stuck = FaultyStorage(LakeStorage(), [pause("write", f"*/data/{second}-*", before=hangs)])
+    events, spoilt = process(lake, "hang", stuck)
+    last = events[-1]
+    assert isinstance(last, Failed)
+    assert last.shard == third
+    assert [event.shard for event in events if isinstance(event, Receipt)] == [first]
+    assert spoilt is not None
+
+
 def test_a_shard_that_takes_too_long_fails_and_the_process_lives(lake: Lake) -> None:
     """Between two micro-batches the time of the whole attempt is looked at."""
     lake.ready(retry__shard_s=0.000001, model__batch_size=100)

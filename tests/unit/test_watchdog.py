@@ -44,6 +44,15 @@ def test_code_that_catches_everything_does_not_hold_it_up() -> None:
                 waits_for_ever()
 
 
+def test_code_that_swallows_the_end_is_interrupted_again() -> None:
+    """Even an exception that no retry loop should catch may be caught."""
+    with pytest.raises(ProcessSpoilt), Watchdog(0.2) as watchdog:
+        with contextlib.suppress(BaseException):
+            waits_for_ever()
+        watchdog.calling()
+        waits_for_ever()
+
+
 def test_signs_of_progress_keep_it_quiet() -> None:
     """Many short steps may together take longer than one may."""
     begun = time.monotonic()

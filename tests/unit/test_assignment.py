@@ -1,0 +1,154 @@
+"""How a process opens what it scores with: the run's copies of model and code, and a watch over what else is used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from nightjar.inference import witness
+from nightjar.inference.errors import JobError
+from nightjar.inference.scoring.assignment import WorkerSpec, enter_copy, open_scorer
+from support import Lake
+
+MODEL = """
+import os
+
+class Predictor:
+    def __init__(self, path, table=""):
+        self.factor = float(open(path).read())
+        self.more = float(open("more.json").read())
+        for each in (os.path.join({outside!r}, "vocab.json"), os.path.join({folder!r}, "live.txt")):
+            open(each).read()
+
+    def __call__(self, batch):
+        return {{"score": batch["x"] * self.factor + self.more}}
+"""
+
+
+@pytest.fixture
+def own_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """What a process does that has itself alone is undone at the end: folder, path and watch."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    witness.unwatch()
+
+
+@pytest.fixture
+def spec(lake: Lake) -> WorkerSpec:
+    """Of a predictor that reads its model, a file beside it, one outside of the job, and one of the live folder."""
+    outside = lake.folder.with_name("outside")
+    outside.mkdir()
+    for path, text in (
+        (lake.folder / "weights.txt", "3"),
+        (lake.folder / "more.json", "10"),
+        (lake.folder / "live.txt", "live"),
+        (outside / "vocab.json", "{}"),
+        (outside / "table.csv", "1"),
+    ):
+        path.write_text(text)
+    lake.write_model(MODEL.format(outside=str(outside), folder=str(lake.folder)))
+    options = {"table": str(outside / "table.csv")}
+    lake.ready(model__uses="model:Predictor", model__path="weights.txt", model__options=options)
+    return replace(lake.worker_spec(), own_process=True)
+
+
+@pytest.mark.usefixtures("own_process")
+def test_a_process_scores_with_the_runs_files_and_notes_which_others_are_used(lake: Lake, spec: WorkerSpec) -> None:
+    """It stands in its copy of the folder. The model is known; an option's file is noted where preflight looks."""
+    for name in ("weights.txt", "more.json"):
+        (lake.folder / name).write_text("1000")
+    with witness.closely():
+        scorer = open_scorer(spec).scorer
+        noticed = {(each.kind, each.name) for each in witness.seen()}
+    assert scorer(pa.table({"x": [1.0]}))["score"].to_pylist() == [13.0]
+    assert Path.cwd() != lake.folder
+    assert (Path.cwd() / "more.json").read_text() == "10"
+    outside = lake.folder.with_name("outside")
+    assert noticed == {
+        ("file", f"{outside}/vocab.json"),
+        ("named", f"{outside}/table.csv"),
+        ("live", f"{lake.folder}/live.txt"),
+    }
+
+
+@pytest.mark.usefixtures("own_process")
+def test_an_installed_package_that_is_the_predictor_is_watched_like_the_users_own_code(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it asks of the environment is noted; other packages ask for all kinds of things."""
+    site = tmp_path.with_name("site-packages")
+    for name in ("nightjar_theirs", "nightjar_helper"):
+        (site / name).mkdir(parents=True)
+    (site / "nightjar_helper" / "__init__.py").write_text("import os\nos.environ.get('NIGHTJAR_HELPERS')\n")
+    (site / "nightjar_theirs" / "__init__.py").write_text("")
+    (site / "nightjar_theirs" / "scoring.py").write_text(
+        "import os\nimport nightjar_helper\nos.environ.get('NIGHTJAR_THEIRS')\n"
+        "def score(batch):\n    return {'score': batch['x']}\n"
+    )
+    monkeypatch.setenv("NIGHTJAR_THEIRS", "1")
+    monkeypatch.setenv("NIGHTJAR_HELPERS", "1")
+    monkeypatch.syspath_prepend(str(site))
+    lake.ready(model__uses="nightjar_theirs.scoring:score")
+    open_scorer(replace(lake.worker_spec(), own_process=True))
+    assert [each.name for each in witness.seen() if each.kind == "environment"] == ["NIGHTJAR_THEIRS"]
+
+
+@pytest.mark.usefixtures("own_process")
+def test_python_finds_in_the_copy_what_it_found_in_the_live_folder(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by the empty entry, which is the working directory. Other entries stay, and so do those of environments."""
+    lake.write_model()
+    for name in ("src/more.py", "env/conda-meta/history", "env/lib/python3.11/site-packages/theirs.py"):
+        (lake.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (lake.folder / name).write_text("")
+    request, live = lake.ready().request(), str(lake.folder)
+    others = [
+        f"{live}/env/lib/python3.11/site-packages",
+        f"{live}/not-there",
+        "__editable__.finder",
+        str(lake.folder.parent),
+    ]
+    monkeypatch.chdir(lake.folder)
+    monkeypatch.setattr(sys, "path", ["", live, f"{live}/src", *others])
+    job, _ = enter_copy(request.storage, request.job, request.scoring.code, tmp_path / "cache")
+    assert sys.path == [job.folder, job.folder, f"{job.folder}/src", *others]
+    assert Path.cwd() == Path(job.folder) != lake.folder
+
+
+def test_a_model_that_cannot_be_loaded_is_said_with_its_key_and_error(lake: Lake) -> None:
+    lake.write_model(
+        "class Predictor:\n    def __init__(self): raise KeyError('colour')\n    def __call__(self, batch): pass\n"
+    )
+    with pytest.raises(JobError) as failed:
+        open_scorer(lake.ready(model__uses="model:Predictor").worker_spec())
+    assert str(failed.value) == "model.uses: loading model:Predictor failed with KeyError: 'colour'"
+
+
+def test_a_file_that_the_predictor_misses_since_it_was_left_out_is_explained(lake: Lake) -> None:
+    """Also where the predictor itself raises, and not the import of its module."""
+    lake.write_model(
+        "class Predictor:\n    def __init__(self):\n        open('words.json')\n    def __call__(self, batch): pass\n"
+    )
+    (lake.folder / ".rayignore").write_text("words.json\n")
+    (lake.folder / "words.json").write_text("{}")
+    spec = replace(lake.ready(model__uses="model:Predictor").worker_spec(), own_process=True)
+    before = Path.cwd()
+    try:
+        with pytest.raises(JobError) as failed:
+            open_scorer(spec)
+    finally:
+        os.chdir(before)
+        witness.unwatch()
+    assert str(failed.value) == (
+        "model.uses: loading model:Predictor failed with FileNotFoundError: [Errno 2] No such file or directory: "
+        f"'words.json'. words.json of the job's folder is left out of the snapshot ({lake.folder}/.rayignore): name it "
+        "in model.path, or by its whole path in model.code"
+    )
