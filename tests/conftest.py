@@ -18,6 +18,7 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from fleet import Fleet, started_fleet
 from s3 import S3Server, s3_server
 from support import Lake, leaves_nothing, wait_until
 
@@ -63,16 +64,25 @@ def ray_local() -> Iterator[None]:
 
     # Its own folder, which goes with it: in Ray's own one a session stays for ever. Sockets want a short path.
     with tempfile.TemporaryDirectory(prefix="njt-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        ray.init(
-            address="local",
-            num_cpus=2,
-            include_dashboard=False,
-            logging_level="ERROR",
-            log_to_driver=False,
-            _temp_dir=folder,
-        )
+        with pytest.MonkeyPatch.context() as here:
+            here.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")  # nobody looks at these figures, which take CPU
+            ray.init(
+                address="local",
+                num_cpus=2,
+                include_dashboard=False,
+                logging_level="ERROR",
+                log_to_driver=False,
+                _temp_dir=folder,
+            )
         yield
         ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def fleet(prefect_api: str, prefect_home: Path) -> Iterator[Fleet]:
+    """A cluster of several nodes, started separately, for commands with `--ray`."""
+    with started_fleet(prefect_api, prefect_home) as made:
+        yield made
 
 
 PROMPT = {

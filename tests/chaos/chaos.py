@@ -29,11 +29,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from actions import DECK, Action, NotNow, Wound
 from readers import Readers, Rows, records_of, rows_of, strays
-from world import World, prefect_api, world
 
-from driver import Victim
 from nightjar.inference.errors import StorageError
 from support import Lake
+from victim import Victim
+from world import World, prefect_api, world
 
 ROWS = 40_000
 """Of a night, in shards of a thousand."""

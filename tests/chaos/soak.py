@@ -32,10 +32,10 @@ from chaos import FIRST, MODEL
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Cancelling
 from readers import Rows, rows_of
-from world import World, world
 
 from service import Service, client, deployments, service, start_run, state_of
 from support import Lake, wait_until
+from world import World, world
 
 ROWS = 16_000
 EACH_S = 60.0

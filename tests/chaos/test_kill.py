@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from driver import Victim, committed
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.scoring.preflight import SAMPLE_ROWS
 from support import Lake
+from victim import Victim, committed
 from writers import assert_published_once, metrics_of
 
 pytestmark = [pytest.mark.chaos, pytest.mark.flow]
@@ -37,15 +37,20 @@ def score(batch):
 
 
 @pytest.mark.usefixtures("own_home")
-def test_a_command_killed_in_mid_score_continues_where_it_stopped(lake: Lake, tmp_path: Path) -> None:
-    """Same rows and metrics as a run never killed, committed shards untouched, and no process left behind."""
+def test_a_command_killed_in_mid_score_continues_where_it_stopped(
+    lake: Lake, tmp_path: Path, prefect_api: str, prefect_home: Path
+) -> None:
+    """Same rows and metrics as a run never killed, committed shards untouched, and no process left behind.
+
+    The killed command has a Prefect server of its own, which must end, too; the next one reports to another.
+    """
     lake.write_model(STOPS)
     lake.ready(checks=[{"column": "score", "max": 15998.0}])
     victim = Victim.start(lake, tmp_path)
     victim.wait_for_receipts(2)
     victim.kill()
     assert not (lake.out / "publications").exists()
-    heir = Victim.start(lake, tmp_path)
+    heir = Victim.start(lake, tmp_path, PREFECT_API_URL=prefect_api, PREFECT_HOME=str(prefect_home))
     # What the killed command had started may commit for another moment, and no longer.
     victim.assert_nothing_left()
     done, parts = committed(lake, epoch=1), _parts(lake, epoch=1)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import psutil
 
-from driver import Victim, running, tree
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Process, quiet_ports, s3_process
 from support import Lake, leaves_nothing, wait_until
+from victim import Victim, running, tree
 
 UP_S = 90
 """Within this time a started cluster has all its nodes."""
@@ -147,16 +147,20 @@ class World:
         lake.write_job(input__uri=f"{bucket}/in/", output__uri=f"{bucket}/out/", **{**limits, **changes})
         return lake, f"{bucket}/out"
 
+    def tonight(self, lake: Lake, date: str) -> None:
+        """What `repeat` starts."""
+        self._again = lake, date
+
     def run(self, lake: Lake, date: str) -> Victim:
         """Start `nightjar run` for one night on this cluster."""
-        self._again = lake, date
+        self.tonight(lake, date)
         return self.repeat()
 
-    def repeat(self) -> Victim:
-        """Start the last command again."""
+    def repeat(self, address: str = "") -> Victim:
+        """Start the command again. address: of the cluster, if another way leads to it."""
         assert self._again is not None
         lake, date = self._again
-        self.command = Victim.start(lake, self.folder, "--ray", self.address, date=date, **self.env)
+        self.command = Victim.start(lake, self.folder, "--ray", address or self.address, date=date, **self.env)
         self.commands.append(self.command)
         return self.command
 
@@ -233,10 +237,10 @@ def prefect_api(home: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def world(api: str, prefect_home: Path) -> Iterator[World]:
+def world(api: str, prefect_home: Path, gpus: int = 0) -> Iterator[World]:
     """A head without CPUs and two nodes of one CPU each, an empty S3 server, and the given Prefect API.
 
-    At the end nothing of it runs any more.
+    At the end nothing of it runs any more. gpus: how many each node says it has.
 
     Raises:
         AssertionError: something does.
@@ -246,12 +250,15 @@ def world(api: str, prefect_home: Path) -> Iterator[World]:
     with leaves_nothing() as mark, s3_process() as store:
         # Every process needs the cluster's token. Of this machine's settings nothing else gets to the nodes.
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
-        # A head that is gone is given up sooner than after Ray's usual minute, which shows nothing more.
-        token["RAY_gcs_rpc_server_reconnect_timeout_s"] = "10"
-        # So is a node: by default after five looks, one every three seconds.
-        token |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
+        # A node gives up a head that is gone sooner than after Ray's usual minute, which shows nothing more. A command
+        # must not: Ray would end its process before it finds out and says so.
+        nodes = {"RAY_gcs_rpc_server_reconnect_timeout_s": "10"}
+        # So is a node given up: by default after five looks, one every three seconds.
+        nodes |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
+        # Nobody looks at the nodes' figures, nor waits for what their workers print: both take CPU all the time.
+        nodes["REPORTER_UPDATE_INTERVAL_MS"] = "60000"
         clean = {name: value for name, value in os.environ.items() if not name.startswith(_STRANGE)}
-        made = _world(folder, store, {**clean, **token, **mark})
+        made = _world(folder, store, {**clean, **token, **nodes, **mark}, gpus)
         made.env = {**token, **mark, **_aws(store), "PREFECT_API_URL": api, "PREFECT_HOME": str(prefect_home)}
         try:
             made.start_cluster()
@@ -261,16 +268,16 @@ def world(api: str, prefect_home: Path) -> Iterator[World]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _world(folder: Path, store: S3Process, env: dict[str, str]) -> World:
+def _world(folder: Path, store: S3Process, env: dict[str, str], gpus: int) -> World:
     port, client = quiet_ports(2)
     address = f"127.0.0.1:{port}"
     head = ["--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false", "--disable-usage-stats"]
-    nodes = {"node-a": [f"--address={address}", "--num-cpus=1"], "node-b": [f"--address={address}", "--num-cpus=1"]}
+    node = [f"--address={address}", "--num-cpus=1", f"--num-gpus={gpus}"]
     made = []
-    for name, words in {"head": [*head, f"--ray-client-server-port={client}"], **nodes}.items():
+    for name, words in {"head": [*head, f"--ray-client-server-port={client}"], "node-a": node, "node-b": node}.items():
         # Ports of its own for everything: these nodes share a host.
         apart = ["--node-ip-address=127.0.0.1", "--dashboard-agent-listen-port=0", f"--temp-dir={folder / name}"]
-        memory = ["--object-store-memory=100000000"]
+        memory = ["--object-store-memory=100000000", "--include-log-monitor=false"]
         made.append(Node(name, [*words, *apart, *memory], env, folder / f"{name}.log"))
     return World(folder, store, made[0], made[1:], address, f"ray://127.0.0.1:{client}", env)
 
