@@ -63,4 +63,5 @@ def test_a_worker_replaced_between_its_check_and_its_write_takes_its_part_back(l
     failed = score_first_shard(lake, "write")[-1]
     assert isinstance(failed, Failed)
     assert (failed.cause, failed.terminal) == ("Fenced", True)
+    assert failed.message == "epoch 1 was replaced by epoch 2"
     assert list((lake.revision() / "data").glob("*")) == []

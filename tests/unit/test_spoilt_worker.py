@@ -158,6 +158,7 @@ def test_a_slow_shard_gives_signs_of_life_that_blame_nobody(lake: Lake) -> None:
     events = list(worker.process([Assignment(shard)]))
     signs = [event for event in events if isinstance(event, Crumb)]
     assert 2 <= len(signs) < 10
-    assert {sign.rows for sign in signs} == {0}
+    assert {(sign.shard, sign.uri, sign.rows) for sign in signs} == {(shard.id, shard.pieces[0].uri, 0)}
+    assert all(sign.row % 100 == 0 for sign in signs)
     assert isinstance(events[0], Started)
     assert isinstance(events[-1], Receipt)

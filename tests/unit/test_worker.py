@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar.inference import witness
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.ledger.epochs import open_epoch
@@ -23,6 +24,7 @@ from nightjar.inference.records import (
     Crumb,
     Event,
     Failed,
+    Noticed,
     Receipt,
     Shard,
     Started,
@@ -144,6 +146,8 @@ def test_a_suspect_leaves_a_crumb_before_each_batch_and_each_row_asked_for(lake:
     assert [(crumb.row, crumb.rows) for crumb in crumbs[:-1]] == [(rows[0], len(rows)) for rows in scorer.calls]
     assert [len(rows) for rows in scorer.calls] == [256, *[1] * 256, 256, 232]
     assert crumbs[-1].rows == 0
+    assert {crumb.shard for crumb in crumbs} == {work[0].shard.id}
+    assert crumbs[-1].row == 0
 
 
 def test_a_suspect_of_several_files_is_read_one_file_at_a_time(lake: Lake) -> None:
@@ -223,6 +227,56 @@ def test_a_receipt_says_everything_about_its_attempt(lake: Lake) -> None:
         batch_rows=0,
         cuts=2,
     )
+
+
+def test_a_worker_says_who_it_turns_to_and_what_its_predictor_used(lake: Lake) -> None:
+    """Each in a whole record; without an assignment it says nothing."""
+    work = assignments(lake.ready(), Attempt(3))[:1]
+    table = lake.folder.with_name("table.csv")
+    table.write_text("1")
+    turned: list[Started] = []
+    scorer = Doubling(lambda _: open(table).close())  # noqa: PTH123
+    witness.watch(Path(__file__).parent)
+    try:
+        with_turns = ShardWorker(lake.worker_spec(), scorer, turn_to=turned.append)
+        assert list(with_turns.process([])) == []
+        events = list(with_turns.process(work))
+        (seen,) = witness.seen()
+    finally:
+        witness.unwatch()
+    started = Started(work[0].shard.id, 3, this_worker())
+    assert events[0] == started
+    assert turned == [started]
+    assert [event for event in events if isinstance(event, Noticed)] == [
+        Noticed("file", str(table), seen.by, this_worker())
+    ]
+
+
+def test_a_killer_is_left_out_wherever_its_piece_begins(lake: Lake) -> None:
+    file = str(lake.ready().folder / "data/part-00.parquet")
+    work = assignments(lake, Attempt(), Attempt(4, crumbs=True, skip=(Rows(file, 1007, 1),)))[1:2]
+    receipt = list(worker(lake).process(work))[-1]
+    assert isinstance(receipt, Receipt)
+    assert lake.quarantined()["_row"].tolist() == [1007]
+
+
+@pytest.mark.parametrize("budget", [8, None])
+def test_the_budget_is_of_all_files_of_a_shard(lake: Lake, budget: int | None) -> None:
+    """Five rows of each of two files are more than eight. A budget that is not known yet refuses nothing."""
+    work = assignments(small_files(lake, files=2))
+
+    def refuse(rows: list[int]) -> None:
+        if {*range(5), *range(100, 105)} & set(rows):
+            raise ValueError("not this row")
+
+    spec = replace(lake.worker_spec(), budget=budget)
+    last = list(ShardWorker(spec, Doubling(refuse)).process(work))[-1]
+    if budget is None:
+        assert isinstance(last, Receipt)
+        assert last.rows_quarantined == 10
+    else:
+        assert isinstance(last, Failed)
+        assert last.cause == "OverBudget"
 
 
 def test_a_failure_says_everything_about_its_attempt(lake: Lake) -> None:
