@@ -272,16 +272,17 @@ def test_without_an_api_check_asks_the_server_that_a_run_would_start(
     lake = Lake(tmp_path / "lake").ready(resources__concurrency_limit="made-once")
     found = forked("check", lake.job_path, "--engine", "local", env=env)
     assert (found.returncode, found.stderr) == (0, "")
-    lake.write_job(resources__concurrency_limit="gpus")
+    lake.write_job(resources__concurrency_limit="never-made")
     checked = forked("check", lake.job_path, "--json", env=env)
     said = (
-        "resources.concurrency_limit: Prefect has no limit 'gpus'; create it with `prefect gcl create gpus --limit 1`"
+        "resources.concurrency_limit: Prefect has no limit 'never-made'; create it with "
+        "`prefect gcl create never-made --limit 1`"
     )
     assert (checked.returncode, checked.stderr) == (2, f"nightjar: {said}\n")
     assert json.loads(checked.stdout)["message"] == said
     ok, note, remedy = _limit_by_doctor(lake, env)
     assert (ok, remedy) == (True, "")
-    assert note.startswith("resources.concurrency_limit: 'gpus' was not looked up: ")
+    assert note.startswith("resources.concurrency_limit: 'never-made' was not looked up: ")
     assert "A run's own server has only the limits in this machine's Prefect database" in note
 
 
