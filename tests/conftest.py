@@ -69,6 +69,7 @@ def ray_local() -> Iterator[None]:
             ray.init(
                 address="local",
                 num_cpus=2,
+                num_gpus=2,  # in name: Ray counts them, and nobody computes on them
                 include_dashboard=False,
                 logging_level="ERROR",
                 log_to_driver=False,

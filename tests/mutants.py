@@ -82,7 +82,7 @@ ROOMS = {
     "scoring": Room(
         ("scoring/*.py",),
         unit(
-            *("scoring", "worker", "suspects", "cuts", "watchdog", "spoilt_worker", "fenced_worker", "memory"),
+            *("scoring", "worker", "suspects", "cuts", "watchdog", "spoilt_worker", "fenced_worker", "worker_memory"),
             *("preflight", "assignment"),
         ),
     ),

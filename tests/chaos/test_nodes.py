@@ -26,7 +26,7 @@ from fleet import GPUS, Fleet
 from nightjar.flows.cluster.connection import LOST
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.output import publications as publish
-from support import GATE, Lake, permit, wait_until
+from support import BUSY, GATE, Lake, permit, wait_until
 from victim import Victim, running
 from world import Node, World
 
@@ -34,8 +34,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.s3, pytest.mar
 
 QUIET, NIGHT = "2026-01-01", "2026-01-02"
 SHARDS = 16
-FREED_S = 10.0
-"""Within this time after the command was interrupted its actors have let go of the GPUs, on a quiet machine."""
+FREED_S = 10.0 / BUSY
+"""Within 10 s after the command was interrupted its actors have let go of the GPUs, also where the machine is busy."""
 
 DEADLINE_S = 5
 """So long has a drained node."""
@@ -381,7 +381,7 @@ def test_user_code_and_its_files_reach_the_workers(gated: Gated, finished: dict[
 
 
 def test_the_actors_hold_the_gpus(gated: Gated, finished: dict[str, Any]) -> None:
-    """`resources.gpus: 1` gives each actor a GPU of its own, and shows it that one only."""
+    """One each, wherever they run. That two of a node have different ones: tests/cluster/test_run.py."""
     assert finished["state"] == "published"
     noted = [line.split() for line in gated.permits.with_name("actors").read_text().splitlines()]
     assert len(noted) >= 5, "each command had an actor"

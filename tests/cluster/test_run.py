@@ -37,6 +37,34 @@ def test_every_row_is_published_once_and_by_both_engines_alike(lake: Lake) -> No
     assert _parts(lake, "here") == _parts(lake, "there")
 
 
+HOLDS = """
+import os
+from pathlib import Path
+
+import ray
+
+class Model:
+    def __init__(self):
+        held = Path(__LIVE__) / "held"
+        held.mkdir(exist_ok=True)
+        gpus = "+".join(str(int(each)) for each in ray.get_gpu_ids())
+        (held / f"{gpus} {os.environ['CUDA_VISIBLE_DEVICES']} {os.getpid()}").touch()
+
+    def __call__(self, batch):
+        return {"score": batch["x"] * 2}
+"""
+
+
+def test_each_actor_of_a_node_has_a_gpu_of_its_own(lake: Lake) -> None:
+    """`resources.gpus: 1` gives it one that no other has, and shows it that one only."""
+    lake.write_model(HOLDS)
+    lake.ready(model__uses="model:Model", resources={"actors": 2, "cpus": 1, "gpus": 1}).run()
+    held = [path.name.split() for path in (lake.folder / "held").iterdir()]
+    assert len(held) == 3, "preflight's process, and two actors"
+    assert {gpus for gpus, _, _ in held} == {"0", "1"}
+    assert all(gpus == visible for gpus, visible, _ in held)
+
+
 REFUSES = """
 import os
 

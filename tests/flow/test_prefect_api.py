@@ -238,10 +238,10 @@ def test_a_limit_that_is_missing_is_found_before_the_night(tmp_path: Path, api_e
 
     That a limit is there, `doctor` says where it finds all well (test_commands.py).
     """
-    lake = Lake(tmp_path).ready(resources__concurrency_limit="looked-up")
+    lake = Lake(tmp_path).ready(resources__concurrency_limit="not-made")
     said = (
-        "resources.concurrency_limit: Prefect has no limit 'looked-up'; create it with "
-        "`prefect gcl create looked-up --limit 1`"
+        "resources.concurrency_limit: Prefect has no limit 'not-made'; create it with "
+        "`prefect gcl create not-made --limit 1`"
     )
     checked = forked("check", lake.job_path, env=api_env)
     assert (checked.returncode, checked.stdout, checked.stderr) == (2, "", f"nightjar: {said}\n")
