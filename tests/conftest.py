@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fleet import Fleet, started_fleet
 from s3 import S3Server, s3_server
-from support import Lake, leaves_nothing, wait_until
+from support import Lake, answering, leaves_nothing
 
 MEMORY, ENOUGH = Path("/dev/shm"), 4 << 30
 """Where syncing costs nothing, and how many free bytes make it a place for the folders of tests, which sync a lot."""
@@ -106,8 +106,6 @@ def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def prefect_api(prefect_home: Path) -> Iterator[str]:
     """The URL of a Prefect server shared by all command line tests."""
-    import httpx
-
     from nightjar.flows.prefect_api import server
 
     before = os.environ.copy()
@@ -121,20 +119,10 @@ def prefect_api(prefect_home: Path) -> Iterator[str]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-    assert api.process is not None
-
-    def healthy() -> bool:
-        try:
-            return httpx.get(f"{api.url}/health", timeout=5).status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    wait_until(healthy, 120, "the Prefect server answers")
-    with sqlite3.connect(prefect_home / "prefect.db") as made, sqlite3.connect(prefect_home / "empty.db") as empty:
-        made.backup(empty)
-    yield api.url
-    api.process.terminate()
-    api.process.wait(timeout=30)
+    with answering(api) as url:
+        with sqlite3.connect(prefect_home / "prefect.db") as made, sqlite3.connect(prefect_home / "empty.db") as empty:
+            made.backup(empty)
+        yield url
 
 
 @pytest.fixture(scope="session")

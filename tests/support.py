@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import numpy as np
@@ -34,6 +34,11 @@ from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
+
+if TYPE_CHECKING:
+    from nightjar.flows.prefect_api.server import (
+        PrefectApi,  # importing Prefect takes seconds, and most tests need none
+    )
 
 FLIGHTS = Path(__file__).parent.parent / "examples" / "flights"
 
@@ -358,6 +363,18 @@ def command(
         text=True,
         timeout=timeout_s,
     )
+
+
+@contextmanager
+def answering(api: PrefectApi) -> Iterator[str]:
+    """The URL of a Prefect server that this process has started, once it answers. It ends with the block."""
+    assert api.process is not None
+    try:
+        api.wait()
+        yield api.url
+    finally:
+        api.process.terminate()
+        api.process.wait(timeout=30)
 
 
 def nightjar() -> str:

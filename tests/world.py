@@ -19,7 +19,7 @@ import psutil
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Process, quiet_ports, s3_process
-from support import Lake, leaves_nothing, wait_until
+from support import Lake, answering, leaves_nothing, wait_until
 from victim import Victim, running, tree
 
 UP_S = 90
@@ -226,14 +226,8 @@ def prefect_api(home: Path) -> Iterator[str]:
     os.environ["PREFECT_HOME"] = str(home)
     from nightjar.flows.prefect_api.server import start_api
 
-    api = start_api()
-    assert api.process is not None
-    try:
-        api.wait()
-        yield api.url
-    finally:
-        api.process.terminate()
-        api.process.wait(timeout=30)
+    with answering(start_api()) as url:
+        yield url
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from nightjar.flows.prefect_api.server import start_api
-from support import wait_until
+from support import answering, wait_until
 
 FREED_S = 10.0
 
@@ -50,13 +50,8 @@ def own_server() -> Iterator[str]:
     """The URL of the server that a command starts where no API is configured, once it answers."""
     with temporary_settings({PREFECT_API_URL: None}):
         api = start_api()
-    assert api.process is not None
-    try:
-        api.wait()
-        yield api.url
-    finally:
-        api.process.terminate()
-        api.process.wait(30)
+    with answering(api) as url:
+        yield url
 
 
 def deployments(api: str, *names: str) -> dict[str, DeploymentResponse]:
