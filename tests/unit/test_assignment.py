@@ -13,7 +13,7 @@ import pytest
 
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError
-from nightjar.inference.scoring.assignment import WorkerSpec, enter_copy, open_scorer
+from nightjar.inference.scoring.assignment import WorkerSpec, batch_rows, enter_copy, open_scorer, read_schema
 from support import Lake
 
 MODEL = """
@@ -152,3 +152,28 @@ def test_a_file_that_the_predictor_misses_since_it_was_left_out_is_explained(lak
         f"'words.json'. words.json of the job's folder is left out of the snapshot ({lake.folder}/.rayignore): name it "
         "in model.path, or by its whole path in model.code"
     )
+
+
+@pytest.mark.parametrize(("features", "gpus", "rows"), [(["x"], 0, 16384), (None, 0, 8192), (["x"], 1, 65536)])
+def test_rows_of_a_micro_batch_are_chosen_by_what_the_model_sees(
+    lake: Lake, features: list[str] | None, gpus: int, rows: int
+) -> None:
+    """x alone is narrow, and id, x and name together are not; a GPU takes more."""
+    job = {"model__batch_size": "auto", "carry": [], "resources": {"actors": 1, "gpus": gpus}}
+    if features is None:
+        lake.write_model("def score(batch):\n    return {'score': batch['x']}\n")
+    spec = lake.ready(**job, model__features=features).worker_spec()
+    assert batch_rows(spec) == rows
+
+
+def test_a_number_of_rows_is_taken_as_it_is(lake: Lake) -> None:
+    assert batch_rows(lake.ready(model__batch_size=77).worker_spec()) == 77
+
+
+def test_what_is_read_is_what_the_model_sees_what_is_carried_and_the_label(lake: Lake) -> None:
+    """Nothing else, in the order of the file."""
+    schema = pa.schema([("other", pa.int8()), ("late", pa.bool_()), ("x", pa.float32()), ("id", pa.int64())])
+    lake.write_job(carry=["id"])
+    job = lake.request().job
+    assert read_schema(job, schema).names == ["x", "id"]
+    assert read_schema(job.model_copy(update={"label": "late"}), schema).names == ["late", "x", "id"]

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from nightjar.inference.errors import ProcessSpoilt
+from nightjar.inference.scoring import watchdog as watching
 from nightjar.inference.scoring.watchdog import Watchdog
 
 NEVER_RETURNS = """
@@ -101,3 +103,50 @@ def test_in_another_thread_there_is_the_end_by_force_alone() -> None:
     thread.start()
     thread.join()
     assert entered.is_set()
+
+
+def test_the_end_by_force_is_put_off_by_signs_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by each, because that takes a thread; it comes a good second after the interruption, with the stack."""
+    now, ends = [0.5], []
+    by_force = SimpleNamespace(
+        dump_traceback_later=lambda after_s, **how: ends.append((after_s, how)),
+        cancel_dump_traceback_later=lambda: ends.append("never"),
+    )
+    monkeypatch.setattr(watching, "faulthandler", by_force)
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    begins = (25.0, {"exit": True, "file": sys.__stderr__})
+    with Watchdog(20.0) as watchdog:
+        watchdog.calling()
+        assert ends == [begins]
+        now[0] = 1.5  # a twentieth of the time later
+        watchdog.calling()
+        assert ends == [begins]
+        now[0] = 1.51
+        watchdog.calling()
+        assert ends == [begins, begins]
+    assert ends == [begins, begins, "never"]
+    now[0] = 1.52
+    with monkeypatch.context() as here, watchdog:
+        here.setattr(sys, "__stderr__", None)  # as in a program without a terminal
+        watchdog.calling()
+    assert ends[3:] == [(25.0, {"exit": True, "file": sys.stderr}), "never"]
+
+
+def test_in_another_thread_only_force_is_left() -> None:
+    """Python interrupts its main thread alone: nothing is set there, nor restored."""
+    failed: list[BaseException] = []
+
+    def steps() -> None:
+        try:
+            with Watchdog(60.0) as watchdog:
+                watchdog.calling()
+        except BaseException as error:  # noqa: BLE001 (raised again in the test's thread)
+            failed.append(error)
+
+    before = signal.getsignal(signal.SIGALRM)
+    thread = threading.Thread(target=steps)
+    thread.start()
+    thread.join()
+    assert failed == []
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
