@@ -456,9 +456,11 @@ def test_an_installed_package_of_another_release_is_not_loaded(
     spec = lake.ready(model__uses="nightjar_acme:score").worker_spec()
     assert score_one(spec) == [2.0]
     package.write_text("def score(batch):\n    return {'score': batch['x'] * 1000}\n")
-    with pytest.raises(
-        JobError, match=r"^model\.uses: the installed package 'nightjar_acme' on .* is not the one the run"
-    ):
+    said = (
+        r"^model\.uses: the installed package 'nightjar_acme' on \S+ is not the one the run began with: it was changed "
+        r"meanwhile, or that node has another release, or none\. Install the same on each node and start the run again$"
+    )
+    with pytest.raises(JobError, match=said):
         open_scorer(spec)
 
 
