@@ -173,7 +173,6 @@ def test_a_number_of_rows_is_taken_as_it_is(lake: Lake) -> None:
 def test_what_is_read_is_what_the_model_sees_what_is_carried_and_the_label(lake: Lake) -> None:
     """Nothing else, in the order of the file."""
     schema = pa.schema([("other", pa.int8()), ("late", pa.bool_()), ("x", pa.float32()), ("id", pa.int64())])
-    lake.write_job(carry=["id"])
-    job = lake.request().job
+    job = lake.ready(carry=["id"]).request().job
     assert read_schema(job, schema).names == ["x", "id"]
     assert read_schema(job.model_copy(update={"label": "late"}), schema).names == ["late", "x", "id"]
