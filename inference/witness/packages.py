@@ -77,12 +77,8 @@ def installed_packages(before: Mapping[str, Package]) -> dict[str, Package]:
         with suppress(PackageNotFoundError, *_DAMAGED):
             installed = _Installed(distribution(name))
             # Some images remove installed files, mostly tests; a missing file was not loaded.
-            wrote = (
-                file
-                for file in installed.record
-                if file.endswith(".py") and os.path.isfile(installed.root + file)  # noqa: PTH113
-            )
-            edited = [file for file in wrote if installed.is_edited(file)]
+            wrote = (file for file in installed.record if file.endswith(".py"))
+            edited = [file for file in wrote if installed.is_edited(file, if_there=True)]
             own = {file: _hash((installed.source or installed.root) + file) for file in old.own}
             hashes = {file: _hash(installed.root + file) for file in edited[:_FILES_MOST]}
             read = {file: _content(installed.root + file) for file in old.read}
@@ -209,9 +205,11 @@ class _Installed:
         written = _stat(self.root + self._recorded.place) if self._recorded.place else None
         return written.st_mtime_ns if written else 0
 
-    def is_edited(self, file: str) -> bool:
-        """Whether a file of the record is not as it was installed."""
+    def is_edited(self, file: str, *, if_there: bool = False) -> bool:
+        """Whether a file of the record is not as it was installed. if_there: one that was removed is not edited."""
         now = _stat(self.root + file)
+        if now is None and if_there:
+            return False
         # Every change sets this time, and no program can set it back. In a copied folder it is later; then the file is
         # read. An equal time may be later, too, because a file system's clock is coarse.
         if now is not None and now.st_ctime_ns < self._recorded_at:
