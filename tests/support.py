@@ -141,6 +141,9 @@ def permit(permits: Path, shards: int) -> None:
 BUSY = 3
 """How many times as long as on a quiet machine a wait may take."""
 
+FREED_S = 10.0
+"""Within this time after a command was stopped its actors have let go of what they held."""
+
 
 def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> None:
     """Poll until the condition holds. A look that takes long is repeated less often: what is waited for needs the CPU.
@@ -159,6 +162,15 @@ def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> 
         now = time.monotonic()
         assert now < deadline, f"after {timeout_s:g} s still not true: {what}"
         time.sleep(min(max(0.05, 9 * (now - began)), 0.5))
+
+
+def is_true(condition: Callable[[], object], timeout_s: float) -> bool:
+    """Whether it becomes true in this time, which is not longer where the machine is busy."""
+    try:
+        wait_until(condition, timeout_s / BUSY, "")
+    except AssertionError:
+        return False
+    return True
 
 
 @dataclass

@@ -26,7 +26,7 @@ from fleet import GPUS, Fleet
 from nightjar.flows.cluster.connection import LOST
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.output import publications as publish
-from support import BUSY, GATE, Lake, permit, wait_until
+from support import FREED_S, GATE, Lake, is_true, permit, wait_until
 from victim import Victim, running
 from world import Node, World
 
@@ -34,9 +34,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.s3, pytest.mar
 
 QUIET, NIGHT = "2026-01-01", "2026-01-02"
 SHARDS = 16
-FREED_S = 10.0 / BUSY
-"""Within 10 s after the command was interrupted its actors have let go of the GPUs, also where the machine is busy."""
-
 DEADLINE_S = 5
 """So long has a drained node."""
 
@@ -216,13 +213,7 @@ def interrupt(gated: Gated, how: signal.Signals) -> Interrupted:
     workers = {int(receipt["worker"].rpartition(":")[2]) for receipt in gated.receipts()}
     assert command.look() is None, command.trouble
     command.process.send_signal(how)
-    freed = True
-    try:
-        wait_until(
-            lambda: gated.fleet.all_gpus_are_free() and not any(map(psutil.pid_exists, workers)), FREED_S, "all is free"
-        )
-    except AssertionError:
-        freed = False
+    freed = is_true(lambda: gated.fleet.all_gpus_are_free() and not any(map(psutil.pid_exists, workers)), FREED_S)
     wait_until(lambda: command.look() is not None, 60, "the command ends")
     said = command.said + command.trouble
     return Interrupted(len(gated.receipts()), freed, command.process.returncode, said, gated.records()[-2:])

@@ -32,8 +32,6 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from nightjar.flows.prefect_api.server import start_api
 from support import answering, wait_until
 
-FREED_S = 10.0
-
 OFTEN = {"PREFECT_RUNNER_POLL_FREQUENCY": "1", "PREFECT_WORKER_QUERY_SECONDS": "1"}
 """How often a serving process or a worker asks for runs that are due, in seconds. Prefect's default is 10."""
 
@@ -247,12 +245,3 @@ def wait_gone(process: psutil.Process) -> None:
         process.wait(20)
     except psutil.TimeoutExpired:
         process.kill()
-
-
-def is_true(condition: Callable[[], object], timeout_s: float) -> bool:
-    """Whether it becomes true in time."""
-    try:
-        wait_until(condition, timeout_s, "")
-    except AssertionError:
-        return False
-    return True

@@ -31,20 +31,18 @@ from nightjar.flows.pages import standing
 from nightjar.flows.serving import runner
 from nightjar.flows.serving.serve import _start, unless_cancelled
 from service import (
-    FREED_S,
     Service,
     client,
     deployments,
     ended,
     free_port,
-    is_true,
     prefect_server,
     runs_of,
     service,
     start_run,
     state_of,
 )
-from support import GATE, Lake, leaves_nothing, permit, wait_until
+from support import FREED_S, GATE, Lake, is_true, leaves_nothing, permit, wait_until
 
 nightly = import_module("nightjar.flows.nightly")
 
