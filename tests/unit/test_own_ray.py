@@ -238,11 +238,12 @@ def test_a_token_that_cannot_be_kept_is_one_sentence(home: Path) -> None:
         keep_token_private()
 
 
-def test_doctor_tells_of_a_local_run_that_others_could_reach() -> None:
-    """And which of its ports they cannot."""
+def test_doctor_tells_of_a_local_run_that_others_could_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And which of its ports they cannot. Its mark is this test's own: a doctor of a test beside it must not see it."""
+    monkeypatch.setattr(local, "_MARK", "NIGHTJAR_TEST_RAY_FOLDER")
     with subprocess.Popen(
         [sys.executable, "-c", LISTENS],
-        env={**os.environ, "NIGHTJAR_RAY_FOLDER": "/tmp/njray-1"},
+        env={**os.environ, local._MARK: "/tmp/njray-1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
