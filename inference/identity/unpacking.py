@@ -68,16 +68,18 @@ def place_model(storage: Storage, snapshot: Snapshot, cache: Path, path: str) ->
     Raises:
         JobError: A linked or remote file has changed since the snapshot, or there is no room for the model here.
     """
-    return _place("model.path", storage, snapshot, cache, "model/" + path.rstrip("/").rsplit("/", 1)[-1])
+    return _place("model.path", snapshot, cache, "model/" + path.rstrip("/").rsplit("/", 1)[-1], storage)
 
 
-def place_code(storage: Storage, snapshot: Snapshot, cache: Path) -> tuple[str, tuple[Linked, ...]]:
+def place_code(snapshot: Snapshot, cache: Path) -> tuple[str, tuple[Linked, ...]]:
     """Put the code into a folder that belongs to this process until it ends. Returns the folder and the linked files.
+
+    None of it is fetched: the code lies in the job's folder, and what is not copied from there is linked.
 
     Raises:
         JobError: A linked file has changed since the snapshot, or there is no room for the code here.
     """
-    return _place("model.uses", storage, snapshot, cache, "job")
+    return _place("model.uses", snapshot, cache, "job")
 
 
 def is_at_hand(key: str, storage: Storage, snapshot: Snapshot, cache: Path) -> bool:
@@ -91,13 +93,15 @@ def is_at_hand(key: str, storage: Storage, snapshot: Snapshot, cache: Path) -> b
         try:
             for file in snapshot.files:
                 if file.source:
-                    _link(key, storage, file, cache)
+                    _link(key, file, cache, storage)
         except JobError:
             return False
     return True
 
 
-def _place(key: str, storage: Storage, snapshot: Snapshot, cache: Path, name: str) -> tuple[str, tuple[Linked, ...]]:
+def _place(
+    key: str, snapshot: Snapshot, cache: Path, name: str, storage: Storage | None = None
+) -> tuple[str, tuple[Linked, ...]]:
     """Fill a folder that no process shares: what a predictor writes there must reach no other process and no later
     run.
     """
@@ -105,7 +109,7 @@ def _place(key: str, storage: Storage, snapshot: Snapshot, cache: Path, name: st
     with _room_in(cache, key):
         _remove_abandoned(own)
         target = _own_folder(own) / name
-        linked = {file.name: _link(key, storage, file, cache) for file in snapshot.files if file.source}
+        linked = {file.name: _link(key, file, cache, storage) for file in snapshot.files if file.source}
         _fill(snapshot, target, linked)
         return str(target), tuple(linked.values())
 
@@ -182,8 +186,11 @@ def _unpack(packed: zipfile.ZipFile, file: File, path: Path) -> None:
     path.chmod((entry.external_attr >> 16) & 0o777 | 0o600)
 
 
-def _link(key: str, storage: Storage, file: File, cache: Path) -> Linked:
-    """The path on this node of a file with verified content: a local file where it is, a remote file fetched once."""
+def _link(key: str, file: File, cache: Path, storage: Storage | None) -> Linked:
+    """The path on this node of a file with verified content: a local file where it is, a remote file fetched once.
+
+    storage: where a remote file is fetched from; None if all files are local.
+    """
     local = is_local(file.source)
     path = Path(file.source) if local else cache.absolute() / "models" / file.sha256 / file.source.rsplit("/", 1)[-1]
     if local and not os.access(path, os.R_OK):
@@ -193,7 +200,7 @@ def _link(key: str, storage: Storage, file: File, cache: Path) -> Linked:
         )
     with _locked(cache / f"{file.sha256}.lock"):
         stamp = _verified(path, file, cache)
-        if stamp is None and not local:
+        if stamp is None and not local and storage is not None:
             stamp = _fetch(storage, file, path, cache)
     if stamp is None:
         raise _changed(key, file)

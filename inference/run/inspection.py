@@ -76,7 +76,7 @@ def _found(child: Child, elsewhere: bool, patience_s: float) -> str:
 
 def _look(request: RunRequest) -> Iterator[str]:
     """Yield `_IMPORTED` when the code is imported; then return, or raise what is wrong."""
-    job, _ = enter_copy(request.storage, request.job, request.scoring.code, Path(request.cache))
+    job, _ = enter_copy(request.job, request.scoring.code, Path(request.cache))
     try:
         targets = user.imported(job)
     except JobError as error:

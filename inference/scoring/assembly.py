@@ -33,7 +33,7 @@ class Assembly:
         self.failed = 0
         self.cuts = Cuts()
         self._tables: list[pa.Table] = []
-        self._labels: list[pa.ChunkedArray] = []
+        self._labels: list[pa.ChunkedArray | None] = []
         self._bad: list[tuple[str, int, RowFailure, str]] = []
         self._bad_inputs: list[pa.Table] = []
         self._schema = sink.output_schema(spec.job, spec.schema)
@@ -50,8 +50,7 @@ class Assembly:
             rows = pa.arange(piece.first_row, piece.first_row + table.num_rows)
             columns += sink.lineage(piece.uri, rows if scored.kept is None else rows.take(pa.array(scored.kept)))
         self._tables.append(pa.Table.from_arrays(columns, schema=self._schema))
-        if job.label:
-            self._labels.append(kept[job.label])
+        self._labels.append(kept[job.label] if job.label else None)
         if scored.failures:
             self._add_failures(piece, table, scored.failures)
 
@@ -65,14 +64,13 @@ class Assembly:
 
     def table(self) -> pa.Table:
         """The shard's output, in input order, one chunk per column and file."""
-        table = pa.concat_tables(self._tables) if self._tables else self._schema.empty_table()
-        return table.unify_dictionaries()
+        return pa.concat_tables(self._tables).unify_dictionaries()
 
     def metrics(self) -> Metrics:
         # Over the whole shard at once, so that the metrics do not depend on micro-batches.
         metrics = Metrics.for_job(self.spec.job)
-        for index, table in enumerate(self._tables):
-            metrics.update(table, self._labels[index] if self._labels else None)
+        for table, labels in zip(self._tables, self._labels, strict=True):
+            metrics.update(table, labels)
         return metrics
 
     def write_quarantine(self, storage: Storage) -> Part | None:

@@ -66,7 +66,7 @@ class Assignment:
 
 def read_schema(job: Job, schema: pa.Schema) -> pa.Schema:
     """The columns that a worker reads, in file order: those for the model, the carried ones, and the label."""
-    wanted = {*input_columns(job, schema), *job.carry, *([job.label] if job.label else [])}
+    wanted = {*input_columns(job, schema), *job.carry, job.label}
     return pa.schema([item for item in schema if item.name in wanted])
 
 
@@ -104,7 +104,7 @@ def open_scorer(spec: WorkerSpec) -> Opened:
         path, more = place_model(spec.storage, spec.scoring.model, cache, job.model.path)
         linked += more
     if job.modules():
-        job, more = enter_copy(spec.storage, job, spec.scoring.code, cache, stand=spec.own_process)
+        job, more = enter_copy(job, spec.scoring.code, cache, stand=spec.own_process)
         linked += more
         if spec.own_process:
             # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
@@ -127,9 +127,7 @@ def _installed_predictor(spec: WorkerSpec) -> list[str]:
     return [place for module in named for place in places_of(module)]
 
 
-def enter_copy(
-    storage: Storage, job: Job, code: Snapshot, cache: Path, *, stand: bool = True
-) -> tuple[Job, tuple[Linked, ...]]:
+def enter_copy(job: Job, code: Snapshot, cache: Path, *, stand: bool = True) -> tuple[Job, tuple[Linked, ...]]:
     """Switch to a copy of the job's folder as it was when the run began. Returns the job there, and the linked files.
 
     The copy belongs to this process. Python finds modules there instead of in the live folder. With `stand` the copy
@@ -138,7 +136,7 @@ def enter_copy(
     Raises:
         JobError: A linked file has changed since the snapshot, or the code cannot be stored here.
     """
-    folder, linked = place_code(storage, code, cache)
+    folder, linked = place_code(code, cache)
     _turn_path(job.folder, folder)
     if stand:
         os.chdir(folder)

@@ -217,8 +217,8 @@ def _micro_batches(rows: int, size: BatchSize, singly: range) -> Iterator[range]
             stop = first + 1
         else:
             stop = min(rows, (first // size.rows + 1) * size.rows)
-            if first < singly.start < stop and len(singly):
-                stop = singly.start
+            if singly and first < singly.start:
+                stop = min(stop, singly.start)
         yield range(first, stop)
         first = stop
 

@@ -79,32 +79,50 @@ def test_a_process_scores_with_the_runs_files_and_notes_which_others_are_used(la
 
 
 @pytest.mark.usefixtures("own_process")
+def test_a_file_that_only_an_option_names_is_noted(lake: Lake) -> None:
+    """Also where no function of the user's own gets it: Python made the one that takes the options of a dataclass."""
+    table = lake.folder.with_name("table.csv")
+    table.write_text("1")
+    lake.write_model(
+        "from dataclasses import dataclass\n\n@dataclass\nclass Predictor:\n    table: str\n\n"
+        "    def __call__(self, batch):\n        return {'score': batch['x']}\n"
+    )
+    lake.ready(model__uses="model:Predictor", model__options={"table": str(table)})
+    with witness.closely():
+        open_scorer(replace(lake.worker_spec(), own_process=True))
+        assert [(each.kind, each.name) for each in witness.seen()] == [("named", str(table))]
+
+
+@pytest.mark.usefixtures("own_process")
 def test_an_installed_package_that_is_the_predictor_is_watched_like_the_users_own_code(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it asks of the environment is noted; other packages ask for all kinds of things."""
     site = tmp_path.with_name("site-packages")
-    for name in ("nightjar_theirs", "nightjar_helper"):
+    for name in ("nightjar_theirs/deep", "nightjar_helper"):
         (site / name).mkdir(parents=True)
     (site / "nightjar_helper" / "__init__.py").write_text("import os\nos.environ.get('NIGHTJAR_HELPERS')\n")
     (site / "nightjar_theirs" / "__init__.py").write_text("")
-    (site / "nightjar_theirs" / "scoring.py").write_text(
+    (site / "nightjar_theirs" / "deep" / "scoring.py").write_text(
         "import os\nimport nightjar_helper\nos.environ.get('NIGHTJAR_THEIRS')\n"
         "def score(batch):\n    return {'score': batch['x']}\n"
     )
     monkeypatch.setenv("NIGHTJAR_THEIRS", "1")
     monkeypatch.setenv("NIGHTJAR_HELPERS", "1")
     monkeypatch.syspath_prepend(str(site))
-    lake.ready(model__uses="nightjar_theirs.scoring:score")
+    lake.ready(model__uses="nightjar_theirs.deep.scoring:score")
     open_scorer(replace(lake.worker_spec(), own_process=True))
     assert [each.name for each in witness.seen() if each.kind == "environment"] == ["NIGHTJAR_THEIRS"]
 
 
 @pytest.mark.usefixtures("own_process")
+@pytest.mark.parametrize("inside", [True, False])
 def test_python_finds_in_the_copy_what_it_found_in_the_live_folder(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
 ) -> None:
-    """Also by the empty entry, which is the working directory. Other entries stay, and so do those of environments."""
+    """Also by the empty entry, if the working directory is the live folder. Other entries stay, and so do those of
+    environments.
+    """
     lake.write_model()
     for name in ("src/more.py", "env/conda-meta/history", "env/lib/python3.11/site-packages/theirs.py"):
         (lake.folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -116,10 +134,10 @@ def test_python_finds_in_the_copy_what_it_found_in_the_live_folder(
         "__editable__.finder",
         str(lake.folder.parent),
     ]
-    monkeypatch.chdir(lake.folder)
+    monkeypatch.chdir(lake.folder if inside else lake.folder.parent)
     monkeypatch.setattr(sys, "path", ["", live, f"{live}/src", *others])
-    job, _ = enter_copy(request.storage, request.job, request.scoring.code, tmp_path / "cache")
-    assert sys.path == [job.folder, job.folder, f"{job.folder}/src", *others]
+    job, _ = enter_copy(request.job, request.scoring.code, tmp_path / "cache")
+    assert sys.path == [job.folder if inside else "", job.folder, f"{job.folder}/src", *others]
     assert Path.cwd() == Path(job.folder) != lake.folder
 
 

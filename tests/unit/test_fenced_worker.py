@@ -14,10 +14,18 @@ from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
+ALL_BUT_FIVE = """
+def score(batch):
+    if 5 in batch["x"]:
+        raise ValueError("not this row")
+    return {"score": batch["x"]}
+"""
+
 
 def score_first_shard(lake: Lake, replace_before: str) -> list[Event]:
     """Score one shard in this process; its writer is replaced just before `replace_before` touches a data part."""
-    lake.ready()
+    lake.write_model(ALL_BUT_FIVE)
+    lake.ready(retry__max_quarantined=0.01)
     request = lake.request()
     found = run.discover(request)
     made = run.plan(request, found).plan
@@ -39,7 +47,7 @@ def score_first_shard(lake: Lake, replace_before: str) -> list[Event]:
         schema=read_schema(request.job, found.schema),
         epoch=first.epoch,
         segment=first.number,
-        budget=budget_rows(0.0, made.rows),
+        budget=budget_rows(0.01, made.rows),
         scoring=request.scoring,
         cache=str(lake.folder / "cache"),
         own_process=False,
@@ -56,6 +64,8 @@ def test_a_worker_whose_writer_still_holds_leaves_its_part(lake: Lake) -> None:
     assert receipt.data is not None
     part = lake.revision() / receipt.data.name
     assert sink.checksum(part.read_bytes()) == receipt.data.checksum
+    assert receipt.quarantine is not None
+    assert (lake.revision() / receipt.quarantine.name).exists()
 
 
 def test_a_worker_replaced_between_its_check_and_its_write_takes_its_part_back(lake: Lake) -> None:
@@ -64,4 +74,4 @@ def test_a_worker_replaced_between_its_check_and_its_write_takes_its_part_back(l
     assert isinstance(failed, Failed)
     assert (failed.cause, failed.terminal) == ("Fenced", True)
     assert failed.message == "epoch 1 was replaced by epoch 2"
-    assert list((lake.revision() / "data").glob("*")) == []
+    assert [path for name in ("data", "quarantine") for path in (lake.revision() / name).glob("*")] == []

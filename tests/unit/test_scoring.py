@@ -151,15 +151,23 @@ def test_skipped_rows_never_reach_the_scorer_and_their_batch_is_scored_without_t
     assert kept(scored, 6) == [0, 2, 4, 5]
 
 
-def test_a_skip_outside_the_table_is_refused_rather_than_forgotten() -> None:
-    with pytest.raises(ValueError, match="row 9 of a table of 3 rows"):
-        run(rows(3), double, 2, skip={9: RowFailure(9, "Died", "", "")})
+@pytest.mark.parametrize("row", [-1, 3, 9])
+def test_a_skip_outside_the_table_is_refused_rather_than_forgotten(row: int) -> None:
+    with pytest.raises(ValueError, match=f"row {row} of a table of 3 rows"):
+        run(rows(3), double, 2, skip={row: RowFailure(row, "Died", "", "")})
 
 
 def test_a_batch_that_fails_whole_while_its_halves_pass_loses_nothing() -> None:
     scored, _ = run(rows(8), Recorder(lambda seen: ValueError() if len(seen) == 8 else None), 8)
     assert scored.failures == ()
     assert covers(scored, 8)
+
+
+def test_halves_of_two_rows_that_pass_count_for_a_predictor_whose_batches_of_four_fail() -> None:
+    """Else many such batches would end the attempt: each costs one call more, not one for each row."""
+    recorder = Recorder(lambda seen: ValueError() if len(seen) == 4 else None)
+    assert covers(run(rows(400), recorder, 4)[0], 400)
+    assert len(recorder.batches) == 300
 
 
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError, pa.ArrowMemoryError])
@@ -254,7 +262,7 @@ def test_a_table_fails_exactly_when_its_failures_exceed_the_budget(
 def test_over_budget_stops_at_once() -> None:
     """A predictor that fails on everything is asked a handful of times, not twice per row."""
     recorder = Recorder(lambda _: ValueError("broken"))
-    with pytest.raises(OverBudget):
+    with pytest.raises(OverBudget, match="the first is row 0: ValueError: broken"):
         run(rows(1024), recorder, 1024, budget=2)
     assert len(recorder.batches) < 20
 

@@ -290,7 +290,7 @@ def test_a_snapshot_is_kept_once_and_read_back(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out" / "snapshots").iterdir()] == [f"{taken.digest}.zip"]
     back = read_kept(STORAGE, str(tmp_path / "out"), taken.digest)
     assert back == taken
-    placed, _ = place_code(STORAGE, back, tmp_path / "cache")
+    placed, _ = place_code(back, tmp_path / "cache")
     assert Path(placed, "sub", "vocab.json").read_text() == "[]"
     assert Path(placed, "predict.py").stat().st_mode & 0o777 == 0o755
 
@@ -306,9 +306,9 @@ def test_a_kept_snapshot_that_was_damaged_is_named(tmp_path: Path) -> None:
 
 def test_no_process_sees_what_another_wrote_beside_its_code(tmp_path: Path) -> None:
     taken = take("model.uses", STORAGE, [("predict.py", str(write(tmp_path, {"p": "x = 1"}) / "p"), 5)])
-    mine, _ = place_code(STORAGE, taken, tmp_path / "cache")
+    mine, _ = place_code(taken, tmp_path / "cache")
     Path(mine, "learnt.json").write_text("{}")
-    other, _ = place_code(STORAGE, taken, tmp_path / "cache")
+    other, _ = place_code(taken, tmp_path / "cache")
     assert sorted(path.name for path in Path(other).iterdir()) == ["predict.py"]
 
 
@@ -316,9 +316,8 @@ PLACE = """
 import sys
 from pathlib import Path
 from nightjar.inference.identity.snapshots import Snapshot
-from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.identity.unpacking import place_code
-print(place_code(LakeStorage(), Snapshot(), Path(sys.argv[1]))[0], flush=True)
+print(place_code(Snapshot(), Path(sys.argv[1]))[0], flush=True)
 sys.stdin.read()
 """
 
@@ -330,7 +329,7 @@ def test_the_code_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path: 
     )
     assert child.stdout is not None
     theirs = Path(child.stdout.readline().strip())
-    place_code(STORAGE, snapshots.NOTHING, tmp_path)
+    place_code(snapshots.NOTHING, tmp_path)
     assert theirs.is_dir()
     child.kill()
     child.wait()
@@ -339,7 +338,7 @@ def test_the_code_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path: 
     child.stdin.close()
 
     def gone() -> bool:
-        place_code(STORAGE, snapshots.NOTHING, tmp_path)
+        place_code(snapshots.NOTHING, tmp_path)
         return not theirs.exists()
 
     wait_until(gone, 10, "the folder of the killed process is removed")
@@ -348,9 +347,9 @@ def test_the_code_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path: 
 def test_the_code_of_a_process_of_another_node_is_left_alone_for_a_week(tmp_path: Path) -> None:
     """On a disk that nodes share and that keeps locks to each of them, a lock there looks free here."""
     theirs = write(tmp_path / "processes" / "another-node+1-abc", {"lock": "", "job/predict.py": ""})
-    place_code(STORAGE, snapshots.NOTHING, tmp_path)
+    place_code(snapshots.NOTHING, tmp_path)
     assert theirs.is_dir()
     week_ago = time.time() - 8 * 86400
     os.utime(theirs, (week_ago, week_ago))
-    place_code(STORAGE, snapshots.NOTHING, tmp_path)
+    place_code(snapshots.NOTHING, tmp_path)
     assert not theirs.exists()

@@ -17,6 +17,7 @@ from nightjar.inference.records import (
     Receipt,
     Started,
 )
+from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker, this_worker
 from nightjar.inference.storage.faults import FaultyStorage, pause
@@ -103,7 +104,8 @@ def test_storage_that_hangs_blames_no_row(lake: Lake, operation: str, pattern: s
     last = events[-1]
     assert isinstance(last, Failed)
     assert (last.cause, last.rows, last.shard) == ("Stalled", 0, lake.planned().ids()[shard])
-    assert "was read or written" in last.message or "a part was written" in last.message
+    read = f" while {lake.folder}/data/part-01.parquet was read or written"
+    assert last.message.endswith(read if operation == "open" else " while a part was written")
     assert spoilt is not None
 
 
@@ -117,6 +119,36 @@ def test_the_first_shard_of_a_process_may_be_the_one_that_ends_it(lake: Lake) ->
     assert (last.shard, last.died) == (third.id, True)
     with pytest.raises(ProcessSpoilt):
         next(events)
+
+
+def ended(*_: object) -> None:
+    """What an alarm does, wherever this process is then."""
+    raise ProcessSpoilt("Stalled", "no progress")
+
+
+def test_what_ends_a_process_before_its_first_shard_is_blamed_on_none(lake: Lake) -> None:
+    def none() -> Iterator[Assignment]:
+        ended()
+        yield from ()
+
+    events = ShardWorker(lake.ready().worker_spec(), Cursed("")).process(none())
+    with pytest.raises(ProcessSpoilt):
+        next(events)
+
+
+def test_what_ends_a_process_between_reading_and_writing_is_blamed_on_a_file_and_no_row(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While rows are put together the predictor has none."""
+    lake.ready()
+    monkeypatch.setattr(Assembly, "add", ended)
+    events, spoilt = process(lake)
+    last = events[-1]
+    shard = next(iter(lake.planned().shards()))
+    assert isinstance(last, Failed)
+    assert (last.shard, last.uri, last.row, last.rows) == (shard.id, shard.pieces[0].uri, -1, 0)
+    assert last.message.endswith(f"its process was ended while {last.uri} was read or written")
+    assert spoilt is not None
 
 
 def test_a_write_that_hangs_behind_a_predictor_that_hangs_is_not_waited_for_without_end(lake: Lake) -> None:

@@ -6,7 +6,7 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
+from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output.parts import read_metrics
 from nightjar.inference.records import (
     Crumb,
     Event,
@@ -39,7 +41,8 @@ from nightjar.inference.storage.faults import (
     pause,
 )
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.protocol import Entry, Storage
+from nightjar.inference.witness.collection import PER_FOLDER
 from support import Lake
 
 SUSPECT = Attempt(2, crumbs=True)
@@ -150,6 +153,19 @@ def test_a_suspect_leaves_a_crumb_before_each_batch_and_each_row_asked_for(lake:
     assert crumbs[-1].row == 0
 
 
+def opened(lake: Lake, attempt: Attempt) -> list[str]:
+    """The files of one packed shard in the order in which its worker opens them."""
+    found: list[str] = []
+    watching = FaultyStorage(LakeStorage(), [pause("open", nth=None, before=found.append)])
+    list(worker(lake, storage=watching).process(assignments(lake, attempt)))
+    return [Path(uri).name for uri in found]
+
+
+@pytest.mark.parametrize("attempt", [Attempt(), SUSPECT])
+def test_each_file_is_opened_once(lake: Lake, attempt: Attempt) -> None:
+    assert opened(small_files(lake), attempt) == [f"small-{index}.parquet" for index in range(3)]
+
+
 def test_a_suspect_of_several_files_is_read_one_file_at_a_time(lake: Lake) -> None:
     """A death in reading the second file must not be blamed on a row of the first."""
     work = assignments(small_files(lake), SUSPECT)
@@ -181,7 +197,7 @@ def test_what_can_be_caught_costs_the_shard_and_the_worker_goes_on(lake: Lake) -
     work = [Assignment(shard) for shard in lake.planned().shards()]
 
     def too_many(rows: list[int]) -> None:
-        if any(4000 <= row < 5000 for row in rows):
+        if any(5000 <= row < 6000 for row in rows):
             raise ValueError("not these")
 
     os.utime(lake.folder / "data" / "part-00.parquet", ns=(1, 1))
@@ -190,7 +206,8 @@ def test_what_can_be_caught_costs_the_shard_and_the_worker_goes_on(lake: Lake) -
     failed = [event for event in events if isinstance(event, Failed)]
     assert [event.cause for event in failed] == ["InputChanged"] * 4 + ["OverBudget"]
     assert all(event.terminal and not event.died for event in failed)
-    assert [event.row for event in failed] == [-1] * 4 + [0], "where it is known which row failed first"
+    assert [event.row for event in failed] == [-1] * 4 + [1000], "where it is known which row failed first"
+    assert "the first is row 1000: ValueError: not these" in failed[-1].message
     assert sum(isinstance(event, Receipt) for event in events) == 3
 
 
@@ -232,23 +249,25 @@ def test_a_receipt_says_everything_about_its_attempt(lake: Lake) -> None:
 def test_a_worker_says_who_it_turns_to_and_what_its_predictor_used(lake: Lake) -> None:
     """Each in a whole record; without an assignment it says nothing."""
     work = assignments(lake.ready(), Attempt(3))[:1]
-    table = lake.folder.with_name("table.csv")
-    table.write_text("1")
+    tables = [lake.folder.with_name(f"table-{index}.csv") for index in range(PER_FOLDER + 1)]
+    for table in tables:
+        table.write_text("1")
     turned: list[Started] = []
-    scorer = Doubling(lambda _: open(table).close())  # noqa: PTH123
+    scorer = Doubling(lambda _: [open(table).close() for table in tables])  # type: ignore[func-returns-value]  # noqa: PTH123
     witness.watch(Path(__file__).parent)
     try:
         with_turns = ShardWorker(lake.worker_spec(), scorer, turn_to=turned.append)
         assert list(with_turns.process([])) == []
         events = list(with_turns.process(work))
-        (seen,) = witness.seen()
+        seen = witness.seen()
     finally:
         witness.unwatch()
     started = Started(work[0].shard.id, 3, this_worker())
     assert events[0] == started
     assert turned == [started]
     assert [event for event in events if isinstance(event, Noticed)] == [
-        Noticed("file", str(table), seen.by, this_worker())
+        *(Noticed("file", str(table), seen[0].by, this_worker()) for table in tables[:-1]),
+        Noticed("file", str(lake.folder.parent), seen[-1].by, this_worker(), 1),
     ]
 
 
@@ -258,6 +277,43 @@ def test_a_killer_is_left_out_wherever_its_piece_begins(lake: Lake) -> None:
     receipt = list(worker(lake).process(work))[-1]
     assert isinstance(receipt, Receipt)
     assert lake.quarantined()["_row"].tolist() == [1007]
+
+
+def test_a_killer_is_left_out_of_a_file_whose_rows_nobody_counted(lake: Lake) -> None:
+    """How many there are is known once it is read."""
+    lake.write_file("a.parquet", 0, 1000)
+    lake.to_json_lines(a="gzip")
+    lake.write_model()
+    lake.write_job()
+    file = str(lake.folder / "data/a.jsonl.gz")
+    receipt = list(worker(lake).process(assignments(lake, Attempt(4, crumbs=True, skip=(Rows(file, 7, 1),)))))[-1]
+    assert isinstance(receipt, Receipt)
+    assert (receipt.rows_in, receipt.rows_out) == (1000, 999)
+    assert lake.quarantined()["_row"].tolist() == [7]
+
+
+@pytest.mark.parametrize("bad", [set(), {7, 107}])
+def test_metrics_are_of_the_rows_that_were_scored_and_their_labels(lake: Lake, bad: set[int]) -> None:
+    """Over all files of the shard, as if the part and its labels were read again."""
+    small_files(lake, files=2)
+    for path in sorted((lake.folder / "data").iterdir()):
+        table = pq.read_table(path)
+        pq.write_table(table.append_column("late", pa.array([row % 3 == 0 for row in table["id"].to_pylist()])), path)
+    lake.write_job(label="late", checks=[{"column": "score", "min": 0}], retry__max_quarantined=0.01)
+
+    def refuse(rows: list[int]) -> None:
+        if bad & set(rows):
+            raise ValueError("not this row")
+
+    receipt = list(worker(lake, Doubling(refuse)).process(assignments(lake)))[-1]
+    assert isinstance(receipt, Receipt)
+    assert receipt.data is not None
+    part = pq.ParquetFile(lake.revision() / receipt.data.name)
+    written = part.read()
+    expected = Metrics.for_job(lake.request().job)
+    expected.update(written, pa.chunked_array([[row % 3 == 0 for row in written["id"].to_pylist()]]))
+    assert read_metrics(part.metadata.metadata).to_bytes() == expected.to_bytes()
+    assert expected.evaluation is not None
 
 
 @pytest.mark.parametrize("budget", [8, None])
@@ -341,6 +397,27 @@ def test_a_replaced_writers_worker_writes_nothing(lake: Lake) -> None:
     assert [type(event) for event in events] == [Started, Failed]
     assert events[-1].cause == "Fenced"  # type: ignore[union-attr]
     assert not (lake.revision() / "data").exists()
+
+
+def test_what_the_runs_own_writer_adds_to_the_ledger_fences_no_worker(lake: Lake) -> None:
+    """And a look at the ledger lists only what came since the last one."""
+    lake.ready()
+    writer = open_epoch(LakeStorage(), str(lake.revision()), this_holder("score"))
+    segments: list[int] = []
+
+    class Watching(LakeStorage):
+        def list(self, folder: str, after: str = "") -> Iterator[Entry]:
+            if folder.endswith("/ledger"):
+                segments.append(len(found := [*super().list(folder, after)]))
+                return iter(found)
+            return super().list(folder, after)
+
+    try:
+        events = list(worker(lake, storage=Watching()).process(assignments(lake)[:2]))
+    finally:
+        writer.stop(release=False)
+    assert sum(isinstance(event, Receipt) for event in events) == 2
+    assert segments == [1, 0, 0, 0]
 
 
 def test_replay_commands_can_be_pasted_whatever_the_path(tmp_path: Path) -> None:
