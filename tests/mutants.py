@@ -86,10 +86,6 @@ ROOMS = {
             *("preflight", "assignment"),
         ),
     ),
-    "run": Room(
-        ("run/*.py",),
-        unit("inspection", "checking", "remarks", "report", "request", "samples", "waiting", "reasons", "local"),
-    ),
 }
 """What the promises rest on. A room names few files of tests: each mutant's pytest has to collect them."""
 
