@@ -13,6 +13,7 @@ import pytest
 
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError
+from nightjar.inference.identity import snapshots
 from nightjar.inference.scoring.assignment import WorkerSpec, batch_rows, enter_copy, open_scorer, read_schema
 from support import Lake
 
@@ -139,6 +140,22 @@ def test_python_finds_in_the_copy_what_it_found_in_the_live_folder(
     job, _ = enter_copy(request.job, request.scoring.code, tmp_path / "cache")
     assert sys.path == [job.folder if inside else "", job.folder, f"{job.folder}/src", *others]
     assert Path.cwd() == Path(job.folder) != lake.folder
+
+
+def test_all_that_is_read_where_it_lies_is_known(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of an installed package, a model and a file of the code that are too large to copy: no change escapes."""
+    site = lake.folder.with_name("site")
+    site.mkdir()
+    (site / "nightjar_large.py").write_text(
+        "class Model:\n    def __init__(self, path): pass\n    def __call__(self, batch): return {}\n"
+    )
+    (lake.folder / "weights.bin").write_text("0123456789")
+    lake.write_model("from nightjar_large import Model\n")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setattr(snapshots, "COPIED_BYTES", 5)
+    spec = lake.ready(model__uses="nightjar_large:Model", model__path="weights.bin").worker_spec()
+    names = {Path(each.source).name for each in open_scorer(spec).linked}
+    assert names == {"nightjar_large.py", "weights.bin", "model.py"}
 
 
 def test_a_model_that_cannot_be_loaded_is_said_with_its_key_and_error(lake: Lake) -> None:
