@@ -16,6 +16,7 @@ from nightjar.flows.reports import CheckReport, Column, Sample
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.identity.description import described
 from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.messages import counted
 from nightjar.inference.run import steps
 from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.run.request import RunRequest
@@ -86,8 +87,8 @@ def as_text(said: CheckReport) -> list[str | Table]:
     columns = (f"{line(each.name)} {each.type}" for each in said.columns)
     scores = f"scores {sample.rows:,} rows of {_places(sample.places)} on" if sample.rows else "is on"
     parts: list[str | Table] = [
-        f"{said.job}: {said.files:,} files, {rows_known(said.rows, said.uncounted_files)}; the model loads and "
-        f"{scores} {said.device}; {said.output} accepts conditional writes. "
+        f"{said.job}: {counted(said.files, 'file')}, {rows_known(said.rows, said.uncounted_files)}; the model "
+        f"loads and {scores} {said.device}; {said.output} accepts conditional writes. "
         f"{'Ready, but see the notes.' if said.notes else 'Ready.'}",
         f"  columns    {', '.join(columns)}",
         *(f"  {'' if index else 'identity':<10} {line(what)}" for index, what in enumerate(said.identity)),

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nightjar.flows.pages.escaping import line, visible
-from nightjar.flows.pages.wording import cells, duration
+from nightjar.flows.pages.wording import cells, took
 from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.report import Incident, ShardLine
@@ -40,7 +40,7 @@ def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
             Text(visible(each.run_id)),
             Text(visible(f"{each.standing.words} r{each.revision}" if each.revision else each.standing.words)),
             each.began[:16].replace("T", " "),
-            duration(each.seconds) if each.seconds is not None else "",
+            took(each.seconds),
             f"r{each.shown}{number}" if each.shown else "nothing",
             f"{each.done_shards:,} of {each.shards:,}",
             f"{each.rows_out:,}",

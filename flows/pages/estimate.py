@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import duration, rows_known
 from nightjar.flows.reports import Estimate, PlanReport
+from nightjar.inference.messages import counted
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
@@ -70,10 +71,11 @@ def _estimate_s(measured: Measured, rows: float, actors: int) -> float:
 def plan_text(found: PlanReport) -> str:
     """The plan as text for people."""
     low, high = found.rows_per_shard
-    shares = f", {low:,} to {high:,} rows a shard" if high else ""
+    rows = counted(low, "row") if low == high else f"{low:,} to {high:,} rows"
+    shares = f", {rows} a shard" if high else ""
     lines = [
         f"{found.job} {found.run_id}: {found.to_score:,} of {found.shards:,} shards to score, "
-        f"{rows_known(found.rows, found.uncounted_files)} in {found.files:,} files{shares}"
+        f"{rows_known(found.rows, found.uncounted_files)} in {counted(found.files, 'file')}{shares}"
     ]
     lines += [f"  again      {why}" for why in found.again]
     if found.unread:
@@ -81,7 +83,7 @@ def plan_text(found: PlanReport) -> str:
     if m := found.measured:
         lines.append(
             f"  measured   {m.rows:,} rows in {duration(m.score_s)} ({m.rows_per_s:,} rows/s), model "
-            f"loaded in {duration(m.load_s)}: about {duration(m.estimate_s)} with {m.actors} actors"
+            f"loaded in {duration(m.load_s)}: about {duration(m.estimate_s)} with {counted(m.actors, 'actor')}"
         )
         lines.append(
             f"             counted: {duration(m.start_s)} to start (typical), loading the model twice (preflight, "

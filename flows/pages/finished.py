@@ -79,7 +79,7 @@ def as_text(launched: Launched, total_s: float) -> str:
     lines = [
         _headline(launched, total_s),
         f"  rows       {progress.rows:,} in = {progress.rows_out:,} out + {progress.rows_quarantined:,} quarantined, "
-        f"over {progress.shards:,} shards"
+        f"over {counted(progress.shards, 'shard')}"
         + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else ""),
     ]
     lines += [f"  again      {why}" for why in scored.again]

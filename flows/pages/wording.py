@@ -85,6 +85,15 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def took(seconds: float | None) -> str:
+    """How long a run took, by its ledger, which has whole seconds; empty if it is not known."""
+    if seconds is None:
+        return ""
+    if seconds < 1:
+        return "under 1 s"
+    return duration(seconds) if seconds >= 10 else f"{seconds:.0f} s"
+
+
 def notes(publication: Publication) -> list[str]:
     """Notes on what is left to do for a publication that readers see."""
     left = publication.unfinished

@@ -143,8 +143,10 @@ def seen(now: Snapshot, output: str, run_id: str | None) -> tuple[str, Published
     if run is None:
         raise JobError(f"nothing is published in {output} yet; `nightjar run` publishes")
     if run not in now.runs:
-        known = ", ".join(sorted(now.runs)[-5:]) or "none"
-        raise JobError(f"the run {run!r} is not published in {output}; published: {known}")
+        last = sorted(now.runs)[-5:]
+        known = ", ".join(last) or "none"
+        more = f" and {len(now.runs) - len(last)} more" if len(now.runs) > len(last) else ""
+        raise JobError(f"the run {run!r} is not published in {output}; published: {known}{more}")
     return run, now.runs[run]
 
 

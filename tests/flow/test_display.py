@@ -13,7 +13,7 @@ from rich.progress import Progress as Bar
 
 from commands import DATE, Partial, Watched
 from nightjar.flows.pages.display import POLL_S, _Clock, _Watch
-from nightjar.flows.pages.wording import describe, duration
+from nightjar.flows.pages.wording import describe, duration, took
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Doing, Opened, Planned
@@ -101,6 +101,11 @@ def test_the_time_left_is_an_estimate_only_while_it_can_be_one() -> None:
 def test_durations_are_for_people(seconds: float, said: str) -> None:
     """One unit where one is enough."""
     assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(None, ""), (0.0, "under 1 s"), (3.0, "3 s"), (12.0, "12 s")])
+def test_how_long_a_run_took_is_known_in_whole_seconds(seconds: float | None, said: str) -> None:
+    assert took(seconds) == said
 
 
 def writing(request: RunRequest, number: int, step: str = "score") -> LedgerWriter:

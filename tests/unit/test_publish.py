@@ -417,7 +417,7 @@ def test_a_night_is_shown_by_the_run_that_is_named_by_it(output: str) -> None:
 
 
 def test_what_is_not_published_is_answered_with_what_is(output: str) -> None:
-    """The last five of many; nothing, once everything was taken away."""
+    """The last five of many, and how many more there are; nothing, once everything was taken away."""
     days = [f"2026-11-{day}" for day in (17, 11, 12, 13, 14, 15, 16)]
     now = Snapshot(1, {day: entry(day) for day in days})
     assert publish.seen(now, output, "2026-11-13") == ("2026-11-13", entry("2026-11-13"))
@@ -425,7 +425,7 @@ def test_what_is_not_published_is_answered_with_what_is(output: str) -> None:
     with pytest.raises(JobError) as refused:
         publish.seen(now, output, "x")
     last = ", ".join(sorted(days)[-5:])
-    assert str(refused.value) == f"the run 'x' is not published in {output}; published: {last}"
+    assert str(refused.value) == f"the run 'x' is not published in {output}; published: {last} and 2 more"
     with pytest.raises(JobError) as refused:
         publish.seen(Snapshot(0), output, "x")
     assert str(refused.value) == f"the run 'x' is not published in {output}; published: none"
