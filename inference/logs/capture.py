@@ -36,6 +36,9 @@ EVERY_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
 _PATIENCE_S = 5.0
 """Seconds that a run waits at its end for storage that is away."""
 
+_TRIES = 20
+"""How often a folder is made anew for a note, because processes that end remove the folder while it is empty."""
+
 URGENT_S = 1.0
 """Seconds after the last part until the output of a failed shard may follow; it does not wait longer."""
 
@@ -147,8 +150,7 @@ class _Note:
         self._path = place / f"{os.getpid()}-{uuid.uuid4().hex[:8]}.json"
         # Without a note, only the last output of a killed process is missing.
         with contextlib.suppress(OSError):
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
+            self._fd = _opened(self._path, os.O_CREAT | os.O_RDWR)
 
     def close(self, *, left: bool) -> None:
         """The process has ended its output. left: keep the note, because `keep_rest` must keep the rest."""
@@ -157,6 +159,7 @@ class _Note:
                 os.close(self._fd)
             if not left:
                 self._path.unlink(missing_ok=True)
+                self._path.parent.rmdir()  # the folder stays if it has other notes
 
     def save(self, book: Book) -> None:
         if self._fd >= 0:
@@ -201,8 +204,7 @@ def copies(revision: str) -> tuple[int, int]:
     place, name = _place(revision), f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(place / f"{name}.out", flags, 0o600), os.open(place / f"{name}.err", flags, 0o600)
+        return _opened(place / f"{name}.out", flags), _opened(place / f"{name}.err", flags)
     except OSError:
         return -1, -1
 
@@ -216,6 +218,16 @@ def close_copies(fds: tuple[int, int], *, left: bool) -> None:
             if not left:
                 path.unlink()
                 path.parent.rmdir()  # the folder stays if it has other notes
+
+
+def _opened(path: Path, flags: int) -> int:
+    """Open a new file, and make its folder, which another process may remove again as long as it is empty."""
+    for _ in range(_TRIES):
+        # It may go at any moment: `mkdir` then finds it, and a moment later no folder.
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return os.open(path, flags, 0o600)
+    raise FileNotFoundError(path)
 
 
 def _path(fd: int) -> str:

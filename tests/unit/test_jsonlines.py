@@ -332,7 +332,10 @@ def test_plan_says_what_is_not_known(odd: Lake) -> None:
     request = odd.request()
     found = run.discover(request)
     text = plan_text(planned(request, found, run.plan(request, found), None))
-    assert "6,010 rows and the rows of 2 files not known before they are read in 7 files, 633 to 1,367 rows a shard" in text
+    assert (
+        "6,010 rows and the rows of 2 files not known before they are read in 7 files, 633 to 1,367 rows a shard"
+        in text
+    )
 
 
 def test_a_bad_line_costs_its_file(lake: Lake) -> None:

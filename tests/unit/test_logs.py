@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -131,6 +132,31 @@ def test_nothing_is_written_of_a_process_that_prints_nothing(tmp_path: Path, rev
         logs.close()
     assert keep_rest(LakeStorage(), revision) == 0
     assert not Path(revision).exists()
+
+
+def test_processes_that_end_in_order_leave_no_folder_behind(tmp_path: Path, revision: str) -> None:
+    """The last of them removes it."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with capturing(tmp_path / "a", revision) as (first, _, _), capturing(tmp_path / "b", revision) as (last, _, _):
+        assert first.close()
+        assert len(list(capture._place(revision).iterdir())) == 1
+        assert last.close()
+        assert not capture._place(revision).exists()
+
+
+def test_a_folder_that_goes_while_a_note_is_made_is_made_again(revision: str) -> None:
+    """Processes begin and end at any time, and each of them has its note."""
+
+    def begin_and_end(_: int) -> None:
+        for _ in range(200):
+            fds = capture.copies(revision)
+            assert min(fds) >= 0
+            capture.close_copies(fds, left=False)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(begin_and_end, range(4)))
+    assert not capture._place(revision).exists()
 
 
 def test_many_lines_cost_few_parts(tmp_path: Path, revision: str) -> None:
