@@ -123,14 +123,15 @@ def _own(job: Job, env: dict[str, str], options: dict[str, Any]) -> Iterator[Non
 
 @contextmanager
 def _elsewhere(address: str, job: Job, env: dict[str, str], options: dict[str, Any]) -> Iterator[None]:
+    reach(address)
+    # Ray sends what is staged while it connects, so a command that is killed later leaves nothing behind.
     with tempfile.TemporaryDirectory(prefix="nightjar-") as staging:
-        reach(address)
         taken = shipped({**memory.environment(job), **env}, Path(staging))
         _join(address, {**options, "runtime_env": taken})
-        try:
-            yield
-        finally:
-            ray.shutdown()
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def ended(task: PrefectRayFuture[Any]) -> threading.Event:

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,9 @@ from support import DOUBLE, Lake
 
 LEAVER = """
 import sys
+import tempfile
 import time
+from pathlib import Path
 from uuid import uuid4
 
 import ray
@@ -32,11 +35,14 @@ from nightjar.inference.job.file import load_job
 job = load_job(sys.argv[2])
 for _ in range(2):
     with cluster(sys.argv[1], job, {}, verbose=False):
+        assert not [*Path(tempfile.gettempdir()).glob("nightjar-*")], "what was sent is not needed any more"
         step = ray.remote(num_cpus=0)(lambda: time.sleep(3600)).remote()
         assert not ended(PrefectRayFuture(uuid4(), step)).wait(0.2)
 print("left")
 """
-"""Waits for a step as the flow does, and leaves the cluster before that has ended; then once more."""
+"""Waits for a step as the flow does, and leaves the cluster before that has ended; then once more.
+
+While it waits, nothing lies in the temporary folder, because a command that is killed would leave it there."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
 
@@ -53,10 +59,12 @@ def env(fleet: Fleet) -> dict[str, str]:
     return fleet.world.env
 
 
-def test_who_waits_for_a_step_is_called_back_before_the_cluster_is_left(fleet: Fleet, doubled: Lake) -> None:
+def test_who_waits_for_a_step_is_called_back_before_the_cluster_is_left(
+    fleet: Fleet, doubled: Lake, tmp_path: Path
+) -> None:
     """A thread that Ray's own code still holds when the connection is taken down faults, nearly every time."""
     leaver = [sys.executable, "-c", LEAVER, fleet.world.address, str(doubled.job_path)]
-    env = {**os.environ, **fleet.world.env}
+    env = {**os.environ, **fleet.world.env, "TMPDIR": str(tmp_path)}
     ended = subprocess.run(leaver, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode, ended.stdout) == (0, "left\n"), ended.stderr
 
