@@ -144,7 +144,7 @@ def test_python_finds_in_the_copy_what_it_found_in_the_live_folder(
 
 def test_all_that_is_read_where_it_lies_is_known(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of an installed package, a model and a file of the code that are too large to copy: no change escapes."""
-    site = lake.folder.with_name("site")
+    site = lake.folder.with_name("site-large")
     site.mkdir()
     (site / "nightjar_large.py").write_text(
         "class Model:\n    def __init__(self, path): pass\n    def __call__(self, batch): return {}\n"
