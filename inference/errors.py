@@ -26,9 +26,9 @@ NightjarError                 * marks errors that are worth repeating
     ├── SchemaMismatch    the file's columns are not the job's
     ├── LabelInvalid      a label is neither 0 nor 1
     ├── OverBudget        more rows of this shard were quarantined than the whole run may lose
-        ├── BatchesBroken     batches fail again and again, though each of their rows can be scored alone
+    ├── BatchesBroken     batches fail again and again, though each of their rows can be scored alone
     ├── OutsideIdentity   a strict job's predictor used something that identity does not cover
-        ├── ModelChanged      a file that scores, and was not copied, was changed in mid-run
+    ├── ModelChanged      a file that scores, and was not copied, was changed in mid-run
     ├── ShardTooSlow *    an attempt took longer than the job gives a shard
     └── OutputInvalid *   the predictor's outputs are not what the job declares
 

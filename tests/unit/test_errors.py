@@ -50,10 +50,14 @@ def classes(base: type[NightjarError] = NightjarError) -> Iterator[type[Nightjar
         yield from classes(found)
 
 
-def test_the_tree_shows_every_class_and_marks_what_is_worth_repeating() -> None:
-    drawn = dict(re.findall(r"[├└]── (\w+)( \*)?", str(errors.__doc__)))
+def test_the_tree_shows_every_class_below_its_base_and_marks_what_is_worth_repeating() -> None:
+    drawn, above = {}, ["NightjarError"]
+    for indent, name, star in re.findall(r"^([│ ]*)[├└]── (\w+)( \*)?", str(errors.__doc__), re.MULTILINE):
+        del above[len(indent) // 4 + 1 :]
+        drawn[name] = (above[len(indent) // 4], bool(star))
+        above.append(name)
     ours = {found for found in classes() if found.__module__ == errors.__name__}
-    assert {found.__name__: found.repeatable for found in ours} == {name: bool(star) for name, star in drawn.items()}
+    assert {found.__name__: (found.__base__.__name__, found.repeatable) for found in ours} == drawn
 
 
 @pytest.mark.parametrize(
