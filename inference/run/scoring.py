@@ -174,7 +174,10 @@ def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> S
 def _only(request: RunRequest, made: Plan) -> frozenset[str]:
     """The shards that the request names."""
     if unknown := sorted(set(request.shards) - set(made.ids())):
-        raise JobError(f"--shard {unknown[0]}: the run {request.run_id!r} has no such shard; see `nightjar show`")
+        raise JobError(
+            f"--shard {unknown[0]}: the run {request.run_id!r} has no such shard; a file that was "
+            "changed has new ones, which `nightjar show` lists"
+        )
     return frozenset(request.shards)
 
 
