@@ -213,10 +213,10 @@ def test_a_million_tiny_files_are_packed_a_thousand_at_a_time() -> None:
 
 
 def test_a_file_of_more_than_half_a_shard_is_one_alone() -> None:
-    """And one of half a shard is packed, where the next one fits beside it."""
-    lines = [line("a", [51]), line("b", [50]), line("c", [50]), line("d", [1])]
+    """And smaller ones are packed together."""
+    lines = [line("a", [51]), line("b", [49]), line("c", [50]), line("d", [1])]
     plan = make_plan(lake(lines), job(shard_rows=100), "model")
-    assert [[Path(piece.uri).stem for piece in shard.pieces] for shard in plan.shards()] == [["a"], ["b", "c"], ["d"]]
+    assert [[Path(piece.uri).stem for piece in shard.pieces] for shard in plan.shards()] == [["a"], ["b", "c", "d"]]
 
 
 def test_splitting_a_packed_shard_gives_one_per_file_and_loses_nothing() -> None:
