@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_list
+from nightjar.inference.tensors import is_tensor_type, to_arrays
 
 NUMERIC = "biuf"
 """Kinds of numpy dtypes that hold plain numbers."""
@@ -22,17 +23,15 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
     """Convert n values to a numpy array of n rows, without a copy if the type allows.
 
     Integers with nulls become floats with NaN. Text and other objects become object arrays with None. Lists of numbers
-    become an array (n, k) if all lengths agree, else an object array of arrays. Timestamps become datetime64.
+    become an array (n, k) if all lengths agree, else an object array of arrays. Tensors of one shape become an array
+    (n, …), those of several an object array of arrays. Timestamps become datetime64.
     """
     array = joined(column) if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_primitive(array.type):  # the fast path for most columns
         numbers: Array = array.to_numpy(zero_copy_only=False)
         return numbers
-    if isinstance(array.type, pa.FixedShapeTensorType):
-        if array.storage.flatten().null_count:  # Arrow would put an arbitrary number in its place
-            raise ValueError(f"a row of {array.type} has a null inside")
-        shaped: Array = array.to_numpy_ndarray()
-        return shaped
+    if is_tensor_type(array.type):
+        return to_arrays(array)
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if pa.types.is_dictionary(array.type):

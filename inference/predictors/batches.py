@@ -16,6 +16,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.arrays import columns, is_frame, to_numpy
+from nightjar.inference.tensors import is_tensor_type
 
 FORMATS = {"numpy", "default", "pandas", "pyarrow", "torch"}
 """Values of `options.batch_format`, with Ray Data's names; `default` is numpy."""
@@ -41,13 +42,22 @@ def to_batch(table: pa.Table, form: str) -> Any:
     if form == "pyarrow":
         return table
     if form == "pandas":
-        return table.to_pandas(ignore_metadata=True)
+        return _framed(table)
     arrays = {name: to_numpy(table.column(name)) for name in table.column_names}
     if form != "torch":
         return arrays
     from nightjar.inference.predictors.exported import to_tensor  # imports torch, only for those who ask for tensors
 
     return {name: to_tensor(values) for name, values in arrays.items()}
+
+
+def _framed(table: pa.Table) -> Any:
+    """The table as a DataFrame. Each value of a tensor column is an array of its shape; pandas would flatten it."""
+    tensors = [name for name in table.column_names if is_tensor_type(table.schema.field(name).type)]
+    frame = table.drop_columns(tensors).to_pandas(ignore_metadata=True)
+    for name in tensors:
+        frame.insert(table.column_names.index(name), name, list(to_numpy(table.column(name))))
+    return frame
 
 
 def select(batch: Any, names: Sequence[str]) -> Any:

@@ -66,6 +66,7 @@ ORDER = {
         "storage",
         "values",
         "arrow_types",
+        "tensors",
         "yamlvalues",
         "records",
         "jsonform",

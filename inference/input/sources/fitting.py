@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from nightjar.inference import tensors
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.sources import normalisation
 
@@ -14,6 +15,7 @@ def check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
     Raises:
         SchemaMismatch: It has not.
     """
+    found = tensors.recognised(found)
     for name in wanted.names:
         if (count := found.names.count(name)) != 1:
             raise SchemaMismatch(f"{uri}: column {name!r} is {'missing' if not count else 'there twice'}")
@@ -30,7 +32,7 @@ def fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
     Raises:
         SchemaMismatch: A column has nulls that the schema excludes, or values that cannot be cast.
     """
-    table = table.select(schema.names)
+    table = tensors.shaped(table.select(schema.names))
     for field in schema:
         if not field.nullable and table[field.name].null_count:
             raise SchemaMismatch(f"{uri}: column {field.name!r} has nulls, in the other files it is declared without")

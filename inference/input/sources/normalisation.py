@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from nightjar.inference import tensors
+
 _LARGE = {
     pa.large_string(): pa.string(),
     pa.string_view(): pa.string(),
@@ -21,7 +23,10 @@ PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary(
 
 
 def normalised(schema: pa.Schema) -> pa.Schema:
-    """The schema with 32-bit indices for every dictionary, because the next file or row group may have more values."""
+    """The schema with 32-bit indices for every dictionary, because the next file or row group may have more values, and
+    with Ray's tensor columns in types that keep their shapes.
+    """
+    schema = tensors.recognised(schema)
     for index, field in enumerate(schema):
         kind = field.type
         if pa.types.is_dictionary(kind) and kind.index_type != pa.int32():
