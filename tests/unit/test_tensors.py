@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.input.sources.reading import describe, read_piece, read_sample
 from nightjar.inference.predictors.batches import to_batch
 from nightjar.inference.predictors.private import Copier
@@ -157,3 +158,16 @@ def test_another_table_is_left_as_it_is(tmp_path: Path) -> None:
 def test_tensors_of_several_shapes_are_named_in_plain_words() -> None:
     """Where a message says what type a column has."""
     assert f"{VariableShapedTensor(pa.float32())}" == "tensors of float, each of its own shape"
+
+
+def test_a_file_whose_tensors_have_another_shape_fails_alone_and_names_the_column(lake: Lake) -> None:
+    lake.write_model("def score(batch):\n    return {'score': batch['rgb'][:, 0, 0, 0]}\n")
+    lake.write_job(model__features=["rgb"], carry=["id"])
+    data = lake.folder / "data"
+    pq.write_table(ray_table(), data / "more.parquet")
+    other = ray_table().select(["rgb", "id"])
+    field = as_ray_writes("rgb", other.schema.field("rgb").type, "arrow_tensor_v2", [2, 4, 3])
+    pq.write_table(other.set_column(0, field, other["rgb"]), data / "other.parquet")
+    said = r"other\.parquet: .*column 'rgb' is extension<arrow\.fixed_shape_tensor\[value_type=uint8, shape=\[2,4,3\]\]>"
+    with pytest.raises(ShardsFailed, match=rf"^1 of 3 shards have no result.*{said}, in the other files"):
+        lake.run(engine="local")
