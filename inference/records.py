@@ -29,11 +29,11 @@ UNKNOWN = -2
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Whole units of one file, consecutive, in order.
+    """Consecutive rows of one file: whole units, or a part of one unit.
 
     uri: absolute. size: of the file, in bytes. version: as in `storage.Entry`. first_row: index in the file of the
-    first row. rows: the number of rows, or `UNREADABLE`, or `UNKNOWN`. row_groups: the range of units, (first, last +
-    1); (0, 0) if unreadable. Plans and ledgers use this name for the units of every format.
+    first row. rows: the number of rows, or `UNREADABLE`, or `UNKNOWN`. row_groups: the range of the units that hold
+    them, (first, last + 1); (0, 0) if unreadable. Plans and ledgers use this name for the units of every format.
     """
 
     uri: str
@@ -59,13 +59,12 @@ class Shard:
 
     @property
     def label(self) -> str:
-        """A name for people: the file's name and units."""
+        """A name for people: the file's name, and if they are known its rows, (first, last + 1)."""
         first = self.pieces[0]
         name = first.uri.rsplit("/", 1)[-1]
         if len(self.pieces) > 1:
             return f"{name} and {len(self.pieces) - 1} more"
-        low, high = first.row_groups
-        return f"{name}[{low}:{high}]" if high else name
+        return f"{name}[{first.first_row}:{first.first_row + first.rows}]" if first.rows >= 0 else name
 
 
 def as_line(record: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Makes shards from files: whole units of one file, or several small files.
+"""Makes shards from files: units of one file, a part of a large unit, or several small files.
 
 A plan is an Arrow table with one line per shard, so that a million shards take little memory; `Plan.shard` makes a
 record only when one is needed. A continued run keeps the shards of every file that did not change. So what was
@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.sources.reading import source_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import (
     UNKNOWN,
@@ -34,6 +35,13 @@ from nightjar.inference.storage.versions import same_version
 
 DECODED_BYTES = 128 * 1024 * 1024
 SHARDS_PER_ACTOR = 8
+LARGE = 4
+"""How many times as large as a shard a unit must be to be cut. Each part costs reading the unit from its beginning, so
+that a unit that is a little too large is better left whole."""
+
+LEAST_BYTES = 2 * 1024 * 1024
+"""The least decoded size of a part of a unit: a smaller one is not worth the requests of a shard."""
+
 PACKED_FILES = 1000
 """The most small files in one shard: each file costs a few requests, and the audit searches all rows for each."""
 
@@ -160,7 +168,7 @@ def make_plan(
     """
     kept, covered = _kept(discovery, previous)
     fresh = (line for line in _lines(discovery) if line["uri"] not in covered)
-    packed = _pack(fresh, *_target(discovery, job))
+    packed = _pack(fresh, *_target(discovery, job), lambda uri: source_of(job, uri).divisible)
     if planned_by != fingerprint:
         packed, kept = itertools.chain((shard.pieces for shard in kept), packed), []
     return Plan.of(itertools.chain(kept, (shard_of(pieces, fingerprint) for pieces in packed)))
@@ -189,8 +197,8 @@ def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[Shard], set
     # An earlier plan may have only the beginning of a file (--limit): such a file is planned again, too.
     held: Counter[str] = Counter()
     for piece in itertools.chain.from_iterable(shard.pieces for shard in same):
-        held[piece.uri] += piece.row_groups[1] - piece.row_groups[0]
-    covered = {line["uri"] for line in _lines(discovery) if held.get(line["uri"]) == len(line["rows"])}
+        held[piece.uri] += piece.rows
+    covered = {line["uri"] for line in _lines(discovery) if held.get(line["uri"]) == sum(line["rows"])}
     kept = [
         Shard(shard.id, tuple(replace(piece, version=now[piece.uri][1]) for piece in shard.pieces))
         for shard in same
@@ -207,8 +215,12 @@ def _target(discovery: Discovery, job: Job) -> tuple[str, int]:
     return "sizes", max(1, min(DECODED_BYTES, total // (SHARDS_PER_ACTOR * job.resources.max_actors)))
 
 
-def _pack(lines: Iterable[dict[str, Any]], unit: str, target: int) -> Iterator[tuple[Piece, ...]]:
-    """Cut large files between units, and pack files of at most half a shard together, whole and in order.
+def _pack(
+    lines: Iterable[dict[str, Any]], unit: str, target: int, divisible: Callable[[str], bool]
+) -> Iterator[tuple[Piece, ...]]:
+    """Cut large files, and pack files of at most half a shard together, whole and in order.
+
+    divisible: whether units of the file with this uri can be cut.
 
     If rows limit the shards, a file with an unknown number of rows is a shard of its own.
     """
@@ -222,7 +234,7 @@ def _pack(lines: Iterable[dict[str, Any]], unit: str, target: int) -> Iterator[t
         if not any(line["rows"]):
             continue
         if weight * 2 > target:
-            yield from ((piece,) for piece in _cut(line, unit, target))
+            yield from ((piece,) for piece in _cut(line, unit, target, divisible(line["uri"])))
             continue
         if packed and (held + weight > target or len(packed) == PACKED_FILES):
             yield tuple(packed)
@@ -233,15 +245,32 @@ def _pack(lines: Iterable[dict[str, Any]], unit: str, target: int) -> Iterator[t
         yield tuple(packed)
 
 
-def _cut(line: dict[str, Any], unit: str, target: int) -> Iterator[Piece]:
-    """Cut a file into pieces of at most `target`, with at least one unit each."""
+def _cut(line: dict[str, Any], unit: str, target: int, divisible: bool) -> Iterator[Piece]:
+    """Cut a file into pieces of at most `target`: of whole units, or of equal parts of one large unit."""
     first, held = 0, 0
     for index, weight in enumerate(line[unit]):
-        if index > first and held + weight > target:
+        parts = _parts(unit, weight, target) if divisible else 1
+        if index > first and (held + weight > target or parts > 1):
             yield _piece(line, first, index)
             first, held = index, 0
-        held += weight
-    yield _piece(line, first, len(line[unit]))
+        if parts == 1:
+            held += weight
+            continue
+        whole = _piece(line, index, index + 1)
+        for low, high in itertools.pairwise(whole.rows * part // parts for part in range(parts + 1)):
+            if high > low:
+                yield replace(whole, first_row=whole.first_row + low, rows=high - low)
+        first = index + 1
+    if first < len(line[unit]):
+        yield _piece(line, first, len(line[unit]))
+
+
+def _parts(unit: str, weight: int, target: int) -> int:
+    """The number of parts of a divisible unit of this weight. A number of rows that the user asked for is kept to."""
+    if unit == "rows":
+        return max(1, -(-weight // target))
+    part = max(target, LEAST_BYTES)
+    return -(-weight // part) if weight > LARGE * part else 1
 
 
 def _piece(line: dict[str, Any], low: int, high: int) -> Piece:

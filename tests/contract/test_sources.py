@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import json
 import uuid
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -94,6 +96,7 @@ WRITERS: dict[str, dict[str, Way]] = {
     "parquet": {
         "one unit": Way(partial(as_parquet, group=ROWS), ".parquet"),
         "units": Way(partial(as_parquet, group=9), ".pq", in_units=True),
+        "large units": Way(partial(as_parquet, group=40), ".parquet", in_units=True, bounds=(("_KEPT_BYTES", 0),)),
     },
     "jsonl": {
         "small": Way(as_json_lines, ".jsonl"),
@@ -381,3 +384,22 @@ def test_every_format_that_a_job_may_name_is_tried_here() -> None:
 def test_a_source_cannot_describe_rows_that_nobody_could_name() -> None:
     with pytest.raises(ValueError, match="several units"):
         Description(TABLE.schema, (UNKNOWN, 5), (1, 1))
+
+
+def test_a_part_of_a_unit_is_read_and_sampled_alone(its: Its) -> None:
+    """If the format says that its units can be divided: any rows, within a unit or over several."""
+    if not source_named(its.name).divisible:
+        return
+    whole, found = its.piece(), its.described()
+    edges = list(itertools.accumulate(found.rows, initial=0))
+    for first, last in ((0, 1), (3, 8), (ROWS - 4, ROWS), (5, ROWS - 5), (edges[-2] // 2 + 1, ROWS)):
+        units = (bisect_right(edges, first) - 1, bisect_left(edges, last))
+        piece = replace(whole, first_row=first, rows=last - first, row_groups=units)
+        rows = its.table.slice(first, last - first)
+        assert its.read(piece).equals(rows)
+        sample, at = read_sample(STORAGE, its.job, piece, its.table.schema, 3)
+        assert (at, sample.to_pylist()) == (first, rows.slice(0, 3).to_pylist())
+        sample, at = read_sample(STORAGE, its.job, piece, its.table.schema, 3, last=True)
+        assert at + sample.num_rows == last
+        assert 0 < sample.num_rows <= 3
+        assert sample.to_pylist() == rows.slice(at - first).to_pylist()

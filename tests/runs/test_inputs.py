@@ -22,7 +22,7 @@ from nightjar.inference.errors import (
     QuarantineFull,
     ShardsFailed,
 )
-from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.sources import normalisation, parquet
 from nightjar.inference.output.manifests import data_files
 from nightjar.inference.run.report import RunReport
 from nightjar.inference.storage.credentials import StorageSettings
@@ -176,6 +176,44 @@ def test_bad_files_cost_themselves_even_the_first_ones(lake: Lake) -> None:
         assert found[name][1].startswith(f"{name}: {message}")
     assert sum(record["rows_out"] for record in lake.records() if record["t"] == "receipt") == PARTS * 1000
     assert lake.snapshot().runs == {}
+
+
+ALL_BUT_ONE = """
+def score(batch):
+    if 3217 in batch["x"]:
+        raise ValueError("not this row")
+    return {"score": batch["x"] * 2}
+"""
+
+
+def test_one_large_row_group_is_several_shards_and_is_decoded_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pyarrow writes a file by default. Each row has its own index, in what is published and in the quarantine."""
+    lake.write_file("one.parquet", 0, 4500, row_group=4500)
+    lake.write_model(ALL_BUT_ONE)
+    lake.write_job(input__shard_rows=1000, retry__max_quarantined=0.01)
+    read, decoded = parquet._read_groups, []
+
+    def counted(file: pq.ParquetFile, groups: list[int], columns: list[str]) -> pa.Table:
+        decoded.append(groups)
+        return read(file, groups, columns)
+
+    monkeypatch.setattr(parquet, "_read_groups", counted)
+    lake.run()
+    assert decoded == [[0]]
+    assert [record["rows_in"] for record in lake.records() if record["t"] == "receipt"] == [900] * 5
+    published = lake.published()
+    assert published["_row"].tolist() == published["id"].tolist() == [row for row in range(4500) if row != 3217]
+    assert lake.quarantined()["_row"].tolist() == [3217]
+
+
+def test_a_row_group_that_is_kept_is_no_other_file_s_and_no_other_version_s(lake: Lake) -> None:
+    """What is read of the second night's file is what is in it."""
+    for first in (0, 10_000):
+        lake.write_file("one.parquet", first, 3000, row_group=3000)
+        lake.write_model()
+        lake.write_job(input__shard_rows=1000)
+        lake.run(fresh=True)
+        assert lake.published()["id"].tolist() == list(range(first, first + 3000))
 
 
 def test_a_column_that_most_files_lack_is_a_wrong_job(lake: Lake) -> None:

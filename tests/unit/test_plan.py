@@ -1,7 +1,8 @@
-"""Shards: every row group of every file in exactly one, whatever the sizes; and what stands stays as it was."""
+"""Shards: every row of every file in exactly one, whatever the sizes; and what stands stays as it was."""
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference.input.discovery import FILES, Discovery
-from nightjar.inference.input.plan import _BATCH, Plan, make_plan
+from nightjar.inference.input.plan import _BATCH, DECODED_BYTES, LARGE, LEAST_BYTES, Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece
@@ -48,23 +49,23 @@ def lake(lines: Lines) -> Discovery:
 
 
 def check_cover(plan: Plan, lines: Lines) -> None:
-    """Each readable file's row groups once and in order, with the rows they begin at; each unreadable file once."""
+    """Each readable file's rows once and in order, with the row groups that hold them; each unreadable file once."""
     pieces = [piece for shard in plan.shards() for piece in shard.pieces]
     for each in lines:
         ours = sorted((p for p in pieces if p.uri == each["uri"]), key=lambda p: p.first_row)
         if each["error"] is not None:
             assert ours == [Piece(each["uri"], each["size"], each["version"], 0, UNREADABLE, (0, 0))]
             continue
-        groups, first = 0, 0
+        edges = list(itertools.accumulate(each["rows"], initial=0))
+        first = 0
         for piece in ours:
             low, high = piece.row_groups
-            assert (low, piece.first_row) == (groups, first), "each piece begins where the one before ended"
-            assert high > low
-            assert piece.rows == sum(each["rows"][low:high])
+            assert piece.first_row == first, "each piece begins where the one before ended"
+            first += piece.rows
+            assert edges[low] <= piece.first_row <= first <= edges[high]
+            assert high - low == 1 or (piece.first_row, first) == (edges[low], edges[high]), "only one unit is cut"
             assert (piece.size, piece.version) == (each["size"], each["version"])
-            groups, first = high, first + piece.rows
         assert first == sum(each["rows"])
-        assert groups == len(each["rows"]) or not first
     assert {p.uri for p in pieces} <= {str(each["uri"]) for each in lines}
     assert len(set(plan.ids())) == len(plan), "no id twice"
     assert plan.rows == sum(sum(each["rows"]) for each in lines)
@@ -89,22 +90,59 @@ def lakes(draw: st.DrawFn) -> Lines:
     return lines
 
 
-SHARD_ROWS = st.none() | st.integers(1, 5_000_000)
+SHARD_ROWS = st.none() | st.integers(300_000, 5_000_000)
 ACTORS = st.integers(1, 64)
 
 
 @given(lakes(), SHARD_ROWS, ACTORS)
-def test_every_row_group_is_in_exactly_one_shard(lines: Lines, shard_rows: int | None, actors: int) -> None:
+def test_every_row_is_in_exactly_one_shard(lines: Lines, shard_rows: int | None, actors: int) -> None:
     """Promise 1 begins here: nothing of the lake is left out or planned twice."""
     check_cover(make_plan(lake(lines), job(shard_rows, actors), "model"), lines)
 
 
-@given(lakes(), st.integers(1, 5_000_000))
-def test_a_shard_is_no_larger_than_asked_but_for_one_row_group(lines: Lines, shard_rows: int) -> None:
+@given(lakes(), st.integers(300_000, 5_000_000))
+def test_a_shard_is_no_larger_than_asked(lines: Lines, shard_rows: int) -> None:
     plan = make_plan(lake(lines), job(shard_rows), "model")
-    for shard in plan.shards():
-        low, high = shard.pieces[0].row_groups
-        assert shard.rows <= shard_rows or (len(shard.pieces) == 1 and high - low == 1)
+    assert all(shard.rows <= shard_rows for shard in plan.shards())
+
+
+def cuts(lines: Lines, shard_rows: int | None = None) -> list[tuple[int, int, tuple[int, int]]]:
+    """First row, rows and units of each piece."""
+    plan = make_plan(lake(lines), job(shard_rows), "model")
+    check_cover(plan, lines)
+    return [(p.first_row, p.rows, p.row_groups) for shard in plan.shards() for p in shard.pieces]
+
+
+def test_a_row_group_with_more_rows_than_asked_is_cut_into_equal_parts() -> None:
+    """And only that one: the others stay whole, beside each other if they fit."""
+    assert cuts([line("a", [10, 25, 4, 6, 0])], 10) == [
+        (0, 10, (0, 1)),
+        (10, 8, (1, 2)),
+        (18, 8, (1, 2)),
+        (26, 9, (1, 2)),
+        (35, 10, (2, 5)),
+    ]
+
+
+def test_a_row_group_four_times_as_large_as_a_shard_is_cut() -> None:
+    """A shard is a sixteenth of a lake of one file, as each of two actors gets eight, and a part has 2 MiB or more."""
+    whole = 32 * LEAST_BYTES
+    assert [rows for _, rows, _ in cuts([line("a", [1_000_000], [whole])])] == [62_500] * 16
+    assert len(cuts([line("a", [1_000_000], [LARGE * LEAST_BYTES])])) == 1
+    assert len(cuts([line("a", [1_000_000], [LARGE * LEAST_BYTES + 1])])) == LARGE + 1
+    # In a large lake a shard has 128 MiB.
+    many = [line(f"b{index}", [1_000_000], [LARGE * DECODED_BYTES]) for index in range(16)]
+    assert len(cuts(many)) == 16
+    assert len(cuts([*many, line("c", [1_000_000], [8 * DECODED_BYTES])])) == 16 + 8
+
+
+def test_a_unit_has_no_more_parts_than_rows() -> None:
+    assert [rows for _, rows, _ in cuts([line("a", [3], [100 * LEAST_BYTES])])] == [1, 1, 1]
+
+
+def test_units_of_a_format_that_cannot_be_divided_stay_whole() -> None:
+    lines = [{**line("a", [25, 25]), "uri": "/lake/data/a.jsonl"}]
+    assert cuts(lines, 10) == [(0, 25, (0, 1)), (25, 25, (1, 2))]
 
 
 @given(lakes(), SHARD_ROWS, SHARD_ROWS, ACTORS, ACTORS)
@@ -299,7 +337,7 @@ def test_where_rows_limit_a_shard_a_file_that_is_not_counted_is_one() -> None:
 
 
 def test_a_limit_ends_at_the_first_shard_that_is_not_counted() -> None:
-    plan = make_plan(lake([line("a", [5]), uncounted("b", 10), line("c", [5])]), job(1), "m")
+    plan = make_plan(lake([line("a", [5]), uncounted("b", 10), line("c", [5])]), job(5), "m")
     assert spans(plan.limited(3)) == [[("a", 0, 5)]]
     assert spans(plan.limited(6)) == [[("a", 0, 5)], [("b", 0, UNKNOWN)]]
 

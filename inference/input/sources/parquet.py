@@ -1,8 +1,12 @@
-"""Parquet files. A unit is a row group."""
+"""Parquet files. A unit is a row group, and can be divided.
+
+A reader cannot begin inside a row group. So a process that reads a part of one keeps the whole of it for the next part,
+unless it is very large: then it decodes what stands before the part each time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -20,11 +24,19 @@ _TEXT_BYTES = 16
 """The least number of bytes assumed for a value of no fixed length."""
 
 
+_KEPT_BYTES = 512 * 1024 * 1024
+"""The largest decoded size of a row group that a process keeps in memory for its next part."""
+
+
 class Parquet(FileSource):
     """As `protocol.Source`."""
 
     name = "Parquet"
     suffixes = (".parquet", ".pq")
+    divisible = True
+
+    def __init__(self) -> None:
+        self._kept: tuple[object, pa.Table] | None = None
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Only the footer is read."""
@@ -36,31 +48,44 @@ class Parquet(FileSource):
                 raise InputCorrupt(
                     f"{entry.uri}: not a readable Parquet file: its footer contradicts itself on how many rows"
                 )
-            # Repeated values take almost no space in a file, so the sizes in its footer say little about decoded sizes.
-            kinds = (field.type for field in file.schema_arrow)
-            width = sum(value_bytes(kind, text=_TEXT_BYTES, items=1, indices=True) for kind in kinds)
-            sizes = tuple(max(size, int(count * width)) for size, count in zip(encoded, rows, strict=True))
+            width = _width(file.schema_arrow)
+            sizes = tuple(_decoded(group, width) for group in groups)
             return Description(normalisation.normalised(file.schema_arrow), rows, sizes)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
-        """Whole row groups."""
         with _opened(storage, piece.uri) as file:
             check_columns(piece.uri, file.schema_arrow, schema)
-            return _read_groups(file, list(range(*piece.row_groups)), schema.names)
+            low, high = piece.row_groups
+            skip = piece.first_row - _rows_of(file, 0, low)
+            if (skip, piece.rows) == (0, _rows_of(file, low, high)):
+                return _read_groups(file, list(range(low, high)), schema.names)
+            group = file.metadata.row_group(low)
+            if high - low == 1 and _decoded(group, _width(file.schema_arrow)) <= _KEPT_BYTES:
+                return self._read_group(file, piece, low, schema.names).slice(skip, piece.rows)
+            return _read_rows(file, list(range(low, high)), schema.names, skip, piece.rows)
+
+    def _read_group(self, file: pq.ParquetFile, piece: Piece, group: int, columns: list[str]) -> pa.Table:
+        """Read one row group, or take the one that was read last. Several threads may read at once."""
+        key = piece.uri, piece.size, piece.version, group, columns
+        kept = self._kept
+        if kept is None or kept[0] != key:
+            self._kept = None  # so that there are never two in memory
+            self._kept = kept = key, _read_groups(file, [group], columns)
+        return kept[1]
 
     def sample(
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
     ) -> tuple[pa.Table, int]:
-        """The last rows cost reading their whole row group."""
+        """The last rows cost reading their row group from its beginning. Fewer are returned if it has fewer of them."""
         with _opened(storage, piece.uri) as file:
             check_columns(piece.uri, file.schema_arrow, schema)
-            groups = list(range(*piece.row_groups))
-            if last:
-                table = _read_groups(file, groups[-1:], schema.names)
-                table = table.slice(max(0, table.num_rows - rows))
-                return table, piece.rows - table.num_rows
-            batch = next(file.iter_batches(batch_size=rows, row_groups=groups, columns=schema.names), None)
-            return schema.empty_table() if batch is None else pa.Table.from_batches([batch]).slice(0, rows), 0
+            low, high = piece.row_groups
+            low = max(low, high - 1) if last else low
+            begin, end = piece.first_row, piece.first_row + piece.rows
+            before = _rows_of(file, 0, low)
+            first = max(begin, before, end - rows) if last else begin
+            count = min(rows, end - first)
+            return _read_rows(file, list(range(low, high)), schema.names, first - before, count), first - begin
 
 
 SOURCE = Parquet()
@@ -71,20 +96,57 @@ def _read_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) ->
         return file.read_row_groups(groups, columns=columns, use_threads=True)
     except pa.ArrowNotImplementedError:
         # A dictionary inside lists or structs differs in each row group, and one array cannot hold several.
-        return pa.concat_tables(_read_group(file, group, columns) for group in groups)
+        return pa.concat_tables(
+            _read_rows(file, [group], columns, 0, _rows_of(file, group, group + 1)) for group in groups
+        )
 
 
-def _read_group(file: pq.ParquetFile, group: int, columns: list[str]) -> pa.Table:
-    """Read one row group, in parts if its lists and structs have more text than one array can hold, 2 GiB."""
-    rows = file.metadata.row_group(group).num_rows
+def _width(schema: pa.Schema) -> float:
+    """Estimate the bytes of a row in memory."""
+    return sum(value_bytes(kind, text=_TEXT_BYTES, items=1, indices=True) for kind in schema.types)
+
+
+def _decoded(group: pq.RowGroupMetaData, width: float) -> int:
+    """Estimate the bytes of a row group in memory. width: of a row.
+
+    Repeated values take almost no space in a file, so the size in its footer says little.
+    """
+    return max(int(group.total_byte_size), int(group.num_rows * width))
+
+
+def _rows_of(file: pq.ParquetFile, low: int, high: int) -> int:
+    """The number of rows of the row groups [low, high)."""
+    return sum(file.metadata.row_group(index).num_rows for index in range(low, high))
+
+
+def _read_rows(file: pq.ParquetFile, groups: list[int], columns: list[str], skip: int, rows: int) -> pa.Table:
+    """Read `rows` rows of these row groups after the first `skip`, or fewer if there are no more.
+
+    They are read in parts if their lists and structs have more text than one array can hold, 2 GiB.
+    """
+    size = max(1, rows)
     while True:
         try:
-            return pa.Table.from_batches(file.iter_batches(rows, [group], columns))
+            schema = file.schema_arrow
+            batches = _rows(file.iter_batches(size, groups, columns), skip, rows)
+            return pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in columns]))
         except pa.ArrowNotImplementedError:
-            if rows == 1:
+            if size == 1:
                 raise
             # The length of the text is known only after reading, so halve the rows until they fit.
-            rows = (rows + 1) // 2
+            size = (size + 1) // 2
+
+
+def _rows(batches: Iterable[pa.RecordBatch], skip: int, rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows [skip, skip + rows) of all batches together."""
+    at = 0
+    for batch in batches:
+        low, high = max(0, skip - at), min(batch.num_rows, skip + rows - at)
+        if low < high:
+            yield batch.slice(low, high - low)
+        at += batch.num_rows
+        if at >= skip + rows:
+            return
 
 
 @contextmanager

@@ -38,11 +38,13 @@ class Source(Protocol):
     """One input format. `reading` converts the errors of Arrow and of the operating system.
 
     name: for messages. suffixes: the ends of its files' names, in lower case; empty for a table format, which lists its
-    files itself.
+    files itself. divisible: whether `read` and `sample` take a piece that begins or ends within a unit, for which its
+    `first_row` and `rows` say where; then a plan cuts large units.
     """
 
     name: str
     suffixes: tuple[str, ...]
+    divisible: bool
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """List the files of `input.uri`, sorted by uri. A table format lists the files of its newest snapshot.
@@ -80,6 +82,8 @@ class Source(Protocol):
 
 class FileSource:
     """Base of the formats whose input is a file, a folder or a pattern."""
+
+    divisible = False
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """As `Source.files`."""
