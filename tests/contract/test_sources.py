@@ -96,7 +96,7 @@ WRITERS: dict[str, dict[str, Way]] = {
     "parquet": {
         "one unit": Way(partial(as_parquet, group=ROWS), ".parquet"),
         "units": Way(partial(as_parquet, group=9), ".pq", in_units=True),
-        "large units": Way(partial(as_parquet, group=40), ".parquet", in_units=True, bounds=(("_KEPT_BYTES", 0),)),
+        "large units": Way(partial(as_parquet, group=24), ".parquet", in_units=True, bounds=(("_KEPT_BYTES", 0),)),
     },
     "jsonl": {
         "small": Way(as_json_lines, ".jsonl"),

@@ -67,8 +67,8 @@ def test_truncated_and_mistyped_files_cost_themselves(lake: Lake) -> None:
 
     with pytest.raises(ShardsFailed) as caught:
         lake.run(date=NIGHT)
-    assert (caught.value.failed, caught.value.total) == (3, 13)
-    assert re.match(r"3 of 13 shards have no result; the first is part-02\.parquet .*not a readable", str(caught.value))
+    assert (caught.value.failed, caught.value.total) == (5, 15)
+    assert re.match(r"5 of 15 shards have no result; the first is part-02\.parquet .*not a readable", str(caught.value))
     assert failures(lake) == {
         "part-02.parquet": {"InputCorrupt"},
         "part-04.parquet": {"SchemaMismatch"},
