@@ -14,6 +14,12 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def listed(words: Iterable[str], last: str) -> str:
+    """Words as in a sentence: `a`, `a or b`, `a, b or c`. last: the word before the last one."""
+    *most, end = words
+    return f"{', '.join(most)} {last} {end}" if most else end
+
+
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     """`; did you mean 'x'?`, or nothing when no known word is near."""
     close = difflib.get_close_matches(word, list(known), n=1)

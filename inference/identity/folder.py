@@ -214,7 +214,8 @@ class _Walk:
     def _dated(self) -> list[EveryDate]:
         """The input of every date, and the output if it differs by date: both may lie among the code."""
         source, target = self.job.templates
-        return [EveryDate(source or self.job.input.uri), *([EveryDate(target)] if is_dated(target) else [])]
+        own = EveryDate(source or self.job.input.uri, self.job.input.format)
+        return [own, *([EveryDate(target)] if is_dated(target) else [])]
 
     @cached_property
     def _is_output(self) -> bool:

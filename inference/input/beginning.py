@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from nightjar.inference.input.described import WINDOW, AllUnread, Unread, described, no_rows
 from nightjar.inference.input.files import input_files
-from nightjar.inference.input.schemas import UsualSchema
+from nightjar.inference.input.schemas import UsualSchema, without_unseen
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece
@@ -39,9 +39,9 @@ class Beginning:
             if isinstance(found, Unread):
                 unread.add(found)
             elif found is not None and any(found.rows):
-                return found.schema
+                return without_unseen(found.schema, found.unseen)
             elif found is not None:
-                empty, schema = empty + 1, schema or found.schema
+                empty, schema = empty + 1, schema or without_unseen(found.schema, found.unseen)
         if schema is None:
             raise unread.error()
         if not unread.files:
@@ -53,7 +53,7 @@ class Beginning:
         usual = UsualSchema()
         for _, found in islice(self._files(), WINDOW):
             if isinstance(found, Description) and any(found.rows):
-                usual.add(found.schema)
+                usual.add(found.schema, found.unseen)
         return usual.schema()
 
     def pieces(self, count: int) -> Iterator[Piece]:

@@ -108,7 +108,7 @@ def _look(storage: Storage, job: Job) -> Discovery | str:
                 unread.add(found)
             else:
                 # The types of an empty file may be a guess (pandas writes null), so files with rows have priority.
-                (usual if any(found.rows) else empty).add(found.schema)
+                (usual if any(found.rows) else empty).add(found.schema, found.unseen)
         lines = [_line(entry, found) for entry, found in window if found is not None]
         batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
     files = pa.Table.from_batches(batches, schema=FILES)

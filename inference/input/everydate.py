@@ -6,7 +6,7 @@ import re
 import string
 
 from nightjar.inference.input.listing import takes_in
-from nightjar.inference.input.sources.reading import format_of
+from nightjar.inference.input.sources.reading import format_of, source_named
 
 _DIGITS = {"Y": 4, "m": 2, "d": 2, "y": 2, "j": 3}
 """Directives of a date's format that always give this number of digits. Others match any text, as a month's name."""
@@ -36,15 +36,16 @@ def _dates(spec: str) -> str:
 
 
 class EveryDate:
-    """Input or output of a job, on any date. uri: with its placeholders.
+    """Input or output of a job, on any date. uri: with its placeholders. kind: `input.format`, if the job names it.
 
     Raises:
         ValueError: As in `pattern_of`.
         JobError: The uri is not a valid pattern.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, kind: str | None = None) -> None:
         self._pattern = pattern_of(uri)
+        self._kinds = {kind, format_of(self._pattern)} - {None}
         # If the date is the only open part, everything at the location belongs to it, whatever its name.
         exact = self._pattern != uri and not _CHOICE.search(_FIXED.sub("", self._pattern))
         self._place = self._pattern.rstrip("/") if exact else ""
@@ -58,4 +59,7 @@ class EveryDate:
         """Whether a file belongs to it, on some date."""
         if self._place and (self.is_place(file) or takes_in(f"{self._place}/", file)):
             return True
-        return format_of(file) is not None and takes_in(self._pattern, file)
+        told = format_of(file)
+        if told is None or not takes_in(self._pattern, file):
+            return False
+        return told in self._kinds if self._kinds else not source_named(told).stands_back

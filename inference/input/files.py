@@ -11,6 +11,7 @@ from nightjar.inference.input.sources import unsupported
 from nightjar.inference.input.sources.reading import format_of, source_named
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
+from nightjar.inference.messages import listed
 from nightjar.inference.storage.protocol import Entry, Storage
 
 
@@ -35,7 +36,8 @@ def matching_files(storage: Storage, job: Job, others: Counter[str] | None = Non
     names.
 
     With `input.format` these are all files except those whose names tell another known format. Without it, these are
-    the files whose names tell a format. A single file that the uri names is input whatever its name.
+    the files whose names tell a format. Files of a format that stands back are left out beside files of another format,
+    and taken with any `input.format`. A single file that the uri names is input whatever its name.
 
     Raises:
         JobError: The files are of several formats, or a name is not text. Names `input.uri`.
@@ -45,22 +47,32 @@ def matching_files(storage: Storage, job: Job, others: Counter[str] | None = Non
         yield from _of_format(storage, job.input.uri, wanted)
         return
     first: Entry | None = None
+    standing_back = 0
     for entry in listing.matching(storage, job.input.uri):
         told = format_of(entry.uri)
-        if told is None and not _is_exact(entry, job.input.uri):
-            if others is not None:
-                others[unsupported.suffix(entry.uri.rpartition("/")[2])] += 1
-            continue
+        if not _is_exact(entry, job.input.uri):
+            if told is None:
+                if others is not None:
+                    others[unsupported.suffix(entry.uri.rpartition("/")[2])] += 1
+                continue
+            if source_named(told).stands_back:
+                standing_back += 1
+                continue
         first = first or entry
         if told != format_of(first.uri):
             raise _mixed(job, first, entry)
         yield entry
+    if first is None and standing_back:
+        for entry in listing.matching(storage, job.input.uri):
+            if (told := format_of(entry.uri)) is not None and source_named(told).stands_back:
+                yield entry
 
 
 def _of_format(storage: Storage, uri: str, wanted: str) -> Iterator[Entry]:
     source = source_named(wanted)
     for entry in source.files(storage, uri):
-        if not source.suffixes or _is_exact(entry, uri) or format_of(entry.uri) in (None, wanted):
+        told = None if not source.suffixes or _is_exact(entry, uri) else format_of(entry.uri)
+        if told in (None, wanted) or source_named(told).stands_back:
             yield entry
 
 
@@ -70,8 +82,9 @@ def _is_exact(entry: Entry, uri: str) -> bool:
 
 
 def _mixed(job: Job, one: Entry, other: Entry) -> JobError:
-    told = (f"{entry.uri} ({source_named(format_of(entry.uri) or '').name})" for entry in (one, other))
-    formats = " or ".join(SOURCES)
+    found = {format_of(entry.uri): entry for entry in (one, other)}
+    told = (f"{entry.uri} ({source_named(name or '').name})" for name, entry in found.items())
+    formats = listed((name for name in SOURCES if name in found), "or")
     return JobError(
         f"input.uri: {job.input.uri} holds files of several formats: {' and '.join(told)}. Set input.format to "
         f"{formats}; files of the other format are then left out"

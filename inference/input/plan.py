@@ -246,11 +246,13 @@ def _pack(
 
 
 def _cut(line: dict[str, Any], unit: str, target: int, divisible: bool) -> Iterator[Piece]:
-    """Cut a file into pieces of at most `target`: of whole units, or of equal parts of one large unit."""
+    """Cut a file into pieces of at most `target`: of whole units, or of equal parts of one large unit. If units cannot be
+    divided, no piece but the first begins with an empty unit.
+    """
     first, held = 0, 0
     for index, weight in enumerate(line[unit]):
         parts = _parts(unit, weight, target) if divisible else 1
-        if index > first and (held + weight > target or parts > 1):
+        if index > first and (parts > 1 or (line["rows"][index] and held + weight > target)):
             yield _piece(line, first, index)
             first, held = index, 0
         if parts == 1:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import reduce
+
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import is_list
 from nightjar.inference.input.sources import normalisation
 
 _KINDS = 100
 """The most different schemas that are counted, to bound the memory; a lake has few."""
+
+_SHARE = 10
+"""A wider type counts if one file of so many has it: 1.5 among whole numbers makes a column of floats, but not if only
+one file in a thousand has it, which is then the odd one."""
 
 
 class UsualSchema:
     """Finds the columns that most files have, so that one odd file, even the first, does not decide for the others."""
 
     def __init__(self) -> None:
-        self._seen: list[_Alike] = []
+        self._seen: list[_Alike | _Inferred] = []
 
-    def add(self, schema: pa.Schema) -> None:
-        """Count one file."""
+    def add(self, schema: pa.Schema, unseen: pa.DataType | None = None) -> None:
+        """Count one file. unseen: as in `Description`."""
         if any(known.add_equal(schema) for known in self._seen):
+            return
+        if unseen is not None:
+            if not any(known.add_named(schema) for known in self._seen) and len(self._seen) < _KINDS:
+                self._seen.append(_Inferred(schema, unseen))
             return
         columns = normalisation.columns(schema)
         if any(known.add_alike(schema, columns) for known in self._seen):
@@ -58,8 +70,99 @@ class _Alike:
             self._ways.append(schema)
         return True
 
+    def add_named(self, schema: pa.Schema) -> bool:
+        """Types that are declared are never reconciled with types that are inferred."""
+        return False
+
     def schema(self) -> pa.Schema:
         return normalisation.admitting(self._ways[0], self._required)
+
+
+class _Inferred:
+    """Files with columns of the same names, whose types were inferred from values. Each column is decided by itself."""
+
+    def __init__(self, schema: pa.Schema, unseen: pa.DataType) -> None:
+        self.files = 1
+        self._unseen = unseen
+        self._names = frozenset(schema.names)
+        self._ways: list[tuple[pa.Schema, int]] = [(schema, 1)]
+
+    def add_equal(self, schema: pa.Schema) -> bool:
+        """As `_Alike.add_equal`."""
+        for index, (way, files) in enumerate(self._ways):
+            if way.equals(schema):
+                self._ways[index] = (way, files + 1)
+                self.files += 1
+                return True
+        return False
+
+    def add_alike(self, schema: pa.Schema, columns: pa.Schema) -> bool:
+        """As `_Alike.add_named`."""
+        return False
+
+    def add_named(self, schema: pa.Schema) -> bool:
+        """Count a file if its columns have the same names, in any order."""
+        if self._names != frozenset(schema.names):
+            return False
+        self.files += 1
+        if len(self._ways) < _KINDS:
+            self._ways.append((schema, 1))
+        return True
+
+    def schema(self) -> pa.Schema:
+        first, _ = self._ways[0]
+        usual = pa.schema([field.with_type(self._usual_type(field.name)) for field in first])
+        return without_unseen(usual, self._unseen)
+
+    def _usual_type(self, name: str) -> pa.DataType:
+        counts = Counter[pa.DataType]()
+        for way, files in self._ways:
+            counts[way.field(name).type] += files
+        return usual_type(counts)
+
+
+def usual_type(counts: Counter[pa.DataType]) -> pa.DataType:
+    """The type of a column, from the types that were inferred in several files, and how many files had each.
+
+    A column without values fits any type. Types of which one can hold the other's values count together; then those of
+    most files win, and the wider type is taken if enough of these files have it.
+    """
+    families: list[Counter[pa.DataType]] = []
+    for kind, files in counts.items():
+        if not pa.types.is_null(kind):
+            near = next((family for family in families if all(wider(kind, each) is not None for each in family)), None)
+            if near is None:
+                families.append(near := Counter())
+            near[kind] += files
+    if not families:
+        return pa.null()
+    most = max(families, key=Counter.total)
+    enough = (kind for kind, files in most.items() if files * _SHARE >= most.total())
+    return reduce(lambda one, other: wider(one, other) or one, enough)
+
+
+def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type that holds the values of both, where one of the two does and loses nothing that was written: whole
+    numbers and floats, dates and times, lists of these. None if neither does.
+    """
+    if one == other:
+        return one
+    if is_list(one) and is_list(other):
+        item = wider(one.value_type, other.value_type)
+        return None if item is None else pa.list_(item)
+    if pa.types.is_null(one) or pa.types.is_null(other):
+        return other if pa.types.is_null(one) else one
+    return next((wide for narrow, wide in _WIDER if {narrow, wide} == {one, other}), None)
+
+
+_WIDER = ((pa.int64(), pa.float64()), (pa.date32(), pa.timestamp("us")))
+
+
+def without_unseen(schema: pa.Schema, unseen: pa.DataType | None) -> pa.Schema:
+    """The schema to read with: a column without values gets the type `unseen`, as in `Description`."""
+    if unseen is None:
+        return schema
+    return pa.schema([field.with_type(unseen) if pa.types.is_null(field.type) else field for field in schema])
 
 
 class SharedSchemas:

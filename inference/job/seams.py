@@ -24,6 +24,9 @@ FRAMEWORKS = {
 SOURCES = {
     "parquet": "nightjar.inference.input.sources.parquet",
     "jsonl": "nightjar.inference.input.sources.jsonlines",
+    "csv": "nightjar.inference.input.sources.csv",
+    "arrow": "nightjar.inference.input.sources.arrow",
+    "text": "nightjar.inference.input.sources.text",
 }
 """`input.format` → the module whose `SOURCE` is an `input.sources.protocol.Source`. The first one reads a file that the
 job names by its path, and whose name tells no format."""

@@ -23,6 +23,7 @@ from nightjar.inference.identity.unpacking import is_at_hand
 from nightjar.inference.input.beginning import Beginning
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan
+from nightjar.inference.input.schemas import without_unseen
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors import input_columns
@@ -141,7 +142,8 @@ def _replay_here(
         )
     piece = _piece(shard, row, file)
     request, changed = _as_then(request, revision, live)
-    own = describe(request.storage, request.job, Entry(piece.uri, piece.size, piece.version)).schema
+    description = describe(request.storage, request.job, Entry(piece.uri, piece.size, piece.version))
+    own = without_unseen(description.schema, description.unseen)
 
     def is_theirs(schema: pa.Schema) -> bool:
         return bool(identity_of(request, schema).fingerprint == fingerprint)

@@ -144,8 +144,8 @@ def empty(lake: Lake) -> str:
 
 
 def without_parquet(lake: Lake) -> str:
-    (lake.folder / "data" / "a.parquet").rename(lake.folder / "data" / "a.csv")
-    return r"input\.uri: no input files at .*/data/, only 1 \.csv file\. CSV is not supported yet: Nightjar reads .*"
+    (lake.folder / "data" / "a.parquet").rename(lake.folder / "data" / "a.orc")
+    return r"input\.uri: no input files at .*/data/, only 1 \.orc file\. ORC is not supported yet: Nightjar reads .*"
 
 
 def unreadable(lake: Lake) -> str:

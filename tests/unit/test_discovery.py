@@ -219,7 +219,15 @@ def test_files_are_in_order_of_their_uri(tmp_path: Path) -> None:
             r"^input\.uri: no input files at .*/in/, only 2 \.orc files, 1 file of other names\. ORC is not "
             r"supported yet: Nightjar reads Parquet.*, so convert the files first$",
         ),
-        ({"a.bin": b"x"}, r"^input\.uri: no input files at .*/in/, only 1 \.bin file; if they hold Parquet.*, set"),
+        (
+            {"a.bin": b"x"},
+            r"^input\.uri: no input files at .*/in/, only 1 \.bin file; if they hold Parquet, .* or text, set "
+            r"input\.format to parquet, .* or text$",
+        ),
+        (
+            {"a.csv.bz2": b"x"},
+            r"^input\.uri: .*/in/, only 1 \.csv\.bz2 file\. CSV files are not read from \.bz2: unpack",
+        ),
         ({"a.parquet": None}, r"^input\.uri: the file .*/in/ holds no rows$"),
         ({"a.parquet": None, "b.parquet": None}, r"^input\.uri: the 2 files at .*/in/ hold no rows$"),
         ({"a.parquet": b"junk"}, r"^input\.uri: .* can be read; the first: .*/in/a\.parquet: not a readable Parquet"),

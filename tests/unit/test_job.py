@@ -155,7 +155,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"retry__max_quarantined": 1.5}, "retry.max_quarantined: must be at most 1, not 1.5"),
     ({"retry__stall_s": 0}, "retry.stall_s: must be more than 0, not 0"),
     ({"retry__backoff_s": float("inf")}, "retry.backoff_s: must be a finite number, not inf"),
-    ({"input__format": "csv"}, f"input.format: must be {' or '.join(map(repr, SOURCES))}, not 'csv'"),
+    ({"input__format": "avro"}, f"input.format: must be {' or '.join(map(repr, SOURCES))}, not 'avro'"),
     ({"output__format": "delta"}, "output.format: must be 'parquet', not 'delta'"),
     ({"output__lineage": "no"}, "output.lineage: must be true or false, not 'no'"),
     ({"checks": [{"column": "score"}]}, "checks[0]: asks nothing: give at least one of min, max, nulls, finite"),

@@ -22,7 +22,7 @@ from nightjar.flows.pages.estimate import plan_text, planned
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, InputCorrupt, JobError, NightjarError, SchemaMismatch
 from nightjar.inference.input.discovery import discover
-from nightjar.inference.input.sources import jsonlines
+from nightjar.inference.input.sources import lines as bounds
 from nightjar.inference.input.sources.jsonlines import SOURCE
 from nightjar.inference.records import UNKNOWN, Piece, Receipt, Shard
 from nightjar.inference.run import steps as run
@@ -122,11 +122,11 @@ def test_the_first_bad_line_is_named(tmp_path: Path, content: bytes, kind: type[
 def test_lines_are_numbered_over_blocks_and_from_where_a_unit_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jsonlines, "_BLOCK_BYTES", 50)
+    monkeypatch.setattr(bounds, "BLOCK_BYTES", 50)
     content = b'{"x":1}\n' * 100 + b'{"x":"two"}\n'
     with pytest.raises(SchemaMismatch, match=r"a\.jsonl: line 101: column 'x'"):
         read(tmp_path, content)
-    monkeypatch.setattr(jsonlines, "_UNIT_BYTES", 400)
+    monkeypatch.setattr(bounds, "UNIT_BYTES", 400)
     with pytest.raises(SchemaMismatch, match=r"a\.jsonl, from byte 800 on: line 1: column 'x'"):
         SOURCE.read(STORAGE, piece(tmp_path / "a.jsonl", (2, 3)), X)
 
@@ -149,8 +149,8 @@ def test_wherever_a_file_is_cut_each_line_is_in_one_unit(
     path.write_text("\n".join(['{"x":0}', *lines]) + last)
     records = [json.loads(line)["x"] for line in ['{"x":0}', *lines] if line.strip()]
     with pytest.MonkeyPatch.context() as patched:
-        for name, size in (("_UNIT_BYTES", unit), ("_BLOCK_BYTES", block), ("_SAMPLE_BYTES", 1)):
-            patched.setattr(jsonlines, name, size)
+        for name, size in (("UNIT_BYTES", unit), ("BLOCK_BYTES", block), ("SAMPLE_BYTES", 1)):
+            patched.setattr(bounds, name, size)
         found = SOURCE.describe(STORAGE, STORAGE.stat(str(path)))
         read = [SOURCE.read(STORAGE, piece(path, (at, at + 1)), X)["x"].to_pylist() for at in range(len(found.rows))]
     assert [value for values in read for value in values] == records
@@ -170,8 +170,8 @@ def _stems(found: pd.DataFrame) -> pd.Series:
 @pytest.fixture
 def odd(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """Files that are counted, not counted, packed and in units."""
-    for name, size in (("_SAMPLE_BYTES", 2000), ("_UNIT_BYTES", 60_000), ("_BLOCK_BYTES", 5000)):
-        monkeypatch.setattr(jsonlines, name, size)
+    for name, size in (("SAMPLE_BYTES", 2000), ("UNIT_BYTES", 60_000), ("BLOCK_BYTES", 5000)):
+        monkeypatch.setattr(bounds, name, size)
     lake.ready(input__shard_rows=None)
     lake.write_file("part-04.parquet", 8000, 10)
     lake.write_file("part-05.parquet", 8010, 300)
@@ -215,8 +215,8 @@ def test_a_run_that_is_killed_goes_on_where_it_was(odd: Lake) -> None:
     whole = odd.published("whole")
     odd.write_model(KILLS)
     odd.write_job(input__shard_rows=None)
-    bounds = {name: getattr(jsonlines, name) for name in ("_SAMPLE_BYTES", "_UNIT_BYTES", "_BLOCK_BYTES")}
-    code = KILLED.format(tests=str(Path(__file__).parent.parent), folder=str(odd.folder), bounds=bounds)
+    sizes = {name: getattr(bounds, name) for name in ("SAMPLE_BYTES", "UNIT_BYTES", "BLOCK_BYTES")}
+    code = KILLED.format(tests=str(Path(__file__).parent.parent), folder=str(odd.folder), bounds=sizes)
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ}, check=False).returncode == -signal.SIGKILL
     (odd.folder / "live").touch()
     ran = odd.run(engine=LOCAL)
@@ -238,12 +238,12 @@ KILLED = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from nightjar.inference.input.sources import jsonlines
+from nightjar.inference.input.sources import lines
 from nightjar.inference.run import journal
 from support import Lake
 journal.FLUSH_S = 0.0
 for name, size in {bounds}.items():
-    setattr(jsonlines, name, size)
+    setattr(lines, name, size)
 Lake(Path({folder!r})).run(engine="local")
 """
 

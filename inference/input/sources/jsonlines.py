@@ -8,38 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import product
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.json as pj
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
-from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources import lines, normalisation, packing
+from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.messages import clip
 from nightjar.inference.records import UNKNOWN, Piece
-from nightjar.inference.storage.protocol import Entry, Storage
-
-_SAMPLE_BYTES = 1 << 20
-"""The lines that begin in this many bytes decide a file's columns, because discovery must not read the whole lake."""
-
-_UNIT_BYTES = 64 << 20
-"""Bytes per unit: a larger file is cut at multiples of this, so that several actors can score it.
-
-Do not change it: plans name units by their numbers. With another size a unit would have other lines; the count of lines
-would show it, and the shards of unfinished runs would fail."""
-
-_BLOCK_BYTES = 8 << 20
-"""Bytes that are parsed at once, plus the rest of the last line. It bounds the memory for text and values together."""
-
-_EXPANDED = 8
-"""The assumed ratio of a compressed file's decoded size to its size."""
-
-_COMPRESSIONS = {"": None, ".gz": "gzip", ".zst": "zstd"}
+from nightjar.inference.storage.protocol import Storage
 
 
-class JsonLines(FileSource):
+class JsonLines(lines.TextSource):
     """The source of JSON lines.
 
     Numbers are int64 or double, and a text that looks like a time stays text. Keys that are not columns of the job are
@@ -47,131 +29,53 @@ class JsonLines(FileSource):
     """
 
     name = "JSON lines"
-    suffixes = tuple(kind + packed for kind, packed in product((".jsonl", ".ndjson"), _COMPRESSIONS))
+    suffixes = packing.suffixes(".jsonl", ".ndjson")
+    unseen = pa.null()
 
-    def describe(self, storage: Storage, entry: Entry) -> Description:
-        """The columns come from the beginning. Rows are counted if the file is large, or is no longer than the
-        beginning.
-        """
-        schema, read = _beginning(storage, entry.uri)
-        if _compression(entry.uri):
-            return Description(schema, (UNKNOWN,), (entry.size * _EXPANDED,))
-        if entry.size <= _UNIT_BYTES:
-            return Description(schema, (read if entry.size <= _SAMPLE_BYTES else UNKNOWN,), (entry.size,))
-        starts = range(0, entry.size, _UNIT_BYTES)
-        with _opened(storage, entry.uri) as file:
-            rows = tuple(sum(map(_records, _blocks(file, low, low + _UNIT_BYTES, _BLOCK_BYTES))) for low in starts)
-        return Description(schema, rows, tuple(min(_UNIT_BYTES, entry.size - low) for low in starts))
+    def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
+        """Raises also if a column's values are of several types."""
+        with packing.opened(storage, uri) as file:
+            block = b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES))
+        table = _parsed(uri, 1, block, None) if block else pa.table({})
+        return pa.schema([field.with_type(_plain(field.type)) for field in table.schema]), table.num_rows
+
+    def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """As `TextSource.units`."""
+        return lines.counted_units(file, size, _records)
+
+    def tables(self, storage: Storage, piece: Piece, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+        """As `TextSource.tables`."""
+        schema = normalisation.admitting(schema, set())
+        for found in lines.of_piece(storage, piece, size):
+            yield _parsed(*found, schema)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
         """A column is missing if no record has it; in a file of several units, if no record in its beginning has it."""
         schema = normalisation.admitting(schema, set())
         tables, absent = [schema.empty_table()], set(schema.names)
-        for where, line, block in _of_piece(storage, piece, _BLOCK_BYTES):
+        for where, line, block in lines.of_piece(storage, piece, lines.BLOCK_BYTES):
             tables.append(table := _parsed(where, line, block, schema))
             absent -= {name for name in absent if table[name].null_count < len(table) or _has_key(block, name)}
-        if _in_units(piece):
-            absent = set(schema.names) - set(_beginning(storage, piece.uri)[0].names)
+        if lines.in_units(piece):
+            absent = self._absent(storage, piece, schema)
         if absent and any(map(len, tables)):
             raise _missing(piece.uri, schema, absent)
         return pa.concat_tables(tables)
 
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table, int]:
-        """The last rows cost reading the whole piece. If a file's rows are not counted, only `read` finds missing
-        columns.
-        """
-        if last:
-            table = self.read(storage, piece, schema)
-            before = max(0, table.num_rows - rows)
-            return table.slice(before), before
-        if piece.rows != UNKNOWN and (absent := set(schema.names) - set(_beginning(storage, piece.uri)[0].names)):
+    def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
+        """If a file's rows are not counted, its beginning does not tell whether some record has a column."""
+        if piece.rows != UNKNOWN and (absent := self._absent(storage, piece, schema)):
             raise _missing(piece.uri, schema, absent)
-        schema = normalisation.admitting(schema, set())
-        tables = [schema.empty_table()]
-        for found in _of_piece(storage, piece, _SAMPLE_BYTES):
-            tables.append(_parsed(*found, schema))
-            if sum(map(len, tables)) >= rows:
-                break
-        return pa.concat_tables(tables).slice(0, rows), 0
+
+    def _absent(self, storage: Storage, piece: Piece, schema: pa.Schema) -> set[str]:
+        return set(schema.names) - set(self.beginning(storage, piece.uri)[0].names)
 
 
 SOURCE = JsonLines()
 
 
-def _compression(uri: str) -> str | None:
-    return next((codec for end, codec in _COMPRESSIONS.items() if end and uri.lower().endswith(end)), None)
-
-
-def _in_units(piece: Piece) -> bool:
-    return not _compression(piece.uri) and piece.size > _UNIT_BYTES
-
-
-@contextmanager
-def _opened(storage: Storage, uri: str) -> Iterator[pa.NativeFile]:
-    with storage.open(uri) as file:
-        codec = _compression(uri)
-        if codec is None:
-            yield file
-            return
-        with pa.CompressedInputStream(file, codec) as unpacked:
-            yield unpacked
-
-
-def _of_piece(storage: Storage, piece: Piece, size: int) -> Iterator[tuple[str, int, bytes]]:
-    """The piece's lines in blocks: a text for where the lines are counted from, the block's first line, and the
-    block.
-    """
-    low, high = (bound * _UNIT_BYTES for bound in piece.row_groups) if _in_units(piece) else (0, None)
-    where, line = f"{piece.uri}, from byte {low} on" if low else piece.uri, 1
-    with _opened(storage, piece.uri) as file:
-        for block in _blocks(file, low, high, size):
-            yield where, line, block
-            line += block.count(b"\n")
-
-
-def _blocks(file: pa.NativeFile, low: int, high: int | None, size: int) -> Iterator[bytes]:
-    """Yield the whole lines that begin at bytes [low, high) of a file, about `size` bytes at once."""
-    at, held = max(0, low - 1), b""  # the byte before `low` tells whether a line begins there
-    if low:
-        file.seek(at)
-    skipping = low > 0
-    while data := file.read(size):
-        held += data
-        if skipping:
-            begin = held.find(b"\n") + 1
-            at, held, skipping = at + (begin or len(held)), held[begin:] if begin else b"", not begin
-            if skipping:
-                continue
-        if high is not None and at >= high:
-            return
-        if high is not None and at + len(held) >= high:
-            end = held.find(b"\n", high - 1 - at) + 1
-            if end:
-                yield held[:end]
-                return
-        elif end := held.rfind(b"\n") + 1:
-            yield held[:end]
-            at, held = at + end, held[end:]
-    if held:
-        yield held
-
-
 def _records(block: bytes) -> int:
     return sum(1 for line in block.split(b"\n") if line.strip())
-
-
-def _beginning(storage: Storage, uri: str) -> tuple[pa.Schema, int]:
-    """The columns and the number of the records that begin in the first bytes of a file.
-
-    Raises:
-        InputCorrupt: A line is not a record, or a column's values are of several types.
-    """
-    with _opened(storage, uri) as file:
-        block = b"".join(_blocks(file, 0, _SAMPLE_BYTES, _SAMPLE_BYTES))
-    table = _parsed(uri, 1, block, None) if block else pa.table({})
-    return pa.schema([field.with_type(_plain(field.type)) for field in table.schema]), table.num_rows
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -192,11 +96,7 @@ def _parsed(where: str, line: int, block: bytes, schema: pa.Schema | None) -> pa
         InputCorrupt: A line is not a record.
         SchemaMismatch: A value is not of its column's type.
     """
-    try:
-        block.decode()
-    except UnicodeDecodeError as error:
-        number = line + block.count(b"\n", 0, error.start)
-        raise InputCorrupt(f"{where}: line {number} is not UTF-8 text: {error.reason}") from error
+    lines.check_utf8(where, line, block)
     try:
         table = _read(block, schema)
     except pa.ArrowInvalid as error:
@@ -222,19 +122,11 @@ def _fault(
     """Find the first line of a block that cannot be parsed, and say what is wrong with it."""
     if (found := _no_record(where, line, block)) is not None:
         return found
-    lines = block.split(b"\n")
-    good, bad = 0, len(lines)
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        try:
-            _read(b"\n".join(lines[:middle]) + b"\n", schema)
-        except pa.ArrowInvalid as earlier:
-            bad, error = middle, earlier
-        else:
-            good = middle
-    at = f"{where}: line {line + bad - 1}"
+    records = [text + b"\n" for text in block.split(b"\n")]
+    bad, error = lines.first_fault(records, partial(_read, schema=schema), error)
+    at = f"{where}: line {line + bad}"
     for field in schema or ():
-        value = json.loads(lines[bad - 1]).get(field.name)
+        value = json.loads(records[bad]).get(field.name)
         if not _holds(field, value):
             said = clip(json.dumps(value))
             return SchemaMismatch(f"{at}: column {field.name!r} holds {said}, in the other files it is {field.type}")

@@ -22,12 +22,17 @@ class Description:
 
     schema: normalised. rows: the number of rows of each unit, in file order. sizes: the estimated bytes of each unit
     after decoding. If a file has only one unit, its rows may be `UNKNOWN`. If it has several, they must be known,
-    because each row is named by its index in the file.
+    because each row is named by its index in the file. A unit may be empty; if the source is not
+    divisible, no piece begins with an empty unit other than the file's first.
+
+    unseen: set if the types are inferred from values, so that those of several files are reconciled: the type of a
+    column without a single value, which `schema` has as null.
     """
 
     schema: pa.Schema
     rows: tuple[int, ...]
     sizes: tuple[int, ...]
+    unseen: pa.DataType | None = None
 
     def __post_init__(self) -> None:
         if UNKNOWN in self.rows and len(self.rows) > 1:
@@ -39,12 +44,14 @@ class Source(Protocol):
 
     name: for messages. suffixes: the ends of its files' names, in lower case; empty for a table format, which lists its
     files itself. divisible: whether `read` and `sample` take a piece that begins or ends within a unit, for which its
-    `first_row` and `rows` say where; then a plan cuts large units.
+    `first_row` and `rows` say where; then a plan cuts large units. stands_back: without `input.format` its files are
+    input only if there are no files of another format.
     """
 
     name: str
     suffixes: tuple[str, ...]
     divisible: bool
+    stands_back: bool
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """List the files of `input.uri`, sorted by uri. A table format lists the files of its newest snapshot.
@@ -84,6 +91,7 @@ class FileSource:
     """Base of the formats whose input is a file, a folder or a pattern."""
 
     divisible = False
+    stands_back = False
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """As `Source.files`."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from itertools import chain
 
 import pyarrow as pa
 
@@ -32,11 +31,6 @@ def format_of(uri: str) -> str | None:
     """The format that the end of a file's name tells; None if it tells none."""
     lower = uri.lower()
     return next((name for name in SOURCES if lower.endswith(source_named(name).suffixes)), None)
-
-
-def suffixes() -> tuple[str, ...]:
-    """The ends of file names that tell a format."""
-    return tuple(chain.from_iterable(source_named(name).suffixes for name in SOURCES))
 
 
 def source_of(job: Job, uri: str) -> Source:

@@ -10,19 +10,12 @@ from collections import Counter
 
 from nightjar.inference.input.sources.reading import format_of, source_named
 from nightjar.inference.job.seams import SOURCES
+from nightjar.inference.messages import listed
 
 _FORMATS = {
-    ".arrow": "Arrow IPC",
     ".avro": "Avro",
-    ".csv": "CSV",
-    ".feather": "Arrow IPC",
-    ".ipc": "Arrow IPC",
     ".json": "JSON",
-    ".jsonl": "JSON",
-    ".ndjson": "JSON",
     ".orc": "ORC",
-    ".tsv": "CSV",
-    ".txt": "text",
     ".xls": "Excel",
     ".xlsx": "Excel",
 }
@@ -31,18 +24,26 @@ _SHOWN = 3
 
 
 def suffix(name: str) -> str:
-    """The end of a file's name that tells its format, without the compression: `.csv` for `A.CSV.gz`; possibly
-    empty.
+    """The end of a file's name that tells its format; possibly empty. A compression belongs to it only if it is the
+    reason why the file is not read: `.csv.bz2`, but `.orc` for `A.ORC.gz`.
     """
     found = _SUFFIX.search(name.lower())
-    return found[1] if found else ""
+    return "" if found is None else found[0 if format_of(found[1]) else 1]
 
 
 def advice(name: str) -> str:
     """What to do about a file of this name; empty if its name does not tell a format."""
     kind = suffix(name)
-    known = "" if format_of(kind) else _FORMATS.get(kind, "")
-    return f"{known} is not supported yet: Nightjar reads {_readable()}, so convert the files first" if known else ""
+    if format_of(kind):
+        return ""
+    if known := _FORMATS.get(kind, ""):
+        return f"{known} is not supported yet: Nightjar reads {_readable('and')}, so convert the files first"
+    inner, _, packed = kind.rpartition(".")
+    return (
+        f"{source_named(told).name} files are not read from .{packed}: unpack them"
+        if (told := format_of(inner))
+        else ""
+    )
 
 
 def found_instead(kinds: Counter[str]) -> str:
@@ -51,11 +52,11 @@ def found_instead(kinds: Counter[str]) -> str:
     found = f", only {', '.join(shown)}{' …' if len(kinds) > _SHOWN else ''}"
     if said := next(filter(None, (advice(kind) for kind, _ in kinds.most_common())), ""):
         return f"{found}. {said}"
-    return f"{found}; if they hold {_readable()}, set input.format to {' or '.join(SOURCES)}"
+    return f"{found}; if they hold {_readable('or')}, set input.format to {listed(SOURCES, 'or')}"
 
 
-def _readable() -> str:
-    return " and ".join(source_named(name).name for name in SOURCES)
+def _readable(last: str) -> str:
+    return listed((source_named(name).name for name in SOURCES), last)
 
 
 def _files(kind: str, count: int) -> str:

@@ -1,0 +1,140 @@
+"""Arrow IPC files and streams, and Feather, which is an Arrow IPC file.
+
+A unit of a file is a record batch. A stream has no list of its batches, and is one unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+
+from nightjar.inference.arrow_types import value_bytes
+from nightjar.inference.errors import InputCorrupt
+from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.sources.fitting import check_columns
+from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.records import UNKNOWN, Piece
+from nightjar.inference.storage.protocol import Entry, Storage
+
+_TEXT_BYTES = 16
+"""The least number of bytes assumed for a value of no fixed length."""
+
+_FILE = b"ARROW1"
+_STREAM = b"\xff\xff\xff\xff"
+_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_FEATHER_V1 = b"FEA1"
+
+
+class Arrow(FileSource):
+    """As `protocol.Source`."""
+
+    name = "Arrow"
+    suffixes = (".arrow", ".feather", ".ipc")
+
+    def describe(self, storage: Storage, entry: Entry) -> Description:
+        """Of each batch of a file only the narrowest column is read: with it come the batch's rows."""
+        with storage.open(entry.uri) as file:
+            schema = _schema(entry.uri, file)
+            if _is_stream(file):
+                return Description(normalisation.normalised(schema), (UNKNOWN,), (entry.size,))
+            reader = _reader(file, [_narrowest(schema)] if len(schema) else [])
+            rows = tuple(reader.get_batch(index).num_rows for index in range(reader.num_record_batches))
+            width = sum(value_bytes(kind, text=_TEXT_BYTES, items=1, indices=True) for kind in schema.types)
+            stored = entry.size / max(1, sum(rows))
+            sizes = tuple(int(count * max(width, stored)) for count in rows)
+            return Description(normalisation.normalised(schema), rows, sizes)
+
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
+        """Whole record batches. Columns that are not asked for are not read."""
+        return _table(schema, _batches(storage, piece, schema, range(*piece.row_groups)))
+
+    def sample(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
+    ) -> tuple[pa.Table, int]:
+        """The last rows of a stream cost reading all of it."""
+        if piece.rows == UNKNOWN and last:
+            found = list(_batches(storage, piece, schema, range(0)))
+        else:
+            units = range(*piece.row_groups)
+            found = list(_enough(_batches(storage, piece, schema, units[::-1] if last else units), rows))
+        table = _table(schema, found[::-1] if last and piece.rows != UNKNOWN else found)
+        if not last:
+            return table.slice(0, rows), 0
+        before = max(0, table.num_rows - rows)
+        known = table.num_rows if piece.rows == UNKNOWN else piece.rows
+        return table.slice(before), known - (table.num_rows - before)
+
+
+SOURCE = Arrow()
+
+
+def _schema(uri: str, file: pa.NativeFile) -> pa.Schema:
+    """The columns of an open file or stream.
+
+    Raises:
+        InputCorrupt: It is neither, or a stream that was cut off.
+    """
+    start = _at(file, 0, len(_FILE))
+    if start.startswith(_FEATHER_V1):
+        raise InputCorrupt(f"{uri}: is a Feather file of version 1, which is not read; write it again as version 2")
+    if start.startswith(_STREAM):
+        # Arrow takes a stream that ends between two batches for a whole one.
+        if _at(file, max(0, file.size() - len(_STREAM_END)), len(_STREAM_END)) != _STREAM_END:
+            raise InputCorrupt(f"{uri}: the end of the stream is missing: it was cut off, or its writer was not closed")
+    elif start != _FILE:
+        raise InputCorrupt(f"{uri}: is neither an Arrow file nor a stream")
+    return _reader(file, []).schema
+
+
+def _at(file: pa.NativeFile, at: int, size: int) -> bytes:
+    file.seek(at)
+    return bytes(file.read(size))
+
+
+def _is_stream(file: pa.NativeFile) -> bool:
+    return _at(file, 0, len(_STREAM)) == _STREAM
+
+
+def _reader(file: pa.NativeFile, fields: list[int]) -> ipc.RecordBatchFileReader | ipc.RecordBatchStreamReader:
+    """A reader of some columns, by their indices; of all columns if none is named."""
+    opened = ipc.open_stream if _is_stream(file) else ipc.open_file
+    file.seek(0)
+    return opened(file, options=ipc.IpcReadOptions(included_fields=fields))
+
+
+def _narrowest(schema: pa.Schema) -> int:
+    """The index of the column whose values have the fewest bytes."""
+    return min(range(len(schema)), key=lambda at: value_bytes(schema.field(at).type, text=1 << 10, items=1 << 10))
+
+
+def _batches(storage: Storage, piece: Piece, schema: pa.Schema, units: range) -> Iterator[pa.RecordBatch]:
+    """The record batches of these units, with at least the columns of `schema`; all batches of a stream.
+
+    Raises:
+        SchemaMismatch: The file has not these columns.
+        ArrowInvalid: A batch contradicts itself.
+    """
+    with storage.open(piece.uri) as file:
+        found = _schema(piece.uri, file)
+        check_columns(piece.uri, found, schema)
+        reader = _reader(file, [found.get_field_index(name) for name in schema.names])
+        for batch in reader if isinstance(reader, ipc.RecordBatchStreamReader) else map(reader.get_batch, units):
+            # Arrow trusts what the file says of its values: a wrong offset would end the process.
+            batch.validate(full=True)
+            yield batch
+
+
+def _enough(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The batches up to the one with which there are `rows` rows."""
+    for batch in batches:
+        yield batch
+        rows -= batch.num_rows
+        if rows <= 0:
+            return
+
+
+def _table(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    found = list(batches)
+    return pa.Table.from_batches(found).select(schema.names) if found else schema.empty_table()

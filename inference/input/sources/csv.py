@@ -1,0 +1,182 @@
+"""CSV and TSV: a header line with the columns' names, then one record for each row. Blank lines are not counted.
+
+A quoted field may hold line ends. So a record may be several lines, and the bytes of a large file do not tell by
+themselves where a record begins; `Csv.units` says how such a file is cut nevertheless.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from nightjar.inference.errors import InputCorrupt
+from nightjar.inference.input.sources import lines, packing
+from nightjar.inference.input.sources.csvparsing import Header, check_quotes, header_names, parsed
+from nightjar.inference.input.sources.packing import Reading
+from nightjar.inference.input.sources.records import Records, start_after
+from nightjar.inference.records import Piece
+from nightjar.inference.storage.protocol import Storage
+
+_HEADER_BYTES = 1 << 16
+"""Bytes that are read at once to find the end of the header, and the first record after a cut."""
+
+_BOM = b"\xef\xbb\xbf"
+
+_DELIMITERS = (b",", b"\t", b";", b"|")
+"""What may separate fields: in a file whose name does not say it is tabs, the first of these in the header line."""
+
+
+class Csv(lines.TextSource):
+    """The source of CSV and TSV.
+
+    Types: int64, double, bool, date32, timestamp in microseconds, text. A later value of another type is an error.
+    """
+
+    name = "CSV"
+    suffixes = packing.suffixes(".csv", ".tsv")
+    unseen = pa.string()
+
+    def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
+        """Raises also if the header lacks a name, or has one twice."""
+        with packing.opened(storage, uri) as file:
+            if (header := _header(file)) is None:
+                return pa.schema([]), 0
+            found = []
+            for block in _blocks(file, header, lines.SAMPLE_BYTES + 1, uri, header.lines + 1):
+                found.append(block)
+                if file.taken > lines.SAMPLE_BYTES:
+                    break
+        table = parsed(uri, header.lines + 1, b"".join(found), header, None)
+        return table.schema, table.num_rows
+
+    def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """There are two units for each range of `UNIT_BYTES`, and all records that begin in the range are in one of
+        them: in the first one if the range begins outside quotes, in the second one if it begins inside quotes. So the
+        unit's number tells a reader all that it has to know of the bytes before.
+
+        Each cut is tried here as a reader will try it. If the first record is not found, which can be only if the cut
+        is between two quotes, the range's records are in the unit before.
+        """
+        if (header := _header(file)) is None:
+            return (0,), (size,)
+        ranges = -(-size // lines.UNIT_BYTES)
+        rows, first = np.zeros(ranges, np.int64), np.full(ranges, size)
+        at = header.end
+        first[min(at, size - 1) // lines.UNIT_BYTES] = at
+        for block in _blocks(file, header, lines.BLOCK_BYTES, file.uri, header.lines + 1):
+            found = Records(block, header.delimiter)
+            starts, _ = found.spans()
+            rows += np.bincount((starts + at) // lines.UNIT_BYTES, minlength=ranges)
+            begins = found.ends[found.ends + at < size] + at
+            np.minimum.at(first, begins // lines.UNIT_BYTES, begins)
+            at += len(block)
+        counts, sizes, last = np.zeros(2 * ranges, np.int64), np.zeros(2 * ranges, np.int64), 0
+        for index in range(ranges):
+            low = index * lines.UNIT_BYTES
+            for quoted in (False, True) if index else ():
+                if rows[index] and _start(file, low, quoted, header.delimiter) == first[index]:
+                    last = 2 * index + quoted
+                    break
+            counts[last] += rows[index]
+            sizes[last] += min(lines.UNIT_BYTES, size - low)
+        return tuple(counts.tolist()), tuple(sizes.tolist())
+
+    def tables(self, storage: Storage, piece: Piece, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+        """Of a large file the records are read from the first one of the first unit on, as many as the piece has."""
+        with packing.opened(storage, piece.uri) as file:
+            header = _header(file)
+            if header is None or not piece.rows:
+                return
+            header.check(piece.uri, schema)
+            where, line, left = piece.uri, header.lines + 1, None
+            if lines.in_units(piece):
+                left = piece.rows
+                if low := piece.row_groups[0]:
+                    begin = _start(file, low // 2 * lines.UNIT_BYTES, bool(low % 2), header.delimiter)
+                    assert begin is not None, "it was found when the units were made, and the file is the same"
+                    file.seek(begin)
+                    where, line = lines.counted_from(piece.uri, begin), 1
+            for block in _blocks(file, header, size, where, line):
+                if len(table := parsed(where, line, block, header, schema, left)):
+                    yield table
+                line += block.count(b"\n")
+                if left is not None and not (left := left - len(table)):
+                    return
+
+    def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
+        """`tables` itself does it."""
+
+
+SOURCE = Csv()
+
+
+def _header(file: Reading) -> Header | None:
+    """Read the header; None if the file has nothing but blank lines. The file then stands behind the header.
+
+    Raises:
+        InputCorrupt: It is not UTF-8, lacks a name, or has one twice.
+    """
+    held, begin, end, delimiter = b"", 0, 0, b","
+    while not end and (data := file.read(max(_HEADER_BYTES, len(held)))):
+        held += data
+        begin = len(_BOM) if held.startswith(_BOM) else 0
+        begin += len(held) - begin - len(held[begin:].lstrip(b"\r\n"))
+        delimiter = _delimiter(file.uri, held[begin:])
+        ends = Records(held[begin:], delimiter).ends
+        end = begin + int(ends[0]) if len(ends) and begin < len(held) else 0
+        if not end and len(held) > lines.LONGEST_BYTES:
+            raise InputCorrupt(f"{file.uri}: the header has more than {lines.LONGEST_BYTES:,} bytes")
+    end = end or len(held)
+    lines.check_utf8(file.uri, 1, held[:end])
+    if not held[begin:end].strip(b"\r\n"):
+        return None
+    file.unread(held[end:])
+    line = held.count(b"\n", 0, begin) + 1
+    check_quotes(file.uri, line, held[begin:end], Records(held[begin:end], delimiter))
+    names = header_names(held[begin:end] + b"\n", delimiter)
+    for index, name in enumerate(names):
+        if not name:
+            known = "" if index else "; pandas writes its index so, and `to_csv(index=False)` leaves it out"
+            raise InputCorrupt(f"{file.uri}: line {line}: the header has no name for column {index + 1}{known}")
+        if name in names[:index]:
+            raise InputCorrupt(f"{file.uri}: line {line}: the header has the name {name!r} twice")
+    return Header(names, delimiter, end, held.count(b"\n", 0, end) or 1)
+
+
+def _delimiter(uri: str, text: bytes) -> bytes:
+    """What separates the fields of a file that begins with this header."""
+    if uri.lower().endswith(packing.suffixes(".tsv")):
+        return b"\t"
+    line = re.sub(rb'"[^"]*"', b"", text.partition(b"\n")[0])
+    return next((each for each in _DELIMITERS if each in line), _DELIMITERS[0])
+
+
+def _start(file: Reading, low: int, quoted: bool, delimiter: bytes) -> int | None:
+    """The byte at which the first line begins in a file from the byte `low` on. quoted: whether `low` is inside quotes.
+
+    None if none does, or only after more bytes than a record may have.
+    """
+    file.seek(low - 1)
+    before, held = file.read(1), b""
+    while data := file.read(max(_HEADER_BYTES, len(held))):
+        held += data
+        if (begin := start_after(held, before, quoted, delimiter)) is not None:
+            return low + begin
+        if len(held) > lines.LONGEST_BYTES:
+            break
+    return None
+
+
+def _blocks(file: Reading, header: Header, size: int, where: str, line: int) -> Iterator[bytes]:
+    """The whole records from where a file stands on."""
+
+    def whole(text: bytes) -> int:
+        if b'"' not in text:
+            return lines.whole_lines(text)
+        ends = Records(text, header.delimiter).ends
+        return int(ends[-1]) if len(ends) else 0
+
+    return lines.blocks(file, 0, None, size, whole=whole, where=where, line=line)

@@ -1,0 +1,219 @@
+"""What the formats share whose files are text: reading in blocks of whole lines, units of bytes, and finding faults."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from nightjar.inference.errors import InputCorrupt
+from nightjar.inference.input.sources import packing
+from nightjar.inference.input.sources.packing import Reading
+from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.records import UNKNOWN, Piece
+from nightjar.inference.storage.protocol import Entry, Storage
+
+SAMPLE_BYTES = 1 << 20
+"""The lines that begin in this many bytes decide a file's columns, because discovery must not read the whole lake."""
+
+UNIT_BYTES = 64 << 20
+"""Bytes per unit: a larger file is cut at multiples of this, so that several actors can score it.
+
+Do not change it: plans name units by their numbers. With another size a unit would have other lines; the count of lines
+would show it, and the shards of unfinished runs would fail."""
+
+BLOCK_BYTES = 8 << 20
+"""Bytes that are parsed at once, plus the rest of the last line. It bounds the memory for text and values together."""
+
+LONGEST_BYTES = 256 << 20
+"""The longest line (in CSV: record) that is read: a file without line ends, however large, does not fill the memory."""
+
+
+class TextSource(FileSource, ABC):
+    """Base of the formats whose files are text. A small or a compressed file is one unit; a large one has several.
+
+    unseen: as in `Description`.
+    """
+
+    unseen: pa.DataType | None = None
+
+    @abstractmethod
+    def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
+        """The columns and the number of the rows that begin in a file's first `SAMPLE_BYTES`.
+
+        Raises:
+            InputCorrupt: The beginning is not of this format.
+        """
+
+    @abstractmethod
+    def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The rows and sizes of the units of a large file of `size` bytes, after reading all of it."""
+
+    @abstractmethod
+    def tables(self, storage: Storage, piece: Piece, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+        """Parse a piece, about `size` bytes at once. All tables have the same columns."""
+
+    @abstractmethod
+    def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
+        """Check, before a sample is read, that the file has the columns, as far as this is known from its beginning.
+
+        Raises:
+            SchemaMismatch: A column is missing.
+        """
+
+    def describe(self, storage: Storage, entry: Entry) -> Description:
+        """The columns come from the beginning. Rows are counted if the file is large, or is no longer than the
+        beginning.
+        """
+        schema, read = self.beginning(storage, entry.uri)
+        if packing.compression(entry.uri):
+            return Description(schema, (UNKNOWN,), (entry.size * packing.EXPANDED,), self.unseen)
+        if entry.size <= UNIT_BYTES:
+            return Description(schema, (read if entry.size <= SAMPLE_BYTES else UNKNOWN,), (entry.size,), self.unseen)
+        with packing.opened(storage, entry.uri) as file:
+            return Description(schema, *self.units(file, entry.size), self.unseen)
+
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
+        """As `Source.read`."""
+        tables = list(self.tables(storage, piece, schema, BLOCK_BYTES))
+        return pa.concat_tables(tables) if tables else schema.empty_table()
+
+    def sample(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
+    ) -> tuple[pa.Table, int]:
+        """The last rows cost reading the whole piece. If a file's rows are not counted, only `read` may find missing
+        columns.
+        """
+        if last:
+            table = self.read(storage, piece, schema)
+            before = max(0, table.num_rows - rows)
+            return table.slice(before), before
+        self.check_known(storage, piece, schema)
+        tables: list[pa.Table] = []
+        for table in self.tables(storage, piece, schema, SAMPLE_BYTES):
+            tables.append(table)
+            if sum(map(len, tables)) >= rows:
+                break
+        return (pa.concat_tables(tables).slice(0, rows) if tables else schema.empty_table()), 0
+
+
+def in_units(piece: Piece) -> bool:
+    """Whether the piece's file has several units."""
+    return not packing.compression(piece.uri) and piece.size > UNIT_BYTES
+
+
+def of_piece(storage: Storage, piece: Piece, size: int) -> Iterator[tuple[str, int, bytes]]:
+    """The piece's lines in blocks: a text for where the lines are counted from, the block's first line, and the
+    block.
+    """
+    low, high = (bound * UNIT_BYTES for bound in piece.row_groups) if in_units(piece) else (0, None)
+    where, line = counted_from(piece.uri, low), 1
+    with packing.opened(storage, piece.uri) as file:
+        for block in blocks(file, low, high, size):
+            yield where, line, block
+            line += block.count(b"\n")
+
+
+def counted_from(uri: str, low: int) -> str:
+    """For messages: a file's name, and the byte from which its lines are counted, if not from its beginning."""
+    return f"{uri}, from byte {low} on" if low else uri
+
+
+def counted_units(file: Reading, size: int, rows: Callable[[bytes], int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """`TextSource.units` for formats where a row is a line: a unit has the lines that begin in its bytes.
+
+    rows: the number of rows in a block of whole lines.
+    """
+    starts = range(0, size, UNIT_BYTES)
+    counts = tuple(sum(map(rows, blocks(file, low, low + UNIT_BYTES, BLOCK_BYTES))) for low in starts)
+    return counts, tuple(min(UNIT_BYTES, size - low) for low in starts)
+
+
+def whole_lines(text: bytes) -> int:
+    """The length of the whole lines at the beginning of a text."""
+    return text.rfind(b"\n") + 1
+
+
+def blocks(
+    file: Reading,
+    low: int,
+    high: int | None,
+    size: int,
+    *,
+    whole: Callable[[bytes], int] = whole_lines,
+    where: str = "",
+    line: int = 1,
+) -> Iterator[bytes]:
+    """Yield the whole lines that begin at bytes [low, high) of a file, about `size` bytes at once.
+
+    With `low` 0 the file is read from where it stands. whole: the length of the whole records at the beginning of a
+    text, for a format whose records are not lines; only with `low` 0 and `high` None. where, line: of the first line,
+    for messages.
+
+    Raises:
+        InputCorrupt: A line is longer than `LONGEST_BYTES`.
+    """
+    at, held = max(0, low - 1), b""  # the byte before `low` tells whether a line begins there
+    if low:
+        file.seek(at)
+    skipping = low > 0
+    # Of a long line ever more is read at once: each time all of it is searched for its end.
+    while data := file.read(max(size, len(held))):
+        held += data
+        if skipping:
+            begin = held.find(b"\n") + 1
+            at, held, skipping = at + (begin or len(held)), held[begin:] if begin else b"", not begin
+            if skipping:
+                continue
+        if high is not None and at >= high:
+            return
+        if high is not None and at + len(held) >= high:
+            end = held.find(b"\n", high - 1 - at) + 1
+            if end:
+                yield held[:end]
+                return
+        elif end := whole(held):
+            yield held[:end]
+            line += held.count(b"\n", 0, end)
+            at, held = at + end, held[end:]
+        if len(held) > LONGEST_BYTES:
+            where = where or counted_from(file.uri, low)
+            raise InputCorrupt(f"{where}: line {line} begins a record of more than {LONGEST_BYTES:,} bytes")
+    if held:
+        yield held
+
+
+def check_utf8(where: str, line: int, block: bytes) -> None:
+    """Check that a block is UTF-8 text. where, line: of its first line, for the message.
+
+    Raises:
+        InputCorrupt: It is not.
+    """
+    try:
+        block.decode()
+    except UnicodeDecodeError as error:
+        number = line + block.count(b"\n", 0, error.start)
+        known = ": it is UTF-16" if line == 1 and block.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
+        raise InputCorrupt(
+            f"{where}: line {number} is not UTF-8 text: {error.reason}{known}; save the file as UTF-8"
+        ) from error
+
+
+def first_fault(
+    parts: Sequence[bytes], parse: Callable[[bytes], object], error: pa.ArrowInvalid
+) -> tuple[int, pa.ArrowInvalid]:
+    """The index of the first of a block's lines that cannot be parsed, and its error. error: that of the whole block.
+
+    parse: parses a number of the lines, from the first on.
+    """
+    good, bad = 0, len(parts)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            parse(b"".join(parts[:middle]))
+        except pa.ArrowInvalid as earlier:
+            bad, error = middle, earlier
+        else:
+            good = middle
+    return bad - 1, error

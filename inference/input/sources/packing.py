@@ -1,0 +1,80 @@
+"""Compressed files: which names tell a compression, and how such a file is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+
+import pyarrow as pa
+
+from nightjar.inference.errors import InputCorrupt
+from nightjar.inference.storage.protocol import Storage
+
+EXPANDED = 8
+"""The assumed ratio of a compressed file's decoded size to its size."""
+
+_COMPRESSIONS = {"": None, ".gz": "gzip", ".zst": "zstd"}
+
+_BOMB_RATIO = 100
+_BOMB_BYTES = 1 << 30
+"""A file that unpacks to more than so many times its size, and to more than this many bytes, is refused. Real text is
+packed to a fifth or a twentieth; a file made to fill the memory has a ratio of a thousand or more."""
+
+
+def suffixes(*kinds: str) -> tuple[str, ...]:
+    """The ends of names of files of these kinds, packed and not."""
+    return tuple(kind + packed for kind, packed in product(kinds, _COMPRESSIONS))
+
+
+def compression(uri: str) -> str | None:
+    """The codec that the end of a file's name tells; None for a file that is not compressed."""
+    return next((codec for end, codec in _COMPRESSIONS.items() if end and uri.lower().endswith(end)), None)
+
+
+class Reading:
+    """An open file, decompressed while it is read. uri: for messages. taken: the number of bytes read."""
+
+    def __init__(self, uri: str, file: pa.NativeFile, unpacked: pa.NativeFile | None) -> None:
+        self.uri, self.taken = uri, 0
+        self._file, self._unpacked = file, unpacked
+        self._held = b""
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most `size`; none at the end.
+
+        Raises:
+            InputCorrupt: The file unpacks to far more than real data would.
+        """
+        data, self._held = self._held[:size], self._held[size:]
+        if len(data) == size:
+            return data
+        new = bytes((self._unpacked or self._file).read(size - len(data)))
+        self.taken += len(new)
+        if self._unpacked and self.taken > _BOMB_BYTES and self.taken > _BOMB_RATIO * self._file.size():
+            raise InputCorrupt(
+                f"{self.uri}: unpacks to more than {_BOMB_RATIO} times its size ({self.taken:,} bytes were read from "
+                f"{self._file.size():,}), as files do that are made to fill the memory. If it is real, unpack it first"
+            )
+        return data + new if data else new
+
+    def unread(self, data: bytes) -> None:
+        """Give these bytes back: the next `read` returns them again."""
+        self._held = data + self._held
+
+    def seek(self, at: int) -> None:
+        """Go to a byte of a file that is not compressed."""
+        self._held = b""
+        self._file.seek(at)
+
+
+@contextmanager
+def opened(storage: Storage, uri: str) -> Iterator[Reading]:
+    """Open a file for reading from its beginning on."""
+    with storage.open(uri) as file:
+        codec = compression(uri)
+        if codec is None:
+            yield Reading(uri, file, None)
+            return
+        with pa.CompressedInputStream(file, codec) as unpacked:
+            yield Reading(uri, file, unpacked)

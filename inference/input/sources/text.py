@@ -1,0 +1,66 @@
+"""Plain text: each line is one row, in one column. A blank line is a row, too, so that `_row` is the line's number.
+
+A unit is a range of bytes of a large file, and has the lines that begin in it. A small or a compressed file is one
+unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nightjar.inference.input.sources import lines, packing
+from nightjar.inference.input.sources.fitting import check_columns
+from nightjar.inference.input.sources.packing import Reading
+from nightjar.inference.records import Piece
+from nightjar.inference.storage.protocol import Storage
+
+_SCHEMA = pa.schema([("text", pa.string())])
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class Text(lines.TextSource):
+    """The source of plain text. A file beside data is more often a note than data, so it stands back."""
+
+    name = "text"
+    suffixes = packing.suffixes(".txt")
+    stands_back = True
+
+    def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
+        """Raises only if the beginning is not UTF-8 text."""
+        with packing.opened(storage, uri) as file:
+            block = b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES))
+        return _SCHEMA, _parsed(uri, 1, block).num_rows
+
+    def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """As `TextSource.units`."""
+        return lines.counted_units(file, size, lambda block: block.count(b"\n") + (not block.endswith(b"\n")))
+
+    def tables(self, storage: Storage, piece: Piece, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+        """As `TextSource.tables`."""
+        check_columns(piece.uri, _SCHEMA, schema)
+        for found in lines.of_piece(storage, piece, size):
+            yield _parsed(*found).select(schema.names)
+
+    def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
+        """`tables` itself does it."""
+
+
+SOURCE = Text()
+
+
+def _parsed(where: str, line: int, block: bytes) -> pa.Table:
+    """A block's lines, without their ends. where, line: of its first line, for messages.
+
+    Raises:
+        InputCorrupt: A line is not UTF-8 text.
+    """
+    lines.check_utf8(where, line, block)
+    if not block:
+        return _SCHEMA.empty_table()
+    text = block.removeprefix(_BOM) if line == 1 else block
+    text = text.removesuffix(b"\n").replace(b"\r\n", b"\n").removesuffix(b"\r")
+    return pa.table([pc.split_pattern(pa.array([text], pa.binary()).cast(pa.string()), "\n").values], schema=_SCHEMA)

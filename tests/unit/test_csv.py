@@ -1,0 +1,358 @@
+"""CSV and TSV: which record is which row, what a column is, and what is said of a file that is none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv as pv
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import InputCorrupt, NightjarError, SchemaMismatch, ShardsFailed
+from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.sources import lines as bounds
+from nightjar.inference.input.sources.csv import SOURCE
+from nightjar.inference.input.sources.reading import read_piece
+from nightjar.inference.input.sources.records import Records
+from nightjar.inference.records import UNKNOWN, Piece
+from nightjar.inference.storage.lake import LakeStorage
+from support import Lake
+
+STORAGE = LakeStorage()
+
+
+def described(path: Path) -> tuple[dict[str, str], tuple[int, ...]]:
+    found = SOURCE.describe(STORAGE, STORAGE.stat(str(path)))
+    return {field.name: str(field.type) for field in found.schema}, found.rows
+
+
+def columns(tmp_path: Path, content: bytes, name: str = "a.csv") -> dict[str, str]:
+    (tmp_path / name).write_bytes(content)
+    return described(tmp_path / name)[0]
+
+
+def whole(path: Path, rows: int = UNKNOWN, units: tuple[int, int] = (0, 1)) -> Piece:
+    entry = STORAGE.stat(str(path))
+    return Piece(entry.uri, entry.size, entry.version, 0, rows, units)
+
+
+def read(path: Path, schema: pa.Schema | None = None) -> pa.Table:
+    """The whole file, with its own columns unless told."""
+    entry = STORAGE.stat(str(path))
+    found = SOURCE.describe(STORAGE, entry)
+    schema = schema or pa.schema([f.with_type(pa.string()) if pa.types.is_null(f.type) else f for f in found.schema])
+    return SOURCE.read(STORAGE, whole(path), schema).cast(schema)
+
+
+def rows(tmp_path: Path, content: bytes, schema: pa.Schema | None = None, name: str = "a.csv") -> list[dict[str, Any]]:
+    (tmp_path / name).write_bytes(content)
+    found: list[dict[str, Any]] = read(tmp_path / name, schema).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"x,y\n1,a\n2,b\n",
+        b"x,y\n1,a\n2,b",
+        b"x,y\r\n1,a\r\n2,b\r\n",
+        b"\xef\xbb\xbfx,y\n1,a\n2,b\n",
+        b"\n\r\nx,y\n\n1,a\n\n\n2,b\n\n",
+        b'"x","y"\n"1","a"\n"2","b"\n',
+        b"x;y\n1;a\n2;b\n",
+        b"x|y\n1|a\n2|b\n",
+        b"x\ty\n1\ta\n2\tb\n",
+    ],
+)
+def test_a_record_is_a_line_that_is_not_blank(tmp_path: Path, content: bytes) -> None:
+    """Below the header, whose first separator is the one of the file."""
+    assert rows(tmp_path, content) == [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}]
+    assert described(tmp_path / "a.csv")[1] == (2,)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"x,y\n", b"x,y", b"\xef\xbb\xbf"])
+def test_a_file_without_records_has_no_rows(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    assert described(tmp_path / "a.csv")[1] == (0,)
+    assert len(SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([("x", pa.int64())]))) == 0
+
+
+def test_quoted_fields_hold_anything_and_a_quote_elsewhere_is_a_character(tmp_path: Path) -> None:
+    content = b'x,y\n"a\nb, ""c"" \r\nd",1\n5" pipe,2\nsay "hi",3\n"a"b"c,4\n"",5\n,6\n'
+    assert [row["x"] for row in rows(tmp_path, content)] == [
+        'a\nb, "c" \r\nd', '5" pipe', 'say "hi"', 'ab"c', "", None,
+    ]  # fmt: skip
+
+
+def test_tabs_separate_the_fields_of_tsv_whatever_the_header_holds(tmp_path: Path) -> None:
+    assert rows(tmp_path, b"a,b\tc\n1,5\tx\n", name="a.tsv") == [{"a,b": "1,5", "c": "x"}]
+    assert rows(tmp_path, b"a,b\n1,x\n", name="a.TSV") == [{"a,b": "1,x"}]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["1", "-2", " 3"], "int64"),
+        (["1", "2.5", "1e3", "nan", "inf"], "double"),
+        (["true", "False", "TRUE"], "bool"),
+        (["0", "1"], "int64"),
+        (["2026-11-19", "9999-12-31"], "date32[day]"),
+        (["2026-11-19 10:00", "2026-11-19"], "timestamp[us]"),
+        (["2026-11-19T10:00:00.123456"], "timestamp[us]"),
+        (["2026-11-19T10:00:00.123456789"], "string"),
+        (["2026-11-19T10:00:00Z", "2026-11-19T10:00:00+01:00"], "timestamp[us, tz=UTC]"),
+        (["10:30", "11:45:00"], "string"),
+        (["01234", "99999"], "string"),
+        (["0", "0.5"], "double"),
+        (["+491234", "12"], "string"),
+        (["0x1F"], "string"),
+        (["9223372036854775807"], "int64"),
+        (["12345678901234567890"], "string"),
+        (["1,5"], "string"),
+        (["yes"], "string"),
+        (["NA", "1"], "int64"),
+        (["", "null", "2.5"], "double"),
+        (["NULL", "true"], "bool"),
+        (["NA", "DE"], "string"),
+        (["", ""], "null"),
+        (["NA", ""], "null"),
+    ],
+)
+def test_a_column_has_the_type_of_which_no_digit_is_lost(tmp_path: Path, values: list[str], kind: str) -> None:
+    content = "n,x\n" + "".join(f'0,"{each}"\n' if "," in each else f"0,{each}\n" for each in values)
+    assert columns(tmp_path, content.encode())["x"] == kind
+
+
+def test_nothing_is_null_and_a_number_may_be_missing_in_other_words(tmp_path: Path) -> None:
+    content = b'n,t\n1,NA\nNA,null\n"",""\n,\n\\N,x\n'
+    assert rows(tmp_path, content) == [
+        {"n": 1, "t": "NA"},
+        {"n": None, "t": "null"},
+        {"n": None, "t": ""},
+        {"n": None, "t": None},
+        {"n": None, "t": "x"},
+    ]
+
+
+N = pa.schema([("n", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "said"),
+    [
+        (b"n,y\n1,a\n2\n3,c\n", InputCorrupt, "line 3 has 1 field, the header has 2: '2'"),
+        (b'n,y\n1,"a\n\nb"\n2,b,"c\n"\n', InputCorrupt, "line 5 has 3 fields, the header has 2: '2,b,\"c\\n\"'"),
+        (b"n,y\n1,a\n\n1.5,b\n", SchemaMismatch, "line 4: column 'n' holds '1.5' (double), in the other files it is"),
+        (b"n,y\n1,a\nx,\n", SchemaMismatch, "line 3: column 'n' holds 'x' (string), in the other files it is int64"),
+        (b"n,y\n1,a\n1,\xff\n", InputCorrupt, "line 3 is not UTF-8 text: invalid start byte; save the file as UTF-8"),
+        ("n,y\n1,ä\n".encode("utf-16"), InputCorrupt, "line 1 is not UTF-8 text: invalid start byte: it is UTF-16"),
+        (b'n,y\n1,a\n2,"b\n3,c\n', InputCorrupt, "line 3 opens a quote that is never closed"),
+        (b'n,y\n1,a\n"2,b\n3,c\n', InputCorrupt, "line 3 opens a quote that is never closed"),
+        (b"n,y\n1,a\r2,b\n", InputCorrupt, "line 2 has a carriage return that no line feed follows"),
+        (b"n,y\r1,a\r2,b\r", InputCorrupt, "line 1 has a carriage return that no line feed follows"),
+        (b"n,,y\n", InputCorrupt, "line 1: the header has no name for column 2"),
+        (b",n\n0,1\n", InputCorrupt, "line 1: the header has no name for column 1; pandas writes its index so, and"),
+        (b"\nn,y,n\n", InputCorrupt, "line 2: the header has the name 'n' twice"),
+        (b"N,y\n1,2\n", SchemaMismatch, "column 'n' is missing: the header has 'N', 'y'"),
+    ],
+)  # fmt: skip
+def test_the_first_bad_line_is_named(tmp_path: Path, content: bytes, kind: type[NightjarError], said: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    with pytest.raises(kind, match=re.escape(f"a.csv: {said}")):
+        SOURCE.read(STORAGE, whole(path), N)
+
+
+def test_a_bad_line_is_found_in_whichever_block_and_unit_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "BLOCK_BYTES", 50)
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"n,y\n" + b'1,"a\n\n"\n' * 100 + b"two,b\n" + b"3,c\n" * 50)
+    with pytest.raises(SchemaMismatch, match=r"a\.csv: line 302: column 'n' holds 'two'"):
+        SOURCE.read(STORAGE, whole(path), N)
+    monkeypatch.setattr(bounds, "UNIT_BYTES", 400)
+    found = SOURCE.describe(STORAGE, STORAGE.stat(str(path)))
+    low = max(unit for unit, count in enumerate(found.rows) if count and unit < 6)
+    with pytest.raises(SchemaMismatch, match=r"a\.csv, from byte 804 on: line 1: column 'n' holds 'two'"):
+        SOURCE.read(STORAGE, whole(path, found.rows[low], (low, low + 1)), N)
+
+
+def test_only_the_columns_that_are_asked_for_are_looked_at(tmp_path: Path) -> None:
+    assert rows(tmp_path, b"n,y\n1,2026-11-19\n2,not a date\n", N) == [{"n": 1}, {"n": 2}]
+
+
+def test_a_record_without_an_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LONGEST_BYTES", 1000)
+    monkeypatch.setattr(bounds, "BLOCK_BYTES", 100)
+    (tmp_path / "a.csv").write_bytes(b'n,y\n1,a\n2,"' + b"b\n" * 5000)
+    with pytest.raises(InputCorrupt, match=r"a\.csv: line 3 begins a record of more than 1,000 bytes"):
+        SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), N)
+
+
+PARTS = st.sampled_from(['"', '""', ",", "\n", "\r\n", "a", "1", '5"', 'x"y', '","', '"\n', "ä"])
+
+
+@given(st.lists(PARTS, max_size=30).map("".join))
+@example('a,"b"c"\nd,e')
+@example('"a""\n"')
+def test_records_begin_where_arrow_begins_them(text: str) -> None:
+    content = text.encode()
+    found = Records(content, b",")
+    starts, stops = found.spans()
+    records = [content[low:high] for low, high in zip(starts, stops, strict=True)]
+    expected = list(_as_arrow(content, len(records)))
+    assert [_fields(each) for each in records] == expected
+
+
+def _as_arrow(content: bytes, count: int) -> Iterator[int]:
+    """The number of fields of each record, as Arrow parses the whole."""
+    noted: list[int] = []
+
+    def note(row: pv.InvalidRow) -> str:
+        noted.append(row.actual_columns)
+        return "skip"
+
+    if not count:
+        return
+    wide = [f"c{index}" for index in range(200)]  # more than any record has, so that each is noted
+    options = pv.ParseOptions(newlines_in_values=True, invalid_row_handler=note)
+    pv.read_csv(io.BytesIO(content), pv.ReadOptions(column_names=wide, use_threads=False), options)
+    yield from noted
+
+
+def _fields(record: bytes) -> int:
+    return next(_as_arrow(record, 1))
+
+
+FIELD = st.text(st.sampled_from(list("ab,;\"\n\t äé🐦'")), min_size=1, max_size=12)
+ROWS = st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), FIELD, FIELD), min_size=1, max_size=20)
+WRITERS: list[Callable[..., Any]] = [
+    lambda table, path: table.to_pandas().to_csv(path, index=False),
+    lambda table, path: table.to_pandas().to_csv(path, index=False, quoting=csv.QUOTE_ALL, lineterminator="\r\n"),
+    lambda table, path: pl.from_arrow(table).write_csv(path),
+    lambda table, path: duckdb.from_arrow(table).write_csv(str(path)),
+]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("csv")
+
+
+@given(found=ROWS, write=st.sampled_from(WRITERS), unit=st.integers(5, 80), block=st.integers(1, 60))
+def test_what_others_wrote_comes_back_wherever_the_file_is_cut(
+    shared: Path, found: list[tuple[int, str, str]], write: Callable[..., Any], unit: int, block: int
+) -> None:
+    """Values and order, read in one piece and in pieces of one unit; line ends in quotes at any place."""
+    table = pa.table(dict(zip(("id", "t", "ü"), map(list, zip(*found, strict=True)), strict=True)))
+    path = shared / "cut.csv"
+    path.unlink(missing_ok=True)
+    write(table, path)
+    schema = pa.schema([("id", pa.int64()), ("t", pa.string()), ("ü", pa.string())])
+    with pytest.MonkeyPatch.context() as patched:
+        for name, size in (("UNIT_BYTES", unit), ("BLOCK_BYTES", block), ("SAMPLE_BYTES", 1)):
+            patched.setattr(bounds, name, size)
+        counts = SOURCE.describe(STORAGE, STORAGE.stat(str(path))).rows
+        begins = [at for at, count in enumerate(counts) if count or not at]
+        pieces = [
+            SOURCE.read(STORAGE, whole(path, sum(counts[low:high]), (low, high)), schema)
+            for low, high in zip(begins, [*begins[1:], len(counts)], strict=True)
+        ]
+    assert pa.concat_tables(pieces).equals(table.cast(schema))
+    if len(counts) > 1:
+        assert [len(piece) for piece in pieces] == [counts[low] for low in begins]
+    assert SOURCE.read(STORAGE, whole(path), schema).equals(table.cast(schema))
+
+
+def test_records_behind_a_cut_between_two_quotes_are_in_the_unit_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two bytes at the cut do not tell whether they are a quote within a field, or the end of one and a quote."""
+    monkeypatch.setattr(bounds, "UNIT_BYTES", 20)
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'n,y\n1,a\n2,b\n3,"dddd""\n5,e\n"\n6,f\n7,g\n8,h\n9,i\n')
+    assert path.read_bytes()[19:21] == b'""'
+    counts = SOURCE.describe(STORAGE, STORAGE.stat(str(path))).rows
+    assert counts == (6, 0, 0, 0, 1, 0)
+    found = [
+        SOURCE.read(STORAGE, whole(path, sum(counts[low:high]), (low, high)), N)["n"].to_pylist()
+        for low, high in ((0, 4), (4, 6))
+    ]
+    assert found == [[1, 2, 3, 6, 7, 8], [9]]
+
+
+def test_numbers_dates_and_bools_are_what_pandas_polars_and_duckdb_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "i,f,b,d,t,s\n1,0.1,true,2026-11-19,2026-11-19 10:00:00,a\n"
+        '-9223372036854775808,1e-300,false,1970-01-01,1999-12-31 23:59:59.5,"b\nc"\n,,,,,\n'
+    )
+    ours = read(path)
+    with_pandas = pd.read_csv(path, dtype={"i": "Int64", "b": "boolean"}, parse_dates=["d", "t"])
+    with_polars = pl.read_csv(path, try_parse_dates=True)
+    with_duckdb = duckdb.sql(f"select * from read_csv('{path}')")
+    for theirs in (pa.Table.from_pandas(with_pandas), with_polars.to_arrow(), with_duckdb.to_arrow_table()):
+        assert theirs.cast(ours.schema).equals(ours)
+
+
+def to_csv(lake: Lake, **changes: Callable[[str], str]) -> None:
+    """The lake's Parquet files as CSV. changes: of the text of a file, by its name, for `part_01` …"""
+    for path in sorted((lake.folder / "data").glob("*.parquet")):
+        frame = pd.read_parquet(path)
+        frame["name"] += frame["id"].map(lambda value: "\n" * (value % 3) + '"')
+        text = frame.to_csv(index=False)
+        path.with_suffix(".csv").write_text(changes.get(path.stem.replace("-", "_"), str)(text))
+        path.unlink()
+
+
+def test_a_lake_of_csv_is_scored_in_units_and_a_bad_line_costs_its_file(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, size in (("SAMPLE_BYTES", 2000), ("UNIT_BYTES", 30_000), ("BLOCK_BYTES", 5000)):
+        monkeypatch.setattr(bounds, name, size)
+    lake.ready(input__shard_rows=None, retry__attempts=1)
+    to_csv(lake, part_01=lambda text: text.replace("\n3500,", "\nx3500,"))
+    found = discover(STORAGE, lake.request().job)
+    assert all(len(counts) > 3 for counts in found.files["rows"].to_pylist())
+    assert found.rows == 8000
+    with pytest.raises(ShardsFailed) as failed:
+        lake.run(engine=LOCAL)
+    assert failed.value.failed == 1
+    assert "holds 'x3500' (string), in the other files it is int64" in str(failed.value)
+    path = lake.folder / "data" / "part-01.csv"
+    path.write_text(path.read_text().replace("x3500", "3500"))
+    lake.run(engine=LOCAL)
+    frame = lake.published()
+    assert frame["id"].tolist() == list(range(8000))
+    assert (frame["_row"] == frame["id"] % 2000).all()
+    assert (frame["score"] == frame["id"] * 2).all()
+    assert frame["name"].tolist() == [f"row {i}" + "\n" * (i % 3) + '"' for i in range(8000)]
+
+
+def test_types_are_those_of_the_files_together(lake: Lake) -> None:
+    """A column without values in one file, whole numbers in another: no file fails for that."""
+    lake.ready(input__shard_rows=None)
+    for path in (lake.folder / "data").iterdir():
+        path.unlink()
+    texts = ["id,x,name\n1,,\n", "name,id,x\na,2,2\n", "id,x,name\n3,2.5,b\n", "id,x,name\n4,4,c\n"]
+    for index, text in enumerate(texts):
+        (lake.folder / "data" / f"{index}.csv").write_text(text)
+    schema = discover(STORAGE, lake.request().job).schema
+    assert schema.equals(pa.schema([("id", pa.int64()), ("x", pa.float64()), ("name", pa.string())]))
+    job = lake.request().job
+    found = [
+        read_piece(STORAGE, job, whole(lake.folder / "data" / f"{index}.csv", 1), schema).to_pylist()[0]
+        for index in range(4)
+    ]
+    assert [row["x"] for row in found] == [None, 2.0, 2.5, 4.0]
+    assert [row["name"] for row in found] == [None, "a", "b", "c"]
