@@ -31,7 +31,7 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.input.files import input_files
-from nightjar.inference.input.sources import jsonlines, lines, normalisation
+from nightjar.inference.input.sources import jsonlines, lines, normalisation, packing
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import (
     describe,
@@ -315,6 +315,51 @@ def test_a_truncated_file_is_found_and_named(its: Its) -> None:
         its.path.write_bytes(whole[:kept])
         with pytest.raises(InputCorrupt, match=f"{its.path.name}"):
             its.read(its.piece())
+
+
+def is_packed(its: Its) -> bool:
+    return its.path.suffix in (".gz", ".zst")
+
+
+def rewrite(its: Its, change: Callable[[bytes], bytes]) -> None:
+    """Write the same text, changed, packed as it was."""
+    codec = {".gz": "gzip", ".zst": "zstd"}.get(its.path.suffix)
+    with its.path.open("rb") as file:
+        text = (pa.CompressedInputStream(file, codec) if codec else file).read()
+    its.path.write_bytes(pa.compress(change(text), codec, asbytes=True) if codec else change(text))
+
+
+def test_text_that_is_not_utf8_is_named_with_its_line(its: Its) -> None:
+    if not isinstance(source_named(its.name), lines.TextSource):
+        return
+    rewrite(its, lambda text: text + b"\n\xfc\n")
+    with pytest.raises(InputCorrupt, match=rf"{its.path.name}.*: line \d+ is not UTF-8 text: .*; save the file"):
+        its.read(its.piece())
+
+
+def test_a_line_without_an_end_does_not_fill_the_memory(its: Its, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not isinstance(source_named(its.name), lines.TextSource):
+        return
+    piece = its.piece()
+    rewrite(its, lambda text: text + b"x" * 50_000)
+    monkeypatch.setattr(lines, "LONGEST_BYTES", 10_000)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 2000)
+    now = STORAGE.stat(str(its.path))
+    rows = piece.rows + 1 if its.way.counted else UNKNOWN
+    longer = replace(piece, rows=rows, size=now.size, version=now.version)
+    with pytest.raises(InputCorrupt, match=rf"{its.path.name}.*: line \d+ begins a record of more than 10,000 bytes"):
+        its.read(longer)
+
+
+def test_a_file_that_is_packed_to_fill_the_memory_is_read_only_so_far(
+    its: Its, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_packed(its):
+        return
+    rewrite(its, lambda text: text + b"\n" * 30_000_000)
+    monkeypatch.setattr(packing, "_BOMB_BYTES", 1 << 20)
+    with pytest.raises(InputCorrupt, match=r"unpacks to more than 100 times its size \(\d,\d{3},\d{3} bytes were read"):
+        its.read(its.piece())
 
 
 def test_another_number_of_rows_than_planned_is_found(its: Its) -> None:

@@ -23,6 +23,7 @@ from nightjar.inference.input.discovery import (
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.listing import takes_in
 from nightjar.inference.input.plan import make_plan
+from nightjar.inference.input.schemas import UsualSchema
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
@@ -72,6 +73,55 @@ def test_a_folder_means_all_parquet_files_below_it(tmp_path: Path, found: Found)
         write(tmp_path / "in" / name)
     wanted = ["in/a.PARQUET", "in/b.parquet", "in/day=2026-11-19/d.parquet", "in/deep/er/c.pq"]
     assert found("in/") == found("in") == wanted
+
+
+def test_text_is_input_if_there_is_nothing_else_or_the_job_says_so(tmp_path: Path) -> None:
+    """Beside data a text is more often a note. With a format, a file whose name tells text may hold it."""
+    (tmp_path / "in").mkdir()
+    for name in ("a.txt", "b.TXT.gz", "c.bin"):
+        (tmp_path / "in" / name).write_bytes(b"")
+
+    def names(**keys: Any) -> list[str]:
+        return [Path(entry.uri).name for entry in input_files(STORAGE, job(tmp_path, "in/", **keys))]
+
+    assert names() == ["a.txt", "b.TXT.gz"]
+    (tmp_path / "in" / "d.csv").write_text("x\n1\n")
+    assert names() == ["d.csv"]
+    assert names(format="text") == ["a.txt", "b.TXT.gz", "c.bin"]
+    assert names(format="csv") == ["a.txt", "b.TXT.gz", "c.bin", "d.csv"]
+    (tmp_path / "in" / "e.arrow").write_bytes(b"")
+    with pytest.raises(
+        JobError, match=r"d\.csv \(CSV\) and .*e\.arrow \(Arrow\)\. Set input\.format to csv or arrow"
+    ):
+        names()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "usual"),
+    [
+        ({"int64": 5, "double": 1}, "double"),
+        ({"int64": 50, "double": 1}, "int64"),
+        ({"double": 50, "int64": 1}, "double"),
+        ({"null": 9, "int64": 1}, "int64"),
+        ({"null": 9}, "string"),
+        ({"string": 2, "int64": 1, "double": 2}, "double"),
+        ({"string": 3, "int64": 1, "double": 1}, "string"),
+        ({"date32": 1, "timestamp[us]": 1}, "timestamp[us]"),
+        ({"date32": 1, "int64": 1}, "date32[day]"),
+        ({"list<int64>": 1, "list<double>": 1}, "list<item: double>"),
+    ],
+)
+def test_types_that_were_inferred_are_decided_by_all_files(kinds: dict[str, int], usual: str) -> None:
+    """Column by column. One file in a thousand does not make floats of a column of whole numbers."""
+    lists = {"list<int64>": pa.list_(pa.int64()), "list<double>": pa.list_(pa.float64())}
+    found = UsualSchema()
+    for kind, files in kinds.items():
+        for index in range(files):
+            fields = [pa.field("x", lists.get(kind) or pa.type_for_alias(kind)), pa.field("y", pa.bool_())]
+            found.add(pa.schema(fields[:: 1 if index % 2 else -1]), pa.string())
+    schema = found.schema()
+    assert schema is not None
+    assert (str(schema.field("x").type), str(schema.field("y").type)) == (usual, "bool")
 
 
 def test_hidden_files_and_folders_are_no_input(tmp_path: Path, found: Found) -> None:

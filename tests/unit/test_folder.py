@@ -91,6 +91,23 @@ def test_data_beside_the_code_is_no_code(tmp_path: Path, uri: str, code: set[str
     assert listing.left_out == ({"a-2026-11-18.parquet": "input.uri"} if "{" in uri else {})
 
 
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [
+        ({"uri": "./"}, {"vocab.txt"}),
+        ({"uri": "./", "format": "parquet"}, {"vocab.txt", "rates.csv"}),
+        ({"uri": "*", "format": "csv"}, {"vocab.txt", "a.parquet"}),
+        ({"uri": "*.txt"}, {"rates.csv", "a.parquet"}),
+    ],
+)
+def test_a_file_of_another_format_than_the_input_is_what_a_predictor_may_read(
+    tmp_path: Path, keys: dict[str, str], code: set[str]
+) -> None:
+    """And a text beside the code is more often a vocabulary than input."""
+    lay(tmp_path, "predict.py", "vocab.txt", "rates.csv", "a.parquet")
+    assert names(job_in(tmp_path, input=keys)) == {"predict.py", *code}
+
+
 @pytest.mark.parametrize("uri", ["{date}/", "in-{date}", "{date:%Y/%m}/d{date:%d}/"])
 def test_a_folder_of_each_date_beside_the_code_is_no_code(tmp_path: Path, uri: str) -> None:
     """As input and as output, markers and manifests in it included."""

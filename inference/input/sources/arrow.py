@@ -54,17 +54,17 @@ class Arrow(FileSource):
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
     ) -> tuple[pa.Table, int]:
         """The last rows of a stream cost reading all of it."""
-        if piece.rows == UNKNOWN and last:
-            found = list(_batches(storage, piece, schema, range(0)))
-        else:
-            units = range(*piece.row_groups)
-            found = list(_enough(_batches(storage, piece, schema, units[::-1] if last else units), rows))
-        table = _table(schema, found[::-1] if last and piece.rows != UNKNOWN else found)
-        if not last:
-            return table.slice(0, rows), 0
-        before = max(0, table.num_rows - rows)
-        known = table.num_rows if piece.rows == UNKNOWN else piece.rows
-        return table.slice(before), known - (table.num_rows - before)
+        if last and piece.rows == UNKNOWN:
+            table = self.read(storage, piece, schema)
+            before = max(0, table.num_rows - rows)
+            return table.slice(before), before
+        units = range(*piece.row_groups)
+        found = list(_enough(_batches(storage, piece, schema, units[::-1] if last else units), rows))
+        table = _table(schema, found[::-1] if last else found)
+        if last:
+            table = table.slice(max(0, table.num_rows - rows))
+            return table, piece.rows - table.num_rows
+        return table.slice(0, rows), 0
 
 
 SOURCE = Arrow()

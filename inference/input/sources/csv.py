@@ -23,8 +23,6 @@ from nightjar.inference.storage.protocol import Storage
 _HEADER_BYTES = 1 << 16
 """Bytes that are read at once to find the end of the header, and the first record after a cut."""
 
-_BOM = b"\xef\xbb\xbf"
-
 _DELIMITERS = (b",", b"\t", b";", b"|")
 """What may separate fields: in a file whose name does not say it is tabs, the first of these in the header line."""
 
@@ -122,7 +120,7 @@ def _header(file: Reading) -> Header | None:
     held, begin, end, delimiter = b"", 0, 0, b","
     while not end and (data := file.read(max(_HEADER_BYTES, len(held)))):
         held += data
-        begin = len(_BOM) if held.startswith(_BOM) else 0
+        begin = len(lines.BOM) if held.startswith(lines.BOM) else 0
         begin += len(held) - begin - len(held[begin:].lstrip(b"\r\n"))
         delimiter = _delimiter(file.uri, held[begin:])
         ends = Records(held[begin:], delimiter).ends

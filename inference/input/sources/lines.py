@@ -29,6 +29,9 @@ BLOCK_BYTES = 8 << 20
 LONGEST_BYTES = 256 << 20
 """The longest line (in CSV: record) that is read: a file without line ends, however large, does not fill the memory."""
 
+BOM = b"\xef\xbb\xbf"
+"""The mark with which some programs begin a UTF-8 text. It is no part of the text."""
+
 
 class TextSource(FileSource, ABC):
     """Base of the formats whose files are text. A small or a compressed file is one unit; a large one has several.

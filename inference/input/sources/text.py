@@ -19,8 +19,6 @@ from nightjar.inference.storage.protocol import Storage
 
 _SCHEMA = pa.schema([("text", pa.string())])
 
-_BOM = b"\xef\xbb\xbf"
-
 
 class Text(lines.TextSource):
     """The source of plain text. A file beside data is more often a note than data, so it stands back."""
@@ -33,7 +31,7 @@ class Text(lines.TextSource):
         """Raises only if the beginning is not UTF-8 text."""
         with packing.opened(storage, uri) as file:
             block = b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES))
-        return _SCHEMA, _parsed(uri, 1, block).num_rows
+        return _SCHEMA, _parsed(uri, 1, block.removeprefix(lines.BOM)).num_rows
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """As `TextSource.units`."""
@@ -42,8 +40,9 @@ class Text(lines.TextSource):
     def tables(self, storage: Storage, piece: Piece, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
         """As `TextSource.tables`."""
         check_columns(piece.uri, _SCHEMA, schema)
-        for found in lines.of_piece(storage, piece, size):
-            yield _parsed(*found).select(schema.names)
+        for where, line, block in lines.of_piece(storage, piece, size):
+            is_first = line == 1 and where == piece.uri
+            yield _parsed(where, line, block.removeprefix(lines.BOM) if is_first else block).select(schema.names)
 
     def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
         """`tables` itself does it."""
@@ -61,6 +60,5 @@ def _parsed(where: str, line: int, block: bytes) -> pa.Table:
     lines.check_utf8(where, line, block)
     if not block:
         return _SCHEMA.empty_table()
-    text = block.removeprefix(_BOM) if line == 1 else block
-    text = text.removesuffix(b"\n").replace(b"\r\n", b"\n").removesuffix(b"\r")
-    return pa.table([pc.split_pattern(pa.array([text], pa.binary()).cast(pa.string()), "\n").values], schema=_SCHEMA)
+    text = block.removesuffix(b"\n").replace(b"\r\n", b"\n").removesuffix(b"\r")
+    return pa.table([pc.split_pattern(pa.array([text], pa.string()), "\n").values], schema=_SCHEMA)
