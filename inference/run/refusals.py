@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+from pyarrow.parquet import write_table
 
 from nightjar.inference.arrow_types import is_native_number
 from nightjar.inference.errors import JobError, Missing
@@ -78,6 +79,11 @@ def check_columns(job: Job, schema: pa.Schema) -> None:
     for name in {*features, *job.carry, *([job.label] if job.label else [])}:
         if schema.names.count(name) > 1:
             raise JobError(f"input.uri: the column {name!r} is there twice; rename or remove one of the two")
+    for name in job.carry:
+        try:
+            write_table(pa.schema([schema.field(name)]).empty_table(), pa.BufferOutputStream())
+        except pa.ArrowNotImplementedError:
+            raise JobError(f"carry: {name!r} is {schema.field(name).type}, which a Parquet file cannot hold") from None
     output_schema(job, schema)
     check_label_and_gates(job, schema)
 

@@ -479,6 +479,11 @@ def test_its_files_are_found_by_their_names_or_because_the_job_says_so(its: Its)
 
 def test_every_format_that_a_job_may_name_is_tried_here() -> None:
     assert set(WRITERS) == set(SOURCES)
+    page = (Path(__file__).parent.parent.parent / "docs" / "job-file.md").read_text()
+    for name in SOURCES:
+        (row,) = re.findall(rf"^\| `{name}` \| .*", page, re.MULTILINE)
+        ends = {end for suffix in source_named(name).suffixes for end in re.findall(r"\.\w+", suffix)}
+        assert set(re.findall(r"`(\.\w+)`", row)) == ends, "the docs name the same files"
     assert jsonlines.SOURCE.suffixes == (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst")
 
 

@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pytest
 
-from nightjar.inference.errors import InputCorrupt
+from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources.arrow import SOURCE
 from nightjar.inference.input.sources.fitting import fitted
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.records import UNKNOWN, Piece
+from nightjar.inference.run.refusals import check_request
 from nightjar.inference.storage.lake import LakeStorage
+from support import Lake
 
 STORAGE = LakeStorage()
 
@@ -131,3 +133,17 @@ def test_values_that_a_damaged_file_cannot_hold_end_no_process(tmp_path: Path) -
     (tmp_path / "a.arrow").write_bytes(content.replace(offsets, np.array([0, 3, 2**30, 6], np.int32).tobytes()))
     with pytest.raises(pa.ArrowInvalid, match="offset"):
         read(tmp_path / "a.arrow")
+
+
+def test_what_parquet_cannot_hold_is_refused_before_anything_starts(lake: Lake) -> None:
+    lake.write_model()
+    (lake.folder / "data").mkdir()
+    spans = pa.array([(1, 2, 3)], pa.month_day_nano_interval())
+    table = pa.table({"x": [1.0], "id": [1], "name": spans})
+    with ipc.new_file(str(lake.folder / "data" / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    lake.write_job()
+    with pytest.raises(JobError, match=r"carry: 'name' is month_day_nano_interval, which a Parquet file cannot hold"):
+        check_request(lake.request())
+    lake.write_job(carry=["id"])
+    check_request(lake.request())

@@ -90,9 +90,7 @@ def test_text_is_input_if_there_is_nothing_else_or_the_job_says_so(tmp_path: Pat
     assert names(format="text") == ["a.txt", "b.TXT.gz", "c.bin"]
     assert names(format="csv") == ["a.txt", "b.TXT.gz", "c.bin", "d.csv"]
     (tmp_path / "in" / "e.arrow").write_bytes(b"")
-    with pytest.raises(
-        JobError, match=r"d\.csv \(CSV\) and .*e\.arrow \(Arrow\)\. Set input\.format to csv or arrow"
-    ):
+    with pytest.raises(JobError, match=r"d\.csv \(CSV\) and .*e\.arrow \(Arrow\)\. Set input\.format to csv or arrow"):
         names()
 
 

@@ -6,6 +6,7 @@ A unit of a file is a record batch. A stream has no list of its batches, and is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
@@ -35,7 +36,7 @@ class Arrow(FileSource):
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Of each batch of a file only the narrowest column is read: with it come the batch's rows."""
-        with storage.open(entry.uri) as file:
+        with _opened(storage, entry.uri) as file:
             schema = _schema(entry.uri, file)
             if _is_stream(file):
                 return Description(normalisation.normalised(schema), (UNKNOWN,), (entry.size,))
@@ -68,6 +69,16 @@ class Arrow(FileSource):
 
 
 SOURCE = Arrow()
+
+
+@contextmanager
+def _opened(storage: Storage, uri: str) -> Iterator[pa.NativeFile]:
+    with storage.open(uri) as file:
+        try:
+            yield file
+        except pa.ArrowMemoryError as error:
+            # Lengths are stored as numbers, and a damaged one may be larger than any memory.
+            raise InputCorrupt(f"{uri}: holds a length for which there is not enough memory: {error}") from error
 
 
 def _schema(uri: str, file: pa.NativeFile) -> pa.Schema:
@@ -116,7 +127,7 @@ def _batches(storage: Storage, piece: Piece, schema: pa.Schema, units: range) ->
         SchemaMismatch: The file has not these columns.
         ArrowInvalid: A batch contradicts itself.
     """
-    with storage.open(piece.uri) as file:
+    with _opened(storage, piece.uri) as file:
         found = _schema(piece.uri, file)
         check_columns(piece.uri, found, schema)
         reader = _reader(file, [found.get_field_index(name) for name in schema.names])

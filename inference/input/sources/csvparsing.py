@@ -14,7 +14,7 @@ from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import lines, normalisation
 from nightjar.inference.input.sources.records import Records
-from nightjar.inference.messages import clip, counted, nearest
+from nightjar.inference.messages import clip, counted
 
 _NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", r"\N"]
 """How programs write that a number, a date or a bool is missing. In a column of text these are texts."""
@@ -43,8 +43,7 @@ class Header:
         """
         for field in schema:
             if field.name not in self.names:
-                said = nearest(field.name, self.names) or f": the header has {_listed(self.names)}"
-                raise SchemaMismatch(f"{uri}: column {field.name!r} is missing{said}")
+                raise SchemaMismatch(f"{uri}: column {field.name!r} is missing: the header has {_listed(self.names)}")
             if not _is_readable(field.type):
                 raise SchemaMismatch(
                     f"{uri}: column {field.name!r} is text in a CSV file, in the other files it is {field.type}"
