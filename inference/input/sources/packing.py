@@ -16,10 +16,11 @@ EXPANDED = 8
 
 _COMPRESSIONS = {"": None, ".gz": "gzip", ".zst": "zstd"}
 
-_BOMB_RATIO = 100
-_BOMB_BYTES = 1 << 30
-"""A file that unpacks to more than so many times its size, and to more than this many bytes, is refused. Real text is
-packed to a fifth or a twentieth; a file made to fill the memory has a ratio of a thousand or more."""
+_BOMB_BYTES = 256 << 20
+_BOMB_RATIO = 500
+"""A file that unpacks to more than this many bytes, and to more than so many times its size, is refused. Real text is
+packed to a fifth or a twentieth, and nearly constant columns to a hundredth. A file that was made to fill the memory is
+packed to less than a thousandth."""
 
 
 def suffixes(*kinds: str) -> tuple[str, ...]:
@@ -51,10 +52,10 @@ class Reading:
             return data
         new = bytes((self._unpacked or self._file).read(size - len(data)))
         self.taken += len(new)
-        if self._unpacked and self.taken > _BOMB_BYTES and self.taken > _BOMB_RATIO * self._file.size():
+        if self._unpacked and self.taken > _BOMB_BYTES and self.taken > _BOMB_RATIO * (packed := self._file.tell()):
             raise InputCorrupt(
-                f"{self.uri}: unpacks to more than {_BOMB_RATIO} times its size ({self.taken:,} bytes were read from "
-                f"{self._file.size():,}), as files do that are made to fill the memory. If it is real, unpack it first"
+                f"{self.uri}: unpacks to more than {_BOMB_RATIO} times its size ({self.taken:,} bytes came from "
+                f"{packed:,}), as files do that are made to fill the memory. If it is real, unpack it first"
             )
         return data + new if data else new
 
