@@ -61,6 +61,15 @@ def is_native_number(kind: pa.DataType) -> bool:
     return bool(is_.is_boolean(kind) or is_.is_integer(kind) or is_.is_floating(kind))
 
 
+_TEXT_BYTES = 16
+"""The least number of bytes assumed for a value of no fixed length."""
+
+
+def row_bytes(schema: pa.Schema) -> float:
+    """The fewest bytes that a row is assumed to have in memory."""
+    return sum(value_bytes(kind, text=_TEXT_BYTES, items=1, indices=True) for kind in schema.types)
+
+
 def value_bytes(kind: pa.DataType, *, text: int, items: int, indices: bool = False) -> float:
     """Estimate the bytes of one value; a bool takes an eighth of a byte.
 

@@ -262,16 +262,41 @@ def test_what_others_wrote_comes_back_wherever_the_file_is_cut(
     with pytest.MonkeyPatch.context() as patched:
         for name, size in (("UNIT_BYTES", unit), ("BLOCK_BYTES", block), ("SAMPLE_BYTES", 1)):
             patched.setattr(bounds, name, size)
-        counts = SOURCE.describe(STORAGE, STORAGE.stat(str(path))).rows
-        begins = [at for at, count in enumerate(counts) if count or not at]
-        pieces = [
-            SOURCE.read(STORAGE, whole(path, sum(counts[low:high]), (low, high)), schema)
-            for low, high in zip(begins, [*begins[1:], len(counts)], strict=True)
-        ]
-    assert pa.concat_tables(pieces).equals(table.cast(schema))
-    if len(counts) > 1:
-        assert [len(piece) for piece in pieces] == [counts[low] for low in begins]
+        assert in_units(path, schema).equals(table.cast(schema))
     assert SOURCE.read(STORAGE, whole(path), schema).equals(table.cast(schema))
+
+
+PLACES = ["", "a", '5"', 'x"y', '""', '"q"', '"a\nb"', '"a""b"', '"\n"', '"a,b"', '"a"b', '5""', '"""\r\n"""']
+RAW = st.sampled_from(PLACES)
+
+
+@given(found=st.lists(st.tuples(RAW, RAW), min_size=1, max_size=15), unit=st.integers(6, 50), block=st.integers(1, 40))
+def test_quotes_in_odd_places_are_what_arrow_makes_of_them_wherever_the_file_is_cut(
+    shared: Path, found: list[tuple[str, str]], unit: int, block: int
+) -> None:
+    path = shared / "raw.csv"
+    path.write_bytes(("x,y\n" + "".join(f"{x},{y}\n" for x, y in found)).encode())
+    schema = pa.schema([("x", pa.string()), ("y", pa.string())])
+    options = pv.ConvertOptions(
+        column_types=schema, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+    )
+    theirs = pv.read_csv(path, parse_options=pv.ParseOptions(newlines_in_values=True), convert_options=options)
+    with pytest.MonkeyPatch.context() as patched:
+        for name, size in (("UNIT_BYTES", unit), ("BLOCK_BYTES", block), ("SAMPLE_BYTES", 1)):
+            patched.setattr(bounds, name, size)
+        assert in_units(path, schema).equals(theirs)
+
+
+def in_units(path: Path, schema: pa.Schema) -> pa.Table:
+    """The whole file, in pieces of one unit, or more where the next is empty."""
+    counts = SOURCE.describe(STORAGE, STORAGE.stat(str(path))).rows
+    begins = [at for at, count in enumerate(counts) if count or not at]
+    pieces = []
+    for low, high in zip(begins, [*begins[1:], len(counts)], strict=True):
+        rows = sum(counts[low:high]) if len(counts) > 1 else UNKNOWN
+        pieces.append(SOURCE.read(STORAGE, whole(path, rows, (low, high)), schema))
+        assert rows in (UNKNOWN, len(pieces[-1]))
+    return pa.concat_tables(pieces)
 
 
 def test_records_behind_a_cut_between_two_quotes_are_in_the_unit_before(

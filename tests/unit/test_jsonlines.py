@@ -327,6 +327,20 @@ def test_checks_of_how_many_rows_there_are_are_judged_when_all_are_read(odd: Lak
         odd.run(engine=LOCAL, run_id="more")
 
 
+def test_floats_in_some_files_make_floats_of_whole_numbers_in_others(lake: Lake) -> None:
+    lake.ready()
+    for path in (lake.folder / "data").iterdir():
+        path.unlink()
+    for index, record in enumerate(
+        ['{"id":1,"x":1,"name":null}', '{"id":2,"name":"b","x":2.5}', '{"id":3,"x":3,"name":"c"}']
+    ):
+        (lake.folder / "data" / f"{index}.jsonl").write_text(record + "\n")
+    lake.run(engine=LOCAL)
+    found = lake.published()
+    assert found["score"].tolist() == [2.0, 5.0, 6.0]
+    assert found["name"].isna().tolist() == [True, False, False]
+
+
 def test_plan_says_what_is_not_known(odd: Lake) -> None:
     odd.to_json_lines(part_02="gzip")
     request = odd.request()

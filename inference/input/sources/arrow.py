@@ -11,16 +11,13 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from nightjar.inference.arrow_types import value_bytes
+from nightjar.inference.arrow_types import row_bytes, value_bytes
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.protocol import Description, FileSource
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage
-
-_TEXT_BYTES = 16
-"""The least number of bytes assumed for a value of no fixed length."""
 
 _FILE = b"ARROW1"
 _STREAM = b"\xff\xff\xff\xff"
@@ -42,9 +39,8 @@ class Arrow(FileSource):
                 return Description(normalisation.normalised(schema), (UNKNOWN,), (entry.size,))
             reader = _reader(file, [_narrowest(schema)] if len(schema) else [])
             rows = tuple(reader.get_batch(index).num_rows for index in range(reader.num_record_batches))
-            width = sum(value_bytes(kind, text=_TEXT_BYTES, items=1, indices=True) for kind in schema.types)
-            stored = entry.size / max(1, sum(rows))
-            sizes = tuple(int(count * max(width, stored)) for count in rows)
+            width = max(row_bytes(schema), entry.size / max(1, sum(rows)))
+            sizes = tuple(int(count * width) for count in rows)
             return Description(normalisation.normalised(schema), rows, sizes)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:

@@ -12,16 +12,13 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nightjar.inference.arrow_types import value_bytes
+from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.protocol import Description, FileSource
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage, is_local
-
-_TEXT_BYTES = 16
-"""The least number of bytes assumed for a value of no fixed length."""
 
 
 _KEPT_BYTES = 512 * 1024 * 1024
@@ -48,7 +45,7 @@ class Parquet(FileSource):
                 raise InputCorrupt(
                     f"{entry.uri}: not a readable Parquet file: its footer contradicts itself on how many rows"
                 )
-            width = _width(file.schema_arrow)
+            width = row_bytes(file.schema_arrow)
             sizes = tuple(_decoded(group, width) for group in groups)
             return Description(normalisation.normalised(file.schema_arrow), rows, sizes)
 
@@ -60,7 +57,7 @@ class Parquet(FileSource):
             if (skip, piece.rows) == (0, _rows_of(file, low, high)):
                 return _read_groups(file, list(range(low, high)), schema.names)
             group = file.metadata.row_group(low)
-            if high - low == 1 and _decoded(group, _width(file.schema_arrow)) <= _KEPT_BYTES:
+            if high - low == 1 and _decoded(group, row_bytes(file.schema_arrow)) <= _KEPT_BYTES:
                 return self._read_group(file, piece, low, schema.names).slice(skip, piece.rows)
             return _read_rows(file, list(range(low, high)), schema.names, skip, piece.rows)
 
@@ -99,11 +96,6 @@ def _read_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) ->
         return pa.concat_tables(
             _read_rows(file, [group], columns, 0, _rows_of(file, group, group + 1)) for group in groups
         )
-
-
-def _width(schema: pa.Schema) -> float:
-    """Estimate the bytes of a row in memory."""
-    return sum(value_bytes(kind, text=_TEXT_BYTES, items=1, indices=True) for kind in schema.types)
 
 
 def _decoded(group: pq.RowGroupMetaData, width: float) -> int:
