@@ -246,8 +246,9 @@ def _pack(
 
 
 def _cut(line: dict[str, Any], unit: str, target: int, divisible: bool) -> Iterator[Piece]:
-    """Cut a file into pieces of at most `target`: of whole units, or of equal parts of one large unit. If units cannot be
-    divided, no piece but the first begins with an empty unit.
+    """Cut a file into pieces of at most `target`: of whole units, or of equal parts of one large unit.
+
+    If units cannot be divided, no piece but the first begins with an empty unit.
     """
     first, held = 0, 0
     for index, weight in enumerate(line[unit]):

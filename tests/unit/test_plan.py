@@ -143,6 +143,8 @@ def test_a_unit_has_no_more_parts_than_rows() -> None:
 def test_units_of_a_format_that_cannot_be_divided_stay_whole() -> None:
     lines = [{**line("a", [25, 25]), "uri": "/lake/data/a.jsonl"}]
     assert cuts(lines, 10) == [(0, 25, (0, 1)), (25, 25, (1, 2))]
+
+
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 30))
 def test_if_units_cannot_be_divided_no_piece_but_the_first_begins_with_an_empty_one(
     rows: list[int], shard_rows: int
@@ -153,8 +155,6 @@ def test_if_units_cannot_be_divided_no_piece_but_the_first_begins_with_an_empty_
         assert (first, count) == (sum(rows[:low]), sum(rows[low:high]))
         assert rows[low] or not low
         assert count <= shard_rows or len([each for each in rows[low:high] if each]) == 1
-
-
 
 
 @given(lakes(), SHARD_ROWS, SHARD_ROWS, ACTORS, ACTORS)

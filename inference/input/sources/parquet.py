@@ -20,7 +20,6 @@ from nightjar.inference.input.sources.protocol import Description, FileSource
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage, is_local
 
-
 _KEPT_BYTES = 512 * 1024 * 1024
 """The largest decoded size of a row group that a process keeps in memory for its next part."""
 
