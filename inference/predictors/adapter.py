@@ -122,6 +122,38 @@ def check_options(job: Job, known: Collection[str]) -> None:
         )
 
 
+def check_cpu(job: Job) -> None:
+    """Check that the job asks for no GPU, where the adapter cannot use one.
+
+    Raises:
+        JobError: It asks for one.
+    """
+    if job.resources.gpus > 0:
+        raise JobError(f"resources.gpus: the {job.model.uses} adapter computes on the CPU; write gpus: 0")
+
+
+def check_no_pickles(job: Job) -> None:
+    """Check that the job allows no pickles, where the adapter never loads one.
+
+    Raises:
+        JobError: It allows them.
+    """
+    if job.model.allow_pickle:
+        raise JobError(f"model.allow_pickle: the {job.model.uses} adapter loads no pickles; remove the key")
+
+
+def needed(job: Job, path: str | None) -> str:
+    """The local path of a model that an adapter must have.
+
+    Raises:
+        JobError: The job names none.
+    """
+    if path is None:
+        what = FRAMEWORKS[job.model.uses].model
+        raise JobError(f"model.path: the {job.model.uses} adapter needs the path of {what}")
+    return path
+
+
 def _adapter(module: str) -> Adapter:
     adapter: Adapter = import_module(module).ADAPTER
     return adapter

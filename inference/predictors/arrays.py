@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +40,17 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
     stacked = _stacked(array)
     plain: Array = array.to_numpy(zero_copy_only=False) if stacked is None else stacked
     return plain
+
+
+def to_array(column: Any) -> Array:
+    """A column of any kind of batch as an array; masked values become NaN, or None beside objects."""
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return to_numpy(column)
+    if np.ma.is_masked(column):
+        numbers = column.dtype.kind in NUMERIC
+        filled: Array = column.astype(float if numbers else object).filled(np.nan if numbers else None)
+        return filled
+    return np.asarray(column)
 
 
 def joined(column: pa.ChunkedArray) -> pa.Array:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch.export.passes import move_to_device_pass
 from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tree_unflatten
 
-from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
+from nightjar.inference.predictors import features
 from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
-from nightjar.inference.predictors.arrays import (
-    NUMERIC,
-    Array,
-    columns,
-    is_tensor,
-    to_numpy,
-)
+from nightjar.inference.predictors.arrays import NUMERIC, Array
+from nightjar.inference.predictors.tensors import Filling, fillings, numbers
 
 _MATRIX_OPS = {"aten.linear.default", "aten.mm.default", "aten.addmm.default"}
 
@@ -129,10 +121,8 @@ class Program:
 
     def prepare(self, batch: Any) -> list[torch.Tensor]:
         """Convert the columns of a Table or batch to the program's inputs, in memory from which the device can copy."""
-        features = columns(batch)
-        if features is None:
-            raise JobError(f"preprocess returned {type(batch).__name__}; the torch adapter needs named columns")
-        return self._tensors(features)
+        columns = {name: numbers(name, column, "torch") for name, column in features.named(batch, "torch").items()}
+        return [self._tensor(filling) for filling in fillings(self._inputs, self._names, columns)]
 
     def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:
         """Run the program. Returns its outputs by name."""
@@ -142,59 +132,17 @@ class Program:
         with torch.inference_mode():
             return self._named(self._module(*arguments, **keywords))
 
-    def _tensors(self, features: Mapping[str, Any]) -> list[torch.Tensor]:
-        values = {name: _numbers(name, column) for name, column in features.items()}
-        if len(self._inputs) == 1 and (len(values) > 1 or len(self._inputs[0].rest) == 1):
-            return [self._stacked(self._inputs[0], values)]
-        if len(self._inputs) == len(values):
-            pairs = zip(self._inputs, _in_order(self._names, list(values)), strict=True)
-            return [self._single(each, name, values[name]) for each, name in pairs]
-        takes = ", ".join(each.name for each in self._inputs)
-        raise JobError(
-            f"model.features: the program takes {len(self._inputs)} inputs ({takes}) for {len(values)} columns "
-            f"({', '.join(values)}); list one column for each, or export a program of one input"
-        )
-
-    def _stacked(self, each: _Input, values: dict[str, Array]) -> torch.Tensor:
-        """All features as one tensor of shape (n, F). A column of shape (n, k) takes k places."""
-        if len(each.rest) != 1 or any(column.ndim > 2 for column in values.values()):
-            raise _misfit(
-                values.values(),
-                f"model.features: {len(values)} columns cannot be stacked for input {each.name!r} of shape "
-                f"{_shape(each)}; list the one column that has this shape",
-            )
-        rows = len(next(iter(values.values())))
-        width = sum(1 if column.ndim == 1 else column.shape[1] for column in values.values())
-        if each.rest[0] not in {None, width}:
-            raise _misfit(
-                values.values(),
-                f"model.features: {', '.join(values)} make {width} columns, and input {each.name!r} of the "
-                f"program takes {each.rest[0]}",
-            )
-        return self._fill(each, values, rows, width)
-
-    def _fill(self, each: _Input, values: dict[str, Array], rows: int, width: int) -> torch.Tensor:
+    def _tensor(self, filling: Filling[_Input]) -> torch.Tensor:
         # Filling column by column into (F, n) is four times as fast as into (n, F), where each column jumps from row
         # to row (51 against 204 µs for 16,384 × 20 float32). So fill (F, n) and transpose it if the program
         # allows. The buffer is new each time: reuse saves little (50 µs), and outputs or a running copy may
         # still refer to it.
-        by_column = each.any_layout
-        shape = (width, rows) if by_column else (rows, width)
-        buffer = torch.empty(shape, dtype=each.filled, pin_memory=self._place.type == "cuda")
-        target = buffer.numpy() if by_column else buffer.numpy().T
-        place = 0
-        for name, column in values.items():
-            step = 1 if column.ndim == 1 else column.shape[1]
-            _put(target[place : place + step], column.T, name)
-            place += step
-        return (buffer.T if by_column else buffer).to(each.dtype)
-
-    def _single(self, each: _Input, name: str, column: Array) -> torch.Tensor:
-        """One column as the tensor for one input."""
-        shape = _folded(each, name, column)
-        buffer = torch.empty(shape, dtype=each.filled, pin_memory=self._place.type == "cuda")
-        _put(buffer.numpy().reshape(column.shape), column, name)
-        return buffer.to(each.dtype)
+        by_column = filling.stacked and filling.input.any_layout
+        shape = filling.shape[::-1] if by_column else filling.shape
+        buffer = torch.empty(shape, dtype=filling.input.filled, pin_memory=self._place.type == "cuda")
+        tensor = buffer.T if by_column else buffer
+        filling.write(tensor.numpy())
+        return tensor.to(filling.input.dtype)
 
     def _named(self, raw: Any) -> dict[str, Any]:
         if isinstance(raw, torch.Tensor):
@@ -220,79 +168,3 @@ def _names(inputs: Sequence[_Input], spec: TreeSpec) -> list[str]:
     return [
         str(last.key) if isinstance(last, MappingKey) else each.name for last, each in zip(lasts, inputs, strict=True)
     ]
-
-
-def _in_order(inputs: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """The columns in the order of the inputs: matched by name if both have the same names, else in the given order."""
-    exact: Callable[[str], str] = str
-    for form in (exact, _canonical):
-        held = {form(name): name for name in columns}
-        wanted = [form(name) for name in inputs]
-        # With as many names as columns on both sides, no name is ambiguous.
-        if held.keys() == set(wanted) and len(held) == len(columns) == len(inputs):
-            return [held[name] for name in wanted]
-    return list(columns)
-
-
-def _canonical(name: str) -> str:
-    """A name as torch writes it in the graph."""
-    return re.sub(r"[^a-z0-9]+", "_", str(name).lower())
-
-
-def _misfit(given: Iterable[Array], message: str) -> JobError | ValueError:
-    """The error for numbers that do not fit the program: of the rows, if single rows may differ in shape; else of the
-    job.
-    """
-    return ValueError(message) if any(column.ndim > 1 for column in given) else JobError(message)
-
-
-def _folded(each: _Input, name: str, column: Array) -> tuple[int, ...]:
-    """The shape in which the input takes the column: the column's own, or with each row reshaped to the input's
-    shape.
-    """
-    given = column.shape[1:]
-    if len(given) == len(each.rest) and all(size in {None, held} for size, held in zip(each.rest, given, strict=True)):
-        return column.shape
-    wanted = [size for size in each.rest if size is not None]
-    if len(wanted) < len(each.rest) or math.prod(wanted) != math.prod(given):
-        shape = ", ".join(map(str, ("n", *given)))
-        raise _misfit(
-            [column],
-            f"model.features: {name!r} has shape ({shape}), and input {each.name!r} of the program takes "
-            f"{_shape(each)}",
-        )
-    return len(column), *wanted
-
-
-def _shape(each: _Input) -> str:
-    return f"({', '.join(['n', *('any' if size is None else str(size) for size in each.rest)])})"
-
-
-def _numbers(name: str, column: Any) -> Array:
-    """A column of any kind of batch as a numpy array of numbers."""
-    if isinstance(column, pa.Array | pa.ChunkedArray):
-        if column.null_count and not pa.types.is_floating(column.type):
-            raise ValueError(f"feature {name!r} has a null, and {column.type} has no NaN to stand for it")
-        values = to_numpy(column)
-    elif isinstance(column, np.ma.MaskedArray):
-        if np.ma.is_masked(column) and column.dtype.kind != "f":
-            raise ValueError(f"feature {name!r} has a masked value, and {column.dtype} has no NaN to stand for it")
-        values = column.filled(np.nan) if np.ma.is_masked(column) else column.data
-    else:
-        values = column.detach().cpu().numpy() if is_tensor(column) else np.asarray(column)
-    if values.dtype.kind in NUMERIC:
-        return values
-    if isinstance(column, pa.Array | pa.ChunkedArray) and not is_list(column.type):
-        raise JobError(f"model.features: {name!r} is {column.type}, and the torch adapter takes numbers only")
-    raise ValueError(f"feature {name!r} holds {values.dtype}, not numbers in rows of one length")
-
-
-def _put(target: Array, values: Array, name: str) -> None:
-    """Write a column's numbers into the target; refuse numbers that an integer target would change."""
-    if not np.can_cast(values.dtype, target.dtype, "same_kind"):
-        raise _misfit([values], f"model.features: {name!r} is {values.dtype}, and the program takes {target.dtype}")
-    if target.dtype.kind in "iu" and not np.can_cast(values.dtype, target.dtype) and values.size:
-        limits = np.iinfo(target.dtype)
-        if values.min() < limits.min or values.max() > limits.max:
-            raise ValueError(f"feature {name!r} holds a number outside {target.dtype}")
-    target[...] = values

@@ -53,6 +53,30 @@ def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str
     return outputs
 
 
+def empty(types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
+    """The outputs of no rows."""
+    return {name: pa.array([], kind) for name, kind in types.items()}
+
+
+def by_column(raw: Array, types: Mapping[str, pa.DataType], called: str) -> dict[str, Array]:
+    """The declared outputs from an array of shape (n,) or (n, k): all of it as the only one, or a column for each.
+
+    called: what returned the array, for the message.
+
+    Raises:
+        OutputInvalid: The array has another number of columns than there are outputs.
+    """
+    first, *others = types
+    if not others and (raw.ndim == 1 or is_list(types[first])):
+        return {first: raw}
+    if raw.ndim == 2 and raw.shape[1] == len(types):
+        return dict(zip(types, raw.T, strict=True))
+    raise OutputInvalid(
+        f"{called} returned an array of shape {raw.shape} for {len(raw)} rows, and model.outputs declares "
+        f"{len(types)}: {', '.join(types)}"
+    )
+
+
 def _outputs(raw: Any, types: Mapping[str, pa.DataType], rows: int | None) -> dict[str, pa.Array]:
     held = columns(raw)
     if held is None:

@@ -18,21 +18,23 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list
-from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors.adapter import Adapter, Predictor, check_options
-from nightjar.inference.predictors.arrays import NUMERIC, Array, columns, is_frame, to_numpy
+from nightjar.inference.predictors import features, outputs
+from nightjar.inference.predictors.adapter import Adapter, Predictor, check_cpu, check_options, needed
+from nightjar.inference.predictors.arrays import is_frame, to_array
+from nightjar.inference.predictors.installed import missing, versions
 
 _METHODS = ("predict", "predict_proba", "decision_function")
-_INSTALL = "pip install 'nightjar-batch[sklearn]'"
+_NEEDS = ("scikit-learn", "skops")
 _HOW = "write one with skops.io.dump(model, 'model.skops')"
 
 
 class Sklearn:
     """The `Adapter` of scikit-learn. Models run on the CPU."""
 
-    libraries: tuple[str, ...] = ("scikit-learn", "skops")
+    libraries: tuple[str, ...] = _NEEDS
     reads_arrow = False
     scratch: tuple[str, ...] = ()
 
@@ -48,8 +50,7 @@ class Sklearn:
                 "model.allow_pickle: the sklearn adapter loads no pickles; remove the key, and name the types that it "
                 "may load in model.options.trusted"
             )
-        if job.resources.gpus > 0:
-            raise JobError("resources.gpus: the sklearn adapter computes on the CPU; write gpus: 0")
+        check_cpu(job)
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
         tops = {name.partition(".")[0] for name in _trusted(job)} - {"sklearn"}
@@ -60,7 +61,8 @@ class Sklearn:
                     f"model.options.trusted: there is no installed package {top!r}; install the package that has this "
                     'type, or score with code of your own (`uses: "module:Name"`)'
                 )
-        return {name: _version(name) for name in ("scikit-learn", *(owners[top][0] for top in sorted(tops)))}
+        found = versions("sklearn", _NEEDS[:1])
+        return found | {owners[top][0]: metadata.version(owners[top][0]) for top in sorted(tops)}
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
         """No check: only the model knows which types it takes; a model with an encoder takes text, too."""
@@ -82,8 +84,7 @@ class Sklearn:
         import skops.io  # noqa: F401 (the import itself is the purpose)
 
     def load(self, job: Job, path: str | None) -> Predictor:
-        if path is None:
-            raise JobError("model.path: the sklearn adapter needs the path of a skops file (.skops)")
+        path = needed(job, path)
         self.inspect(job, path)
         return _Estimator(job, _load(job, path))
 
@@ -111,17 +112,6 @@ def _trusted(job: Job) -> list[str]:
     return list(names)
 
 
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        raise _missing() from None
-
-
-def _missing() -> JobError:
-    return JobError(f"model.uses: the sklearn adapter needs scikit-learn and skops; install them: {_INSTALL}")
-
-
 def _load(job: Job, path: str) -> Any:
     """Load a model if every type in its file is trusted. path: the local copy; messages name the job's path.
 
@@ -131,7 +121,7 @@ def _load(job: Job, path: str) -> Any:
     try:
         from skops import io
     except ImportError as error:
-        raise _missing() from error
+        raise missing("sklearn", _NEEDS) from error
     named, trusted = job.model.path, _trusted(job)
     try:
         unknown = sorted(set(io.get_untrusted_types(file=path)) - set(trusted))
@@ -165,59 +155,27 @@ class _Estimator:
 
     def prepare(self, batch: Any) -> Any:
         """Make the model's input: the features in the model's order."""
-        held = columns(batch)
-        if held is None:
-            raise JobError(f"preprocess returned {type(batch).__name__}; the sklearn adapter needs named columns")
+        held = features.named(batch, "sklearn")
         if self._names:
             return self._framed(batch, held)
-        values = {name: _array(column) for name, column in held.items()}
-        if any(column.dtype.kind not in NUMERIC for column in values.values()):
-            # Without this numpy would convert numbers beside text to text.
-            values = {name: column.astype(object) for name, column in values.items()}
-        matrix = np.column_stack(list(values.values()))
-        if self._width not in {None, matrix.shape[1]}:
-            said = (
-                f"model.features: {', '.join(values)} make {matrix.shape[1]} columns, and the model was fitted with "
-                f"{self._width}"
-            )
-            # Values with several numbers per row may differ in shape, so the fault may be that of single rows.
-            plain = all(column.ndim == 1 and column.dtype != object for column in values.values())
-            raise JobError(said) if plain else ValueError(said)
-        return matrix
+        return features.matrix({name: to_array(column) for name, column in held.items()}, self._width)
 
     def _framed(self, batch: Any, held: Mapping[str, Any]) -> Any:
         import pandas as pd
 
-        for name in self._names:
-            if name not in held:
-                raise JobError(
-                    f"model.features: the model was fitted with {name!r}, which is not among the columns it gets"
-                    + (nearest(name, held) or f": {', '.join(held)}")
-                )
-        if other := [name for name in held if name not in self._names]:
-            raise JobError(
-                f"model.features: {other[0]!r} is unknown to the model, which was fitted with {', '.join(self._names)}"
-            )
+        ordered = features.in_order(held, self._names)
         if is_frame(batch):
             return batch[self._names]
-        return pd.DataFrame({name: _array(held[name]) for name in self._names})
+        return pd.DataFrame({name: to_array(column) for name, column in ordered.items()})
 
     def predict(self, prepared: Any) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
         if not len(prepared):  # estimators refuse an input without rows
-            return {name: pa.array([], kind) for name, kind in self._outputs.items()}
+            return outputs.empty(self._outputs)
         raw = np.asarray(self._call(prepared))
         if self._positive:
             raw = raw[:, 1]
-        first, *others = self._outputs
-        if not others and (raw.ndim == 1 or is_list(self._outputs[first])):
-            return {first: raw}
-        if raw.ndim == 2 and raw.shape[1] == len(self._outputs):
-            return dict(zip(self._outputs, raw.T, strict=True))
-        raise OutputInvalid(
-            f"{self._method} returned an array of shape {raw.shape} for {len(prepared)} rows, and model.outputs "
-            f"declares {len(self._outputs)}: {', '.join(self._outputs)}"
-        )
+        return outputs.by_column(raw, self._outputs, self._method)
 
 
 def _method(job: Job, model: Any) -> str:
@@ -263,17 +221,6 @@ def _is_positive(model: Any, outputs: Mapping[str, pa.DataType]) -> bool:
         f"model.outputs: {len(outputs)} for {len(classes)} classes ({named}); declare one for each, in this order, or "
         f"one list, as float32[{len(classes)}]" + (", or one for the second class" if len(classes) == 2 else "")
     )
-
-
-def _array(column: Any) -> Array:
-    """A column of any kind of batch as an array; masked values become NaN."""
-    if isinstance(column, pa.Array | pa.ChunkedArray):
-        return to_numpy(column)
-    if np.ma.is_masked(column):
-        numbers = column.dtype.kind in NUMERIC
-        filled: Array = column.astype(float if numbers else object).filled(np.nan if numbers else None)
-        return filled
-    return np.asarray(column)
 
 
 ADAPTER: Adapter = Sklearn()

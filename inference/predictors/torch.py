@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_native_number
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.adapter import Adapter, Predictor, check_options
 from nightjar.inference.predictors.archive import inspect_program
+from nightjar.inference.predictors.features import is_number_or_list
 
 
 class Torch:
@@ -30,7 +30,7 @@ class Torch:
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
         for name in job.model.features or schema.names:
-            if not _is_numeric(kind := schema.field(name).type):
+            if not is_number_or_list(kind := schema.field(name).type):
                 raise JobError(
                     f"model.features: {name!r} is {kind}, and the torch adapter takes numbers only; list the columns "
                     "that the model takes, or convert this one to numbers in a preprocess"
@@ -67,13 +67,6 @@ class Torch:
 def _named(error: str) -> tuple[type[BaseException], ...]:
     found = getattr(sys.modules.get("torch"), error, None)
     return () if found is None else (found,)
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    """Whether a type is a number or a list of numbers."""
-    while (inner := getattr(kind, "storage_type", None) or getattr(kind, "value_type", None)) is not None:
-        kind = inner
-    return is_native_number(kind)
 
 
 ADAPTER: Adapter = Torch()

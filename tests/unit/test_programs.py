@@ -132,7 +132,7 @@ def test_features_that_do_not_fit_the_program_are_named(
 
 def test_a_fraction_is_never_cut_for_an_integer_input(torch_job: MakeJob, tmp_path: Path) -> None:
     path = export(tmp_path / "m.pt2", lambda i: i + 1, torch.ones(4, dtype=torch.int32))
-    with pytest.raises(JobError, match=r"model\.features: 'a' is float64, and the program takes int32"):
+    with pytest.raises(JobError, match=r"model\.features: 'a' is float64, and the model takes int32"):
         scored(torch_job(), pa.table({"a": [1.5]}), path)
     with pytest.raises(ValueError, match="outside int32"):
         scored(torch_job(), pa.table({"a": [2**40]}), path)
@@ -140,7 +140,7 @@ def test_a_fraction_is_never_cut_for_an_integer_input(torch_job: MakeJob, tmp_pa
 
 def test_a_program_of_another_number_of_inputs_is_an_error(torch_job: MakeJob, tmp_path: Path) -> None:
     path = export(tmp_path / "m.pt2", lambda x, y, z: x + y + z, *(torch.ones(4) for _ in range(3)))
-    with pytest.raises(JobError, match=r"model\.features: the program takes 3 inputs .* for 2 columns \(a, b\)"):
+    with pytest.raises(JobError, match=r"model\.features: the model takes 3 inputs .* for 2 columns \(a, b\)"):
         scored(torch_job(), TABLE, path)
 
 

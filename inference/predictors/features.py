@@ -1,0 +1,175 @@
+"""The features of a batch as tabular models take them: by the model's own names, or as one array of shape (n, F)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nightjar.inference.arrow_types import is_native_number, is_text
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.messages import nearest
+from nightjar.inference.predictors.arrays import NUMERIC, Array, columns, joined, to_array
+
+Categories = Mapping[str, pa.Array]
+"""The categories of a model's features, by the feature's name: a category's index is its code."""
+
+
+def named(batch: Any, uses: str) -> dict[str, Any]:
+    """The columns of a batch by name, of their own kinds.
+
+    Raises:
+        JobError: This is not a batch of named columns.
+    """
+    held = columns(batch)
+    if held is None:
+        raise JobError(f"preprocess returned {type(batch).__name__}; the {uses} adapter needs named columns")
+    return held
+
+
+def in_order(held: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The columns in the order of the names with which the model was fitted.
+
+    Raises:
+        JobError: The columns are not exactly these.
+    """
+    for name in names:
+        if name not in held:
+            raise JobError(
+                f"model.features: the model was fitted with {name!r}, which is not among the columns it gets"
+                + (nearest(name, held) or f": {', '.join(held)}")
+            )
+    if other := [name for name in held if name not in names]:
+        raise JobError(
+            f"model.features: {other[0]!r} is unknown to the model, which was fitted with {', '.join(names)}"
+        )
+    return {name: held[name] for name in names}
+
+
+def matrix(values: Mapping[str, Array], width: int | None, dtype: npt.DTypeLike | None = None) -> Array:
+    """All columns as one array (n, F), in their order; a column of shape (n, k) takes k places.
+
+    width: how many the model takes, if it says so. dtype: what the array must be able to hold besides the columns.
+
+    Raises:
+        JobError: The columns are never as many as the model takes.
+        ValueError: The lists of these rows do not have the length that the model takes.
+    """
+    if any(column.dtype.kind not in NUMERIC for column in values.values()):
+        # Without this numpy would convert numbers beside text to text.
+        values = {name: column.astype(object) for name, column in values.items()}
+    stacked = np.column_stack(list(values.values()))
+    if width not in {None, stacked.shape[1]}:
+        make = f"model.features: {', '.join(values)} make {stacked.shape[1]} columns"
+        said = f"{make}, and the model was fitted with {width}"
+        # Values with several numbers per row may differ in shape, so the fault may be that of single rows.
+        plain = all(column.ndim == 1 and column.dtype != object for column in values.values())
+        raise JobError(said) if plain else ValueError(said)
+    return stacked if dtype is None else stacked.astype(np.result_type(stacked, dtype), copy=False)
+
+
+# ---- for models of numbers and categories ---------------------------------------------------------------------
+
+
+def check_numbers_and_categories(job: Job, schema: pa.Schema) -> None:
+    """Check that each column is of numbers, of lists of numbers, or of text, which may be a category.
+
+    Raises:
+        JobError: One is not. Names `model.features`.
+    """
+    for name in job.model.features or schema.names:
+        kind = schema.field(name).type
+        if not (is_number_or_list(kind) or is_text(getattr(kind, "value_type", kind))):
+            raise JobError(
+                f"model.features: {name!r} is {kind}, and the {job.model.uses} adapter takes numbers and categories "
+                "only; list the columns that the model takes, or convert this one in a preprocess"
+            )
+
+
+def is_number_or_list(kind: pa.DataType) -> bool:
+    """Whether a type is a number, or a list of numbers of any depth."""
+    while (inner := getattr(kind, "storage_type", None) or getattr(kind, "value_type", None)) is not None:
+        kind = inner
+    return is_native_number(kind)
+
+
+def numbers(name: str, column: Any) -> Array:
+    """A column of any kind of batch as numbers, nulls as NaN.
+
+    Raises:
+        JobError: It is a column of text.
+        ValueError: It holds anything else, or lists of several lengths.
+    """
+    if isinstance(column, pa.Array | pa.ChunkedArray) and pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())  # numpy's bool has no NaN for a null
+    values = to_array(column)
+    if values.dtype.kind in NUMERIC:
+        return values
+    if _is_text(column):
+        raise JobError(
+            f"model.features: {name!r} is text, and the model has no categories for it; list the columns that the "
+            "model takes, or convert this one to numbers in a preprocess"
+        )
+    try:
+        return values.astype(np.float64)  # objects that are numbers, or None
+    except (TypeError, ValueError):
+        raise ValueError(f"feature {name!r} holds no numbers, or rows that differ in length") from None
+
+
+def codes(name: str, column: Any, categories: pa.Array, refuse_others: bool) -> Array:
+    """A column of categories as their codes in float64; nulls are NaN.
+
+    refuse_others: whether a value that is no category is an error; else it is NaN, too.
+
+    Raises:
+        JobError: The column holds text and the categories numbers, or the other way round.
+        ValueError: A value is no category, and `refuse_others`.
+    """
+    values = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column, from_pandas=True)
+    values = joined(values) if isinstance(values, pa.ChunkedArray) else values
+    if isinstance(values, pa.DictionaryArray):
+        values = values.dictionary_decode()
+    common = _common(values.type, categories.type)
+    if common is None:
+        raise JobError(
+            f"model.features: {name!r} is {values.type}, and the model's categories of it are {categories.type}: "
+            f"{_some(categories)}"
+        )
+    values = values.cast(common)
+    found = pc.index_in(values, value_set=categories.cast(common), skip_nulls=True)
+    if refuse_others and found.null_count > values.null_count:
+        other = values.filter(pc.and_(pc.is_null(found), pc.is_valid(values)))[0].as_py()
+        raise ValueError(
+            f"feature {name!r} holds {other!r}, which is none of the model's categories: {_some(categories)}"
+        )
+    return np.asarray(found.cast(pa.float64()).to_numpy(zero_copy_only=False))
+
+
+def _is_text(column: Any) -> bool:
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return is_text(getattr(column.type, "value_type", column.type))
+    values = to_array(column)
+    return values.dtype.kind == "U" or any(isinstance(value, str) for value in values[:1000])
+
+
+def _common(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type in which values of both can be compared; None if there is none."""
+    if is_text(kind) and is_text(other):
+        return pa.large_string()
+    if pa.types.is_null(kind):
+        return other
+    if is_native_number(kind) and is_native_number(other):
+        floats = pa.types.is_floating(kind) or pa.types.is_floating(other)
+        return pa.float64() if floats else pa.int64()
+    return None
+
+
+def _some(categories: pa.Array) -> str:
+    """A few of the categories, for a message."""
+    shown = ", ".join(map(repr, categories[:8].to_pylist()))
+    return shown if len(categories) <= 8 else f"{shown} … ({len(categories)} in all)"
