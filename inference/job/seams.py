@@ -18,6 +18,9 @@ class Framework:
 FRAMEWORKS = {
     "torch": Framework("nightjar.inference.predictors.torch", "an exported program (.pt2)"),
     "sklearn": Framework("nightjar.inference.predictors.sklearn", "a skops file (.skops)"),
+    "onnx": Framework("nightjar.inference.predictors.onnx", "an ONNX model (.onnx, or its folder)"),
+    "lightgbm": Framework("nightjar.inference.predictors.lightgbm", "a Booster's text file (.txt)"),
+    "xgboost": Framework("nightjar.inference.predictors.xgboost", "a Booster's file (.json or .ubj)"),
 }
 """`model.uses` → the framework; anything else is "module:Name" of the user's own."""
 

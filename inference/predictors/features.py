@@ -14,7 +14,7 @@ from nightjar.inference.arrow_types import is_native_number, is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors.arrays import NUMERIC, Array, columns, joined, to_array
+from nightjar.inference.predictors.arrays import NUMERIC, Array, columns, is_series, joined, to_array
 
 Categories = Mapping[str, pa.Array]
 """The categories of a model's features, by the feature's name: a category's index is its code."""
@@ -84,7 +84,7 @@ def check_numbers_and_categories(job: Job, schema: pa.Schema) -> None:
     """
     for name in job.model.features or schema.names:
         kind = schema.field(name).type
-        if not (is_number_or_list(kind) or is_text(getattr(kind, "value_type", kind))):
+        if not (is_number_or_list(kind) or is_text_or_categories(kind)):
             raise JobError(
                 f"model.features: {name!r} is {kind}, and the {job.model.uses} adapter takes numbers and categories "
                 "only; list the columns that the model takes, or convert this one in a preprocess"
@@ -98,11 +98,16 @@ def is_number_or_list(kind: pa.DataType) -> bool:
     return is_native_number(kind)
 
 
+def is_text_or_categories(kind: pa.DataType) -> bool:
+    """Whether a type is text, or a dictionary of texts."""
+    return is_text(kind.value_type if pa.types.is_dictionary(kind) else kind)
+
+
 def numbers(name: str, column: Any) -> Array:
     """A column of any kind of batch as numbers, nulls as NaN.
 
     Raises:
-        JobError: It is a column of text.
+        JobError: It is a column of text or categories.
         ValueError: It holds anything else, or lists of several lengths.
     """
     if isinstance(column, pa.Array | pa.ChunkedArray) and pa.types.is_boolean(column.type):
@@ -110,10 +115,10 @@ def numbers(name: str, column: Any) -> Array:
     values = to_array(column)
     if values.dtype.kind in NUMERIC:
         return values
-    if _is_text(column):
+    if is_category(column):
         raise JobError(
-            f"model.features: {name!r} is text, and the model has no categories for it; list the columns that the "
-            "model takes, or convert this one to numbers in a preprocess"
+            f"model.features: {name!r} holds text or categories, and the model has none for it; list the columns that "
+            "the model takes, or convert this one to numbers in a preprocess"
         )
     try:
         return values.astype(np.float64)  # objects that are numbers, or None
@@ -130,10 +135,7 @@ def codes(name: str, column: Any, categories: pa.Array, refuse_others: bool) -> 
         JobError: The column holds text and the categories numbers, or the other way round.
         ValueError: A value is no category, and `refuse_others`.
     """
-    values = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column, from_pandas=True)
-    values = joined(values) if isinstance(values, pa.ChunkedArray) else values
-    if isinstance(values, pa.DictionaryArray):
-        values = values.dictionary_decode()
+    values = _as_arrow(column)
     common = _common(values.type, categories.type)
     if common is None:
         raise JobError(
@@ -150,11 +152,25 @@ def codes(name: str, column: Any, categories: pa.Array, refuse_others: bool) -> 
     return np.asarray(found.cast(pa.float64()).to_numpy(zero_copy_only=False))
 
 
-def _is_text(column: Any) -> bool:
+def _as_arrow(column: Any) -> pa.Array:
+    """A column of any kind of batch as an array without a dictionary, NaN as null."""
+    if isinstance(column, pa.ChunkedArray):
+        column = joined(column)
+    elif not isinstance(column, pa.Array):
+        column = pa.array(column if is_series(column) else to_array(column), from_pandas=True)
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
+    return pc.if_else(pc.is_nan(column), None, column) if pa.types.is_floating(column.type) else column
+
+
+def is_category(column: Any) -> bool:
+    """Whether a column of any kind of batch holds text, or categories of anything."""
     if isinstance(column, pa.Array | pa.ChunkedArray):
-        return is_text(getattr(column.type, "value_type", column.type))
+        return is_text(column.type) or pa.types.is_dictionary(column.type)
+    if is_series(column) and str(column.dtype) == "category":
+        return True
     values = to_array(column)
-    return values.dtype.kind == "U" or any(isinstance(value, str) for value in values[:1000])
+    return values.dtype.kind == "U" or (values.dtype == object and any(isinstance(value, str) for value in values))
 
 
 def _common(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:

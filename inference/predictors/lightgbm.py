@@ -1,0 +1,214 @@
+"""`uses: lightgbm`: a Booster in LightGBM's own text file.
+
+The file has the trees, but not the code that walks them. So the version of LightGBM is part of a result's identity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors import features, outputs
+from nightjar.inference.predictors.adapter import (
+    Adapter,
+    Predictor,
+    check_cpu,
+    check_no_pickles,
+    check_options,
+    needed,
+)
+from nightjar.inference.predictors.arrays import Array
+from nightjar.inference.predictors.installed import missing, versions
+
+_NEEDS = ("lightgbm",)
+_HOW = "write one with booster.save_model('model.txt'), of an LGBMClassifier with model.booster_.save_model"
+
+
+class LightGBM:
+    """The `Adapter` of LightGBM. Models run on the CPU."""
+
+    libraries: tuple[str, ...] = _NEEDS
+    reads_arrow = True
+    scratch: tuple[str, ...] = ()
+
+    def check_keys(self, job: Job) -> None:
+        check_options(job, ("raw_score", "pred_leaf", "num_iteration"))
+        _arguments(job)
+        check_no_pickles(job)
+        check_cpu(job)
+
+    def fingerprint(self, job: Job) -> Mapping[str, str]:
+        return versions("lightgbm", _NEEDS)
+
+    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+        features.check_numbers_and_categories(job, schema)
+
+    def inspect(self, job: Job, path: str) -> None:
+        _read(job, path)
+
+    def warm(self) -> None:
+        import lightgbm  # noqa: F401 (the import itself is the purpose)
+
+    def load(self, job: Job, path: str | None) -> Predictor:
+        return _Booster(job, _read(job, needed(job, path)))
+
+    def memory_errors(self) -> tuple[type[BaseException], ...]:
+        """None: LightGBM raises one type, LightGBMError, for whatever it meets; numpy raises a plain MemoryError."""
+        return ()
+
+    def device_errors(self) -> tuple[type[BaseException], ...]:
+        return ()
+
+    def devices(self) -> str:
+        return ""
+
+
+def _read(job: Job, path: str) -> str:
+    """The text of the model.
+
+    Raises:
+        JobError: It is no model of LightGBM, or not a whole one.
+    """
+    try:
+        text = Path(path).read_bytes().decode()
+        _check_whole(text)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise JobError(f"model.path: {job.model.path} is not a readable LightGBM model: {reason}; {_HOW}") from error
+    return text
+
+
+def _check_whole(text: str) -> None:
+    """Check that every tree begins where the file says, because LightGBM ends the process at a tree that is cut."""
+    if not text.startswith("tree\n") or not (sizes := re.search(r"^tree_sizes=([\d ]*)\n\n", text, re.MULTILINE)):
+        raise ValueError("it does not begin as one")
+    trees = text[sizes.end() :].encode()
+    place = 0
+    for number, size in enumerate(sizes[1].split()):
+        if not trees.startswith(b"Tree=%d\n" % number, place):
+            raise ValueError(f"tree {number} is not where it should be")
+        place += int(size)
+    if not trees.startswith(b"end of trees\n", place):
+        raise ValueError("its end is missing")
+
+
+def _load(job: Job, text: str) -> Any:
+    try:
+        import lightgbm
+    except ImportError as error:
+        raise missing("lightgbm", _NEEDS) from error
+    except OSError as error:  # LightGBM brings no OpenMP of its own
+        raise JobError(
+            f"model.uses: lightgbm cannot be loaded: {error}; install the OpenMP library of the system (on Debian and "
+            "Ubuntu: apt-get install libgomp1)"
+        ) from error
+    # With the sizes LightGBM reads the trees in parallel, and a fault in one of them ends the process; without them it
+    # reads them one after the other, and raises.
+    one_by_one = re.sub(r"^tree_sizes=.*\n", "", text, count=1, flags=re.MULTILINE)
+    try:
+        return lightgbm.Booster(model_str=one_by_one, params={"verbosity": -1})
+    except (lightgbm.basic.LightGBMError, ValueError) as error:
+        raise JobError(f"model.path: LightGBM cannot load {job.model.path}: {type(error).__name__}: {error}") from error
+
+
+def _arguments(job: Job) -> dict[str, Any]:
+    """The options, as arguments of `Booster.predict`.
+
+    Raises:
+        JobError: One has a value that makes no sense.
+    """
+    given = {name: value for name, value in job.model.options.items() if name != "batch_format"}
+    for name in ("raw_score", "pred_leaf"):
+        if not isinstance(given.get(name, False), bool):
+            raise JobError(f"model.options.{name}: write true or false, not {given[name]!r}")
+    if given.get("raw_score") and given.get("pred_leaf"):
+        raise JobError("model.options.pred_leaf: leaves have no raw score; remove raw_score or pred_leaf")
+    number = given.get("num_iteration", 1)
+    if type(number) is not int or number < 1:
+        raise JobError(f"model.options.num_iteration: write a number of trees from 1 on, not {number!r}")
+    return given
+
+
+class _Booster:
+    """A trained model as a `Predictor`.
+
+    A model that was trained with names gets the columns of these names; any other gets the features in their order.
+    """
+
+    device = "cpu"
+
+    def __init__(self, job: Job, text: str) -> None:
+        self._outputs = job.model.output_types()
+        self._booster = _load(job, text)
+        self._arguments = _arguments(job) | {"num_threads": job.resources.cores}
+        names = self._booster.feature_name()
+        self._width = len(names)
+        # These are the names that LightGBM gives where the data has none.
+        self._names = [] if names == [f"Column_{place}" for place in range(len(names))] else names
+        self._categories = [_as_arrow(job, each) for each in self._booster.pandas_categorical or ()]
+        self._categorical = _categorical(text, names)
+
+    def prepare(self, batch: Any) -> Array:
+        """Make the model's input: numbers, and the codes of categories, in the model's order."""
+        held = features.named(batch, "lightgbm")
+        if self._names:
+            held = features.in_order(_renamed(held, self._names), self._names)
+        categories = self._categories_of(held)
+        values = {
+            name: features.codes(name, column, categories[name], refuse_others=False)
+            if name in categories
+            else features.numbers(name, column)
+            for name, column in held.items()
+        }
+        return features.matrix(values, self._width, np.float32)
+
+    def predict(self, prepared: Array) -> dict[str, Any]:
+        """Call the model. Returns the declared outputs."""
+        if not len(prepared):
+            return outputs.empty(self._outputs)
+        raw = self._booster.predict(prepared, **self._arguments)
+        return outputs.by_column(np.asarray(raw), self._outputs, "the model")
+
+    def _categories_of(self, held: Mapping[str, Any]) -> features.Categories:
+        """The categories of each feature that has some.
+
+        The file lists them in the order of the features, but does not say of which: those that it splits by sets of
+        values, or else those that hold text.
+        """
+        text = [name for name, column in held.items() if features.is_category(column)]
+        for names in (self._categorical, text):
+            if len(names) == len(self._categories) and set(text) <= set(names):
+                return dict(zip(names, self._categories, strict=True))
+        raise JobError(
+            f"model.features: the model was trained with {len(self._categories)} columns of categories, and the "
+            f"columns that it gets have {len(text)} of text" + (f": {', '.join(text)}" if text else "")
+        )
+
+
+def _as_arrow(job: Job, categories: list[Any]) -> pa.Array:
+    try:
+        return pa.array(categories)
+    except pa.ArrowException as error:
+        raise JobError(f"model.path: {job.model.path} has categories of several types: {error}") from error
+
+
+def _categorical(text: str, names: list[str]) -> list[str]:
+    """The features for which the file lists values ("0:1:2") where others have a range ("[0:1]")."""
+    found = re.search(r"^feature_infos=(.*)$", text, re.MULTILINE)
+    infos = found[1].split() if found else []
+    return [name for name, info in zip(names, infos, strict=False) if info != "none" and not info.startswith("[")]
+
+
+def _renamed(held: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    """The columns under the names that LightGBM gave them: it writes a space as `_`."""
+    return {name if name in names else name.replace(" ", "_"): column for name, column in held.items()}
+
+
+ADAPTER: Adapter = LightGBM()

@@ -1,0 +1,125 @@
+"""`uses: onnx`: an ONNX model, computed by onnxruntime, on the CPU or on a GPU.
+
+The file has the operations, and onnxruntime computes them in its own way. So its version is part of a result's
+identity.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors import features
+from nightjar.inference.predictors.adapter import Adapter, Predictor, check_no_pickles, check_options, needed
+from nightjar.inference.predictors.installed import versions
+from nightjar.inference.predictors.modelproto import ModelFiles, external_files
+
+_BUILDS = ("onnxruntime", "onnxruntime-gpu")
+"""The distributions that bring the module."""
+
+
+class Onnx:
+    """The `Adapter` of onnxruntime."""
+
+    libraries: tuple[str, ...] = _BUILDS
+    reads_arrow = True
+    scratch: tuple[str, ...] = ()
+
+    def check_keys(self, job: Job) -> None:
+        check_options(job, ("file",))
+        check_no_pickles(job)
+        name = job.model.options.get("file", "model.onnx")
+        if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise JobError(f"model.options.file: write the name of a file in the folder of model.path, not {name!r}")
+
+    def fingerprint(self, job: Job) -> Mapping[str, str]:
+        return versions("onnx", _BUILDS)
+
+    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+        for name in job.model.features or schema.names:
+            kind = schema.field(name).type
+            if not (features.is_number_or_list(kind) or features.is_text_or_categories(kind)):
+                raise JobError(
+                    f"model.features: {name!r} is {kind}, and the onnx adapter takes numbers, lists of numbers and "
+                    "texts only; list the columns that the model takes, or convert this one in a preprocess"
+                )
+
+    def inspect(self, job: Job, path: str) -> None:
+        _look(job, path)
+
+    def warm(self) -> None:
+        import onnxruntime  # noqa: F401 (the import itself is the purpose)
+
+    def load(self, job: Job, path: str | None) -> Predictor:
+        from nightjar.inference.predictors.session import Session
+
+        return Session(job, _look(job, needed(job, path)))
+
+    def memory_errors(self) -> tuple[type[BaseException], ...]:
+        """None: onnxruntime has no type for it. It raises `Fail`, as for rows that an operation cannot take."""
+        return ()
+
+    def device_errors(self) -> tuple[type[BaseException], ...]:
+        found = getattr(sys.modules.get("onnxruntime.capi.onnxruntime_pybind11_state"), "DeviceReset", None)
+        return () if found is None else (found,)
+
+    def devices(self) -> str:
+        from nightjar.inference.predictors.session import describe_devices
+
+        return describe_devices()
+
+
+def _look(job: Job, path: str) -> ModelFiles:
+    """Find the model's file and the files of its weights, and look whether all are there.
+
+    Raises:
+        JobError: One is missing, or the model's file is none, or not a whole one.
+    """
+    model = _model_file(job, Path(path))
+    named = str(job.model.path) + (f"/{model.relative_to(path)}" if model != Path(path) else "")
+    try:
+        weights = tuple(external_files(str(model)))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise JobError(f"model.path: {named} is not a readable ONNX model: {reason}; export it again") from error
+    for name in weights:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise JobError(
+                f"model.path: {named} keeps weights in {name!r}, outside of its own folder; save both in one"
+            )
+        if model == Path(path):
+            raise JobError(
+                f"model.path: {named} keeps weights in {name!r} beside it; name the folder of both, so that both are "
+                "part of the model: " + (str(Path(named).parent) if "://" not in named else named.rpartition("/")[0])
+            )
+        if not (model.parent / name).is_file():
+            raise JobError(f"model.path: {named} keeps weights in {name!r}, which is not beside it")
+    return ModelFiles(model, weights)
+
+
+def _model_file(job: Job, path: Path) -> Path:
+    name = job.model.options.get("file")
+    if not path.is_dir():
+        if name is not None:
+            raise JobError(f"model.options.file: model.path is no folder but the file {job.model.path}")
+        return path
+    found = sorted(each.relative_to(path).as_posix() for each in path.rglob("*.onnx") if each.is_file())
+    if name is not None and name not in found:
+        raise JobError(f"model.options.file: {job.model.path} holds no {name}" + _listed(found))
+    if name is None and len(found) != 1:
+        what = f"{len(found)} .onnx files" if found else "no .onnx file"
+        also = f"{_listed(found)}; say which in model.options.file" if found else ""
+        raise JobError(f"model.path: the folder {job.model.path} holds {what}{also}")
+    return path / (name or found[0])
+
+
+def _listed(found: Sequence[str]) -> str:
+    return f": {', '.join(found[:10])}" if found else ""
+
+
+ADAPTER: Adapter = Onnx()

@@ -1,0 +1,210 @@
+"""An ONNX model as a predictor: takes feature columns, returns named outputs. Computed by onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.messages import nearest
+from nightjar.inference.predictors import features, outputs
+from nightjar.inference.predictors.arrays import Array, to_array
+from nightjar.inference.predictors.installed import missing
+from nightjar.inference.predictors.modelproto import ModelFiles
+from nightjar.inference.predictors.tensors import Filling, fillings, numbers, shape_of
+
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_WIDTHS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bool")
+_TYPES: dict[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(double)": np.dtype(np.float64),
+    "tensor(string)": np.dtype(object),
+    **{f"tensor({width})": np.dtype(width) for width in _WIDTHS},
+}
+"""onnxruntime's names of types → those of numpy."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """One input of the model. rest: its shape after the batch dimension, None for a dimension of any size."""
+
+    name: str
+    dtype: np.dtype[Any]
+    rest: tuple[int | None, ...]
+
+
+class Session:
+    """A model as a `Predictor`. Several threads may call it at once."""
+
+    def __init__(self, job: Job, files: ModelFiles) -> None:
+        self._types = job.model.output_types()
+        self._listed = job.model.features is not None
+        self._session = _start(job, files)
+        self._inputs = [_input(node) for node in self._session.get_inputs()]
+        self._fetched = _fetched(self._session.get_outputs(), list(self._types))
+        self.device = "cuda:0" if _CUDA in self._session.get_providers() else "cpu"
+
+    def prepare(self, batch: Any) -> dict[str, Array]:
+        """Make the model's inputs by name."""
+        held = features.named(batch, "onnx")
+        self._check_names(list(held))
+        columns = {name: _values(name, column) for name, column in held.items()}
+        found = fillings(self._inputs, [each.name for each in self._inputs], columns)
+        return {filling.input.name: _tensor(filling) for filling in found}
+
+    def predict(self, prepared: dict[str, Array]) -> dict[str, Any]:
+        """Run the model. Returns its outputs by name."""
+        if not len(next(iter(prepared.values()))):  # not every operation takes an input without rows
+            return outputs.empty(self._types)
+        raw = self._session.run(self._fetched, prepared)
+        if self._fetched == list(self._types):
+            return dict(zip(self._types, raw, strict=True))
+        return outputs.by_column(raw[0], self._types, f"output {self._fetched[0]!r} of the model")
+
+    def _check_names(self, columns: list[str]) -> None:
+        """Check that columns which do not have the inputs' names are meant to fill them in the order of the job."""
+        inputs = [each.name for each in self._inputs]
+        if len(inputs) == 1 or set(inputs) == set(columns):
+            return
+        if set(inputs) < set(columns):
+            raise JobError(f"model.features: the model takes only {', '.join(inputs)}; write features: {inputs}")
+        same = set(inputs) & set(columns)
+        if same or not self._listed:
+            gone = next(name for name in inputs if name not in columns)
+            raise JobError(
+                f"model.features: the model has an input {gone!r}, which is not among the columns it gets"
+                + (nearest(gone, columns) or f": {', '.join(columns)}")
+                + ("" if same else "; to fill the inputs in the order of columns with other names, list these")
+            )
+
+
+def describe_devices() -> str:
+    """The devices that onnxruntime can use in this process, in words; nothing if it is not installed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return ""
+    has = "can use CUDA" if _CUDA in onnxruntime.get_available_providers() else "has no CUDA: models run on the CPU"
+    return f"onnxruntime {onnxruntime.__version__} {has}"
+
+
+def _start(job: Job, files: ModelFiles) -> Any:
+    """A session of onnxruntime on the job's device."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise missing("onnx", ("onnxruntime",)) from error
+    wanted = _provider(job, onnxruntime)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = job.resources.cores
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what goes wrong is raised, too
+    try:
+        session = onnxruntime.InferenceSession(str(_place(options, files)), options, providers=[wanted])
+    except Exception as error:
+        said = str(error).replace(str(files.model), str(job.model.path))
+        raise JobError(
+            f"model.path: onnxruntime cannot load {job.model.path}: {type(error).__name__}: {said}"
+        ) from error
+    if wanted not in session.get_providers():
+        raise JobError(
+            f"resources.gpus: onnxruntime cannot start {wanted} here, mostly because it does not find its CUDA "
+            "libraries: pip install 'onnxruntime-gpu[cuda,cudnn]'; or write gpus: 0"
+        )
+    return session
+
+
+def _provider(job: Job, onnxruntime: Any) -> str:
+    if job.resources.gpus == 0:
+        return _CPU
+    if _CUDA not in onnxruntime.get_available_providers():
+        raise JobError(
+            f"resources.gpus: onnxruntime {onnxruntime.__version__} as installed here has no {_CUDA}; install "
+            "onnxruntime-gpu in its place (pip uninstall onnxruntime first), or write gpus: 0"
+        )
+    onnxruntime.preload_dlls()  # of CUDA, where torch or NVIDIA's packages have brought them
+    return _CUDA
+
+
+def _place(options: Any, files: ModelFiles) -> Path:
+    """Tell onnxruntime where the weights are, and return the model's place.
+
+    Files that are too large to travel with a run are links to where they are, and onnxruntime refuses weights that lie
+    outside of the model's folder.
+    """
+    folder = files.real_folder()
+    if folder is None:
+        buffers = [np.memmap(files.model.parent / name, np.uint8, "r") for name in files.weights]
+        options.add_external_initializers_from_files_in_memory(list(files.weights), buffers, list(map(len, buffers)))
+    elif folder != files.model.parent.resolve():
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+    return files.model
+
+
+def _input(node: Any) -> _Input:
+    dtype = _TYPES.get(node.type)
+    if dtype is None or not node.shape:
+        raise JobError(f"model.path: input {node.name!r} of the model is {_described(node)}, which no column can fill")
+    batch, *rest = node.shape
+    if isinstance(batch, int):
+        raise JobError(
+            f"model.path: the model takes only batches of {batch} (input {node.name!r}); export it with a first "
+            "dimension of any size (dynamic_shapes of torch.onnx.export)"
+        )
+    return _Input(node.name, dtype, tuple(size if isinstance(size, int) else None for size in rest))
+
+
+def _described(node: Any) -> str:
+    """An input or output, for a message: its type and shape."""
+    shape = ", ".join("any" if size is None else str(size) for size in node.shape or ())
+    return f"{node.type} of shape ({shape})" if node.shape else str(node.type)
+
+
+def _values(name: str, column: Any) -> Array:
+    """A column as numbers, or as an array of texts."""
+    if not features.is_category(column):
+        return numbers(name, column, "onnx")
+    texts = to_array(column).astype(object)
+    if any(text is None for text in texts):
+        raise ValueError(f"feature {name!r} has a null, and a tensor of texts has none")
+    return texts
+
+
+def _tensor(filling: Filling[_Input]) -> Array:
+    takes = filling.input.dtype
+    for name, column in filling.columns.items():
+        if (column.dtype == object) != (takes.kind == "O"):
+            held, wanted = ("text", "numbers") if column.dtype == object else ("numbers", "text")
+            raise JobError(
+                f"model.features: {name!r} holds {held}, and input {filling.input.name!r} of the model takes {wanted}, "
+                f"in shape {shape_of(filling.input.rest)}"
+            )
+    target = np.empty(filling.shape, takes)
+    filling.write(target)
+    return target
+
+
+def _fetched(nodes: Sequence[Any], declared: list[str]) -> list[str]:
+    """The model's outputs to ask for: those that the job declares by name, or the model's only one.
+
+    Raises:
+        JobError: The job declares something else, or an output that is no tensor.
+    """
+    has = {node.name: node for node in nodes}
+    chosen = declared if set(declared) <= has.keys() else list(has)
+    if len(chosen) > 1 and chosen is not declared:
+        wrong = next(name for name in declared if name not in has)
+        said = "; ".join(f"{name}: {_described(node)}" for name, node in has.items())
+        raise JobError(f"model.outputs: the model has no output {wrong!r}; it has {said}" + nearest(wrong, has))
+    for name in chosen:
+        if not has[name].type.startswith("tensor("):
+            raise JobError(
+                f"model.outputs: output {name!r} of the model is {has[name].type}, and not a tensor; export a model of "
+                "skl2onnx with options={'zipmap': False}"
+            )
+    return chosen
