@@ -5,6 +5,7 @@ The file has the trees, but not the code that walks them. So the version of Ligh
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.messages import counted
 from nightjar.inference.predictors import features, outputs
 from nightjar.inference.predictors.adapter import (
     Adapter,
@@ -77,7 +79,10 @@ def _read(job: Job, path: str) -> str:
         JobError: It is no model of LightGBM, or not a whole one.
     """
     try:
-        text = Path(path).read_bytes().decode()
+        content = Path(path).read_bytes()
+        if not content.startswith(b"tree\n"):
+            raise ValueError("it does not begin as one")
+        text = content.decode()
         _check_whole(text)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -87,16 +92,23 @@ def _read(job: Job, path: str) -> str:
 
 def _check_whole(text: str) -> None:
     """Check that every tree begins where the file says, because LightGBM ends the process at a tree that is cut."""
-    if not text.startswith("tree\n") or not (sizes := re.search(r"^tree_sizes=([\d ]*)\n\n", text, re.MULTILINE)):
-        raise ValueError("it does not begin as one")
+    sizes = re.search(r"^tree_sizes=([\d ]*)\n\n", text, re.MULTILINE)
+    if not sizes:
+        raise ValueError("it does not say how long its trees are")
     trees = text[sizes.end() :].encode()
     place = 0
     for number, size in enumerate(sizes[1].split()):
         if not trees.startswith(b"Tree=%d\n" % number, place):
             raise ValueError(f"tree {number} is not where it should be")
         place += int(size)
-    if not trees.startswith(b"end of trees\n", place):
+    rest = trees[place:].decode()
+    if not rest.startswith("end of trees\n") or ("\nparameters:" in rest and "\nend of parameters" not in rest):
         raise ValueError("its end is missing")
+    if (last := rest.rstrip().rpartition("\n")[2]).startswith("pandas_categorical:"):
+        try:
+            json.loads(last.partition(":")[2])
+        except ValueError:
+            raise ValueError("its end is missing") from None
 
 
 def _load(job: Job, text: str) -> Any:
@@ -113,7 +125,7 @@ def _load(job: Job, text: str) -> Any:
     # reads them one after the other, and raises.
     one_by_one = re.sub(r"^tree_sizes=.*\n", "", text, count=1, flags=re.MULTILINE)
     try:
-        return lightgbm.Booster(model_str=one_by_one, params={"verbosity": -1})
+        return lightgbm.Booster(model_str=one_by_one)
     except (lightgbm.basic.LightGBMError, ValueError) as error:
         raise JobError(f"model.path: LightGBM cannot load {job.model.path}: {type(error).__name__}: {error}") from error
 
@@ -179,17 +191,20 @@ class _Booster:
     def _categories_of(self, held: Mapping[str, Any]) -> features.Categories:
         """The categories of each feature that has some.
 
-        The file lists them in the order of the features, but does not say of which: those that it splits by sets of
-        values, or else those that hold text.
+        The file lists them in the order of the features, but does not say of which: of those for which it lists values;
+        where these are not as many, because some are ordered or of no use to the model, of those that hold text.
         """
+        if not self._categories:
+            return {}
         text = [name for name, column in held.items() if features.is_category(column)]
-        for names in (self._categorical, text):
-            if len(names) == len(self._categories) and set(text) <= set(names):
-                return dict(zip(names, self._categories, strict=True))
-        raise JobError(
-            f"model.features: the model was trained with {len(self._categories)} columns of categories, and the "
-            f"columns that it gets have {len(text)} of text" + (f": {', '.join(text)}" if text else "")
-        )
+        names = self._categorical if len(self._categorical) == len(self._categories) else text
+        if len(names) != len(self._categories):
+            raise JobError(
+                f"model.features: the model was trained with {counted(len(self._categories), 'column')} of categories, "
+                f"and {len(text)} of the columns that it gets {'is' if len(text) == 1 else 'are'} of text"
+                + (f": {', '.join(text)}" if text else "")
+            )
+        return dict(zip(names, self._categories, strict=True))
 
 
 def _as_arrow(job: Job, categories: list[Any]) -> pa.Array:

@@ -157,14 +157,13 @@ class _Booster:
         self._threads = job.resources.cores
         self._width: int = self._booster.num_features()
         self._names: list[str] = self._booster.feature_names or []
-        stored = self._booster.get_categories(export_to_arrow=True).to_arrow()
-        self._categories = [categories for _, categories in stored]
+        trees = json.loads(self._booster.save_config())["learner"]["gradient_booster"]["name"] in {"gbtree", "dart"}
+        self._categories = self._stored() if trees else []
+        # XGBoost promises that two threads may predict at once only for its trees.
+        self._turns = nullcontext() if trees else Lock()
         rounds = self._booster.num_boosted_rounds()
         if self._arguments.get("iteration_range", (0, 1))[1] > max(rounds, 1):
             raise JobError(f"model.options.iteration_range: the model has {rounds} rounds")
-        kind = json.loads(self._booster.save_config())["learner"]["gradient_booster"]["name"]
-        # XGBoost promises that two threads may predict at once only for its trees.
-        self._turns = nullcontext() if kind in {"gbtree", "dart"} else Lock()
 
     def prepare(self, batch: Any) -> Array:
         """Make the model's input: numbers, and the codes of categories, in the model's order."""
@@ -196,6 +195,11 @@ class _Booster:
         except xgboost.core.XGBoostError as error:
             raise type(error)(_first(error)) from None
         return outputs.by_column(np.asarray(raw), self._outputs, "the model")
+
+    def _stored(self) -> list[pa.Array | None]:
+        """The categories of each feature, in the model's order; None for a feature without."""
+        stored = self._booster.get_categories(export_to_arrow=True).to_arrow()
+        return [categories for _, categories in stored]
 
 
 ADAPTER: Adapter = XGBoost()
