@@ -96,9 +96,9 @@ class Model(Section):
     @classmethod
     def _known(cls, value: str) -> str:
         if value not in FRAMEWORKS and not re.fullmatch(r"[\w.]+:\w+", value):
-            known = " nor ".join(f'"{name}"' for name in FRAMEWORKS)
             raise ValueError(
-                f'{value!r} is neither {known} nor "module:Name" of a class or function' + nearest(value, FRAMEWORKS)
+                f"{value!r} is neither an adapter ({', '.join(FRAMEWORKS)}) nor \"module:Name\" of a class or function"
+                + nearest(value, FRAMEWORKS)
             )
         return value
 

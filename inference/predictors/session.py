@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,7 +104,9 @@ def _start(job: Job, files: ModelFiles) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what goes wrong is raised, too
     try:
-        session = onnxruntime.InferenceSession(str(_place(options, files)), options, providers=[wanted])
+        kept = _give_weights(options, files)
+        session = onnxruntime.InferenceSession(str(files.model), options, providers=[wanted])
+        del kept
     except Exception as error:
         said = str(error).replace(str(files.model), str(job.model.path))
         raise JobError(
@@ -131,19 +132,22 @@ def _provider(job: Job, onnxruntime: Any) -> str:
     return _CUDA
 
 
-def _place(options: Any, files: ModelFiles) -> Path:
-    """Tell onnxruntime where the weights are, and return the model's place.
+def _give_weights(options: Any, files: ModelFiles) -> list[Array]:
+    """Tell onnxruntime where the weights are. Returns what must stay in memory until the session is made.
 
     Files that are too large to travel with a run are links to where they are, and onnxruntime refuses weights that lie
-    outside of the model's folder.
+    outside of the model's folder. If all of them lie in another folder, it maps them from there; else it gets their
+    content.
     """
     folder = files.real_folder()
     if folder is None:
-        buffers = [np.memmap(files.model.parent / name, np.uint8, "r") for name in files.weights]
-        options.add_external_initializers_from_files_in_memory(list(files.weights), buffers, list(map(len, buffers)))
-    elif folder != files.model.parent.resolve():
+        contents: list[Array] = [np.memmap(files.model.parent / name, np.uint8, "r") for name in files.weights]
+        sizes = [len(content) for content in contents]
+        options.add_external_initializers_from_files_in_memory(list(files.weights), contents, sizes)
+        return contents
+    if folder != files.model.parent.resolve():
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
-    return files.model
+    return []
 
 
 def _input(node: Any) -> _Input:

@@ -18,7 +18,7 @@ from nightjar.inference.predictors.adapter import frameworks
 from support import Lake
 
 ROOT = Path(__file__).parent.parent.parent
-HEAVY = ("ray", "torch", "sklearn", "skops", "prefect", "pandas", "boto3")
+HEAVY = ("ray", "torch", "sklearn", "skops", "onnxruntime", "lightgbm", "xgboost", "prefect", "pandas", "boto3")
 
 
 @cache
@@ -171,6 +171,9 @@ def importers(room: str, module: str) -> set[str]:
         ("inference", "torch", {"inference/predictors/exported.py"}),
         ("inference", "sklearn", {"inference/predictors/sklearn.py"}),
         ("inference", "skops", {"inference/predictors/sklearn.py"}),
+        ("inference", "onnxruntime", {f"inference/predictors/{name}.py" for name in ("onnx", "session")}),
+        ("inference", "lightgbm", {"inference/predictors/lightgbm.py"}),
+        ("inference", "xgboost", {"inference/predictors/xgboost.py"}),
         ("inference", "boto3", {"inference/storage/credentials.py"}),
         ("inference", "deltalake", {"inference/output/targets/delta.py"}),
         ("inference", "botocore", {"inference/storage/credentials.py"}),
@@ -209,9 +212,7 @@ def test_each_sdk_has_its_owners_and_no_others(room: str, module: str, owners: s
 def test_only_the_predictors_name_a_framework() -> None:
     """Neither in code nor in a message: what is said of a framework outside its adapter is a guess for all others."""
     libraries = {name for adapter in frameworks() for name in adapter.libraries}
-    names = re.compile(
-        "|".join({*FRAMEWORKS, *libraries, r"\.pt2", "tensorflow", "keras", "onnx", "xgboost", "lightgbm"})
-    )
+    names = re.compile("|".join({*FRAMEWORKS, *libraries, r"\.pt2", "tensorflow", "keras"}))
     assert names.search("import torch")
     allowed = {ROOT / "inference/job/seams.py", *(ROOT / "inference/predictors").glob("*.py")}
     files = {*(ROOT / "inference").rglob("*.py"), *(ROOT / "flows").rglob("*.py")} - allowed
@@ -258,7 +259,7 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
 def test_the_process_of_a_run_on_ray_loads_what_it_uses() -> None:
     """It reads no rows: its workers do. A framework and pandas take a second or more each, before Ray is started."""
     code = "import nightjar.flows.launch, nightjar.flows.cluster.connection"
-    assert not loaded_by(code) & {"pandas", "torch", "sklearn", "boto3"}
+    assert not loaded_by(code) & {"pandas", "torch", "sklearn", "onnxruntime", "lightgbm", "xgboost", "boto3"}
 
 
 LOOKS = """
