@@ -21,6 +21,7 @@ FRAMEWORKS = {
     "onnx": Framework("nightjar.inference.predictors.onnx", "an ONNX model (.onnx, or its folder)"),
     "lightgbm": Framework("nightjar.inference.predictors.lightgbm", "a Booster's text file (.txt)"),
     "xgboost": Framework("nightjar.inference.predictors.xgboost", "a Booster's file (.json or .ubj)"),
+    "catboost": Framework("nightjar.inference.predictors.catboost", "a model's binary file (.cbm)"),
 }
 """`model.uses` → the framework; anything else is "module:Name" of the user's own."""
 

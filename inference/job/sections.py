@@ -97,7 +97,7 @@ class Model(Section):
     def _known(cls, value: str) -> str:
         if value not in FRAMEWORKS and not re.fullmatch(r"[\w.]+:\w+", value):
             raise ValueError(
-                f"{value!r} is neither an adapter ({', '.join(FRAMEWORKS)}) nor \"module:Name\" of a class or function"
+                f'{value!r} is neither an adapter ({", ".join(FRAMEWORKS)}) nor "module:Name" of a class or function'
                 + nearest(value, FRAMEWORKS)
             )
         return value

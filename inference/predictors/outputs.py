@@ -6,7 +6,7 @@ are never converted into each other. None and values that numpy masks become nul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import GeneratorType
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_list, is_number, is_text
-from nightjar.inference.errors import OutputInvalid
+from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.predictors.arrays import (
     Array,
     columns,
@@ -56,6 +56,26 @@ def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str
 def empty(types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
     """The outputs of no rows."""
     return {name: pa.array([], kind) for name, kind in types.items()}
+
+
+def is_positive(classes: Sequence[Any] | None, types: Mapping[str, pa.DataType]) -> bool:
+    """Whether the only declared output is the probability of the second of two classes.
+
+    Raises:
+        JobError: The outputs are not this, nor one for each class, nor one list.
+    """
+    if classes is None or len(classes) == len(types):
+        return False
+    first, *others = types.values()
+    if not others and is_list(first):
+        return False
+    if not others and len(classes) == 2:
+        return True
+    named = ", ".join(map(str, classes))
+    raise JobError(
+        f"model.outputs: {len(types)} for {len(classes)} classes ({named}); declare one for each, in this order, or "
+        f"one list, as float32[{len(classes)}]" + (", or one for the second class" if len(classes) == 2 else "")
+    )
 
 
 def by_column(raw: Array, types: Mapping[str, pa.DataType], called: str) -> dict[str, Array]:

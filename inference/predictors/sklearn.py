@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
@@ -151,7 +150,12 @@ class _Estimator:
         self._call = getattr(model, self._method)
         self._names = [str(name) for name in getattr(model, "feature_names_in_", ())]
         self._width: int | None = getattr(model, "n_features_in_", None)
-        self._positive = self._method == "predict_proba" and _is_positive(model, self._outputs)
+        classes = getattr(model, "classes_", None)
+        if self._method == "predict_proba" and isinstance(classes, list):
+            raise JobError(
+                "model.options.method: each target of the model has classes of its own; write method: predict"
+            )
+        self._positive = self._method == "predict_proba" and outputs.is_positive(classes, self._outputs)
 
     def prepare(self, batch: Any) -> Any:
         """Make the model's input: the features in the model's order."""
@@ -198,29 +202,6 @@ def _method(job: Job, model: Any) -> str:
     if method not in has:
         raise JobError(f"model.options.method: {kind} has no {method}; it has {', '.join(has) or 'none that scores'}")
     return method
-
-
-def _is_positive(model: Any, outputs: Mapping[str, pa.DataType]) -> bool:
-    """Whether the only declared output is the probability of the second of two classes.
-
-    Raises:
-        JobError: The outputs are not this, nor one for each class, nor one list.
-    """
-    classes = getattr(model, "classes_", None)
-    if isinstance(classes, list):
-        raise JobError("model.options.method: each target of the model has classes of its own; write method: predict")
-    if classes is None or len(classes) == len(outputs):
-        return False
-    first, *others = outputs.values()
-    if not others and is_list(first):
-        return False
-    if not others and len(classes) == 2:
-        return True
-    named = ", ".join(map(str, classes))
-    raise JobError(
-        f"model.outputs: {len(outputs)} for {len(classes)} classes ({named}); declare one for each, in this order, or "
-        f"one list, as float32[{len(classes)}]" + (", or one for the second class" if len(classes) == 2 else "")
-    )
 
 
 ADAPTER: Adapter = Sklearn()

@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,6 +94,15 @@ def write_xgboost(path: Path) -> None:
     xgboost.train(linear, xgboost.DMatrix(features, features @ WEIGHTS + BIAS), 200).save_model(path)
 
 
+def write_catboost(path: Path) -> None:
+    import catboost
+
+    features = np.random.default_rng(0).integers(0, 8, (600, 2)) / 8
+    exact = {"iterations": 200, "learning_rate": 0.5, "l2_leaf_reg": 0, "random_strength": 0, "bootstrap_type": "No"}
+    model = catboost.CatBoost({**exact, "score_function": "L2", "thread_count": 1, "allow_writing_files": False})
+    model.fit(features, features @ WEIGHTS + BIAS, verbose=False).save_model(str(path))
+
+
 def write_own(path: Path) -> None:
     path.write_text(json.dumps({"weights": list(WEIGHTS), "bias": BIAS}))
 
@@ -112,6 +122,10 @@ class Flavour:
     imports: str = ""
     checksums: bool = False
 
+    @property
+    def installed(self) -> bool:
+        return not self.imports or find_spec(self.imports) is not None
+
 
 FLAVOURS = {
     "torch": Flavour("torch", "model.pt2", write_torch, "nan", "torch", checksums=True),
@@ -119,6 +133,7 @@ FLAVOURS = {
     "onnx": Flavour("onnx", "model.onnx", write_onnx, "nan", "onnxruntime"),
     "lightgbm": Flavour("lightgbm", "model.txt", write_lightgbm, "number", "lightgbm"),
     "xgboost": Flavour("xgboost", "model.ubj", write_xgboost, "number", "xgboost"),
+    "catboost": Flavour("catboost", "model.cbm", write_catboost, "number", "catboost"),
     "own": Flavour("mine:Linear", "model.json", write_own, "nan"),
 }
 FRAMEWORK = {name: each for name, each in FLAVOURS.items() if name in FRAMEWORKS}
@@ -133,7 +148,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the model's file of each flavour, and the user's own code."""
     folder = tmp_path_factory.mktemp("models")
     for flavour in FLAVOURS.values():
-        flavour.write(folder / flavour.file)
+        if flavour.installed:
+            flavour.write(folder / flavour.file)
     (folder / "mine.py").write_text(OWN)
     return folder
 
@@ -153,7 +169,8 @@ def make_job(files: Path, flavour: Flavour, **model: Any) -> Job:
 
 
 def make_table(rows: int, seed: int = 1) -> pa.Table:
-    values = np.random.default_rng(seed).random((rows, 2)).astype("f4")
+    """Numbers of a grid, on which trees equal the linear model, too."""
+    values = (np.random.default_rng(seed).integers(0, 8, (rows, 2)) / 8).astype("f4")
     return pa.table({"a": values[:, 0], "b": values[:, 1]})
 
 
@@ -166,8 +183,18 @@ def scores(job: Job, table: pa.Table) -> np.ndarray:
     return np.array(load_scorer(job, job.model.path)(table)["score"].to_pylist())
 
 
-each_flavour = pytest.mark.parametrize("flavour", FLAVOURS.values(), ids=FLAVOURS)
-each_framework = pytest.mark.parametrize("flavour", FRAMEWORK.values(), ids=FRAMEWORK)
+def parametrized(flavours: dict[str, Flavour]) -> pytest.MarkDecorator:
+    """Frameworks that are no part of `dev` are tried where they are installed."""
+
+    def needs(name: str, flavour: Flavour) -> pytest.MarkDecorator:
+        return pytest.mark.skipif(not flavour.installed, reason=f"pip install 'nightjar-batch[{name}]'")
+
+    return pytest.mark.parametrize(
+        "flavour", [pytest.param(each, id=name, marks=needs(name, each)) for name, each in flavours.items()]
+    )
+
+
+each_flavour, each_framework = parametrized(FLAVOURS), parametrized(FRAMEWORK)
 
 
 @each_flavour

@@ -18,7 +18,8 @@ from nightjar.inference.predictors.adapter import frameworks
 from support import Lake
 
 ROOT = Path(__file__).parent.parent.parent
-HEAVY = ("ray", "torch", "sklearn", "skops", "onnxruntime", "lightgbm", "xgboost", "prefect", "pandas", "boto3")
+LIBRARIES = ("torch", "sklearn", "skops", "onnxruntime", "lightgbm", "xgboost", "catboost")
+HEAVY = ("ray", *LIBRARIES, "prefect", "pandas", "boto3")
 
 
 @cache
@@ -174,6 +175,7 @@ def importers(room: str, module: str) -> set[str]:
         ("inference", "onnxruntime", {f"inference/predictors/{name}.py" for name in ("onnx", "session")}),
         ("inference", "lightgbm", {"inference/predictors/lightgbm.py"}),
         ("inference", "xgboost", {"inference/predictors/xgboost.py"}),
+        ("inference", "catboost", {"inference/predictors/catboost.py"}),
         ("inference", "boto3", {"inference/storage/credentials.py"}),
         ("inference", "deltalake", {"inference/output/targets/delta.py"}),
         ("inference", "botocore", {"inference/storage/credentials.py"}),
@@ -259,7 +261,7 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
 def test_the_process_of_a_run_on_ray_loads_what_it_uses() -> None:
     """It reads no rows: its workers do. A framework and pandas take a second or more each, before Ray is started."""
     code = "import nightjar.flows.launch, nightjar.flows.cluster.connection"
-    assert not loaded_by(code) & {"pandas", "torch", "sklearn", "onnxruntime", "lightgbm", "xgboost", "boto3"}
+    assert not loaded_by(code) & {"pandas", *LIBRARIES, "boto3"}
 
 
 LOOKS = """

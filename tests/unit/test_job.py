@@ -142,7 +142,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model__batch_size": "big"}, "model.batch_size: must be auto or a number of rows, 1 or more, not 'big'"),
     (
         {"model__uses": "keras"},
-        f"model.uses: 'keras' is neither an adapter ({', '.join(FRAMEWORKS)}) nor \"module:Name\" of a class or function",
+        f"model.uses: 'keras' is neither an adapter ({', '.join(FRAMEWORKS)}) nor \"module:Name\" of a class or",
     ),
     ({"model__uses": "torch"}, "model.path: the torch adapter needs the path of an exported program (.pt2)"),
     ({"preprocess": "prep"}, "preprocess: 'prep' must be \"module:name\" of a callable"),
