@@ -20,7 +20,7 @@ from nightjar.inference.errors import JobError, PassEnded, ProcessSpoilt
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, observed, preflight_steps
+from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, observed, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.worker import ShardWorker
 
@@ -37,6 +37,8 @@ class ProcessEngine(LocalEngine):
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
         loaded: Loaded | None = None
         for outcome in _answers(_preflight, steps, spec, list(places)):
+            if isinstance(outcome, JobError):
+                raise outcome
             if isinstance(outcome, str):
                 raise JobError(f"{spec.job.model.loaded_by}: {outcome}")
             loaded = outcome
@@ -51,7 +53,7 @@ class ProcessEngine(LocalEngine):
             yield [event]
 
 
-def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece]) -> Iterator[Loaded | str]:
+def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece]) -> Iterator[Outcome]:
     return observed(steps, partial(ShardWorker, spec), places)
 
 

@@ -56,6 +56,8 @@ class LocalEngine:
         try:
             with Watchdog(spec.job.retry.stall_s) as watchdog:
                 for outcome in observed(steps, partial(self._opened, spec), places):
+                    if isinstance(outcome, JobError):
+                        raise outcome
                     if isinstance(outcome, str):
                         raise JobError(f"{key}: {outcome}")
                     loaded = outcome

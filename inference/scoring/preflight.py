@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from nightjar.inference import witness
 from nightjar.inference.errors import (
     BatchesBroken,
+    JobError,
     NightjarError,
     ProcessSpoilt,
     ShardError,
@@ -79,18 +80,25 @@ PreflightSteps = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded
 Yields what is known after each step, or what is wrong with the model."""
 
 
+Outcome = Loaded | str | JobError
+"""A step of preflight: what is known, or what is wrong: a sentence, or an error that names a key."""
+
+
 def observed(
     steps: PreflightSteps, load: Callable[[], ShardWorker], places: Sequence[Piece], last: bool = False
-) -> Iterator[Loaded | str]:
+) -> Iterator[Outcome]:
     """Load the model and run the steps; add what the code used meanwhile, and at the end the loaded packages.
 
-    If the model cannot be loaded, yields a sentence.
+    If the model cannot be loaded, yields the error, which names a key, or a sentence.
     """
     with witness.closely():
         try:
             worker = load()
+        except JobError as error:
+            yield JobError(clip(str(error)))
+            return
         except NightjarError as error:
-            yield clip(str(error).removeprefix("model.uses: ").removeprefix("model.path: "))
+            yield clip(str(error))
             return
         outcome: Loaded | str = ""
         for outcome in steps(worker, places, last):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference import witness
-from nightjar.inference.errors import JobError, OverBudget, ProcessSpoilt
+from nightjar.inference.errors import JobError, OverBudget, ProcessSpoilt, StorageError
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, Shard
 from nightjar.inference.scoring.microbatches import drained
@@ -231,11 +231,18 @@ def test_what_is_wrong_with_the_model_is_said_as_it_is(small: Lake) -> None:
     assert list(observed(steps, lambda: worker(small, same), [])) == [Loaded("meta"), "it scores nothing"]
 
 
-@pytest.mark.parametrize("key", ["model.uses: ", "model.path: ", ""])
-def test_a_model_that_cannot_be_loaded_is_a_sentence_without_its_key(key: str) -> None:
-    """The caller says the key."""
+@pytest.mark.parametrize("key", ["model.uses", "model.options.method"])
+def test_a_model_that_cannot_be_loaded_is_an_error_with_its_own_key(key: str) -> None:
+    """What is no error of the job is a sentence: the caller says the key."""
 
     def load() -> ShardWorker:
-        raise JobError(f"{key}no such model")
+        raise JobError(f"{key}: no such model")
 
-    assert list(observed(preflight_steps, load, [])) == ["no such model"]
+    (found,) = observed(preflight_steps, load, [])
+    assert isinstance(found, JobError)
+    assert str(found) == f"{key}: no such model"
+
+    def fetch() -> ShardWorker:
+        raise StorageError("s3://bucket/model: 503")
+
+    assert list(observed(preflight_steps, fetch, [])) == ["s3://bucket/model: 503"]

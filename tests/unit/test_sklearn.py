@@ -255,3 +255,12 @@ def test_a_night_is_published_a_row_that_raises_is_put_aside_and_replayed(lake: 
     replayed = replay_row(lake.request(), shard.id, 8, None, pdb=True)  # in this process
     assert replayed.scored
     assert float(dict(replayed.outputs)["score"]) == pytest.approx(4016)
+
+
+def test_a_run_that_is_refused_when_the_model_is_loaded_names_one_key(lake: Lake) -> None:
+    """That at fault, and not the one that names the model."""
+    lake.write_files(files=1)
+    skops.io.dump(LogisticRegression().fit(NUMBERS[:, :1], TWO), lake.folder / "model.skops")
+    lake.write_job(model__uses="sklearn", model__path="model.skops")
+    with pytest.raises(JobError, match=r"^model\.options\.method: the model is a classifier"):
+        lake.run(engine=LOCAL)

@@ -94,11 +94,14 @@ def _answered(spec: WorkerSpec, answers: Any) -> Loaded:
     try:
         for answer in _patiently(answers, stall_s):
             outcome = ray.get(answer)
+            if isinstance(outcome, JobError):
+                raise outcome
             if isinstance(outcome, str):
                 raise JobError(f"{key}: {outcome}")
             began, loaded = True, outcome or loaded
     except ray.exceptions.RayTaskError as error:
-        raise JobError(f"{key}: {clip(str(error.cause))}") from error
+        said = clip(str(error.cause))
+        raise JobError(said if isinstance(error.cause, JobError) else f"{key}: {said}") from error
     except _LOST as error:
         if loaded is None:
             raise JobError(

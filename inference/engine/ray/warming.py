@@ -16,7 +16,7 @@ from nightjar.inference import predictors
 from nightjar.inference.job.model import Job
 
 if TYPE_CHECKING:
-    from nightjar.inference.scoring.preflight import Loaded
+    from nightjar.inference.scoring.preflight import Outcome
 
 _NAME = "nightjar-preflight"
 
@@ -37,7 +37,7 @@ class _Warm:
         free, self._free = self._free, False
         return free
 
-    def run(self, work: Callable[..., Iterator[Loaded | str]], *given: Any) -> Iterator[Loaded | str]:
+    def run(self, work: Callable[..., Iterator[Outcome]], *given: Any) -> Iterator[Outcome]:
         """Yield what the work yields."""
         yield from work(*given)
 
