@@ -169,6 +169,18 @@ def test_either_format_of_xgboost_is_known_by_its_content(tmp_path: Path, file: 
     assert scored(job, TABLE.select(NUMBERS))["score"] == ask_xgboost(model, FRAME[NUMBERS]).tolist()
 
 
+@each
+def test_it_computes_on_the_cores_of_the_job(tmp_path: Path, library: Library) -> None:
+    job = saved(tmp_path, library, library.train(FRAME[NUMBERS], TARGET))
+    job = job.model_copy(update={"resources": job.resources.model_copy(update={"cpus": 2})})
+    predictor: Any = adapter_of(job).load(job, job.model.path)
+    if library is LIGHTGBM:
+        assert predictor._arguments["num_threads"] == 2
+    else:
+        assert json.loads(predictor._booster.save_config())["learner"]["generic_param"]["nthread"] == "2"
+        assert predictor._threads == 2
+
+
 # ---- columns --------------------------------------------------------------------------------------------------
 
 
