@@ -1,5 +1,6 @@
 #!/bin/sh
-# What some tests want and pip cannot install: Chromium, a Postgres server, `ip`, and compose's own checker.
+# What some tests want and pip cannot install: Chromium, a Postgres server, `ip`, OpenMP for LightGBM, and compose's own
+# checker.
 # On Debian as root they are installed; elsewhere what is missing is named, and the tests that want it are skipped.
 #
 #   sh tests/system.sh VENV
@@ -10,6 +11,7 @@ missing=""
 command -v chromium >/dev/null || missing="$missing chromium"
 [ -n "$(ls -d /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] || missing="$missing postgresql"
 command -v ip >/dev/null || missing="$missing iproute2"
+[ -n "$(ldconfig -p 2>/dev/null | grep libgomp.so.1)" ] || missing="$missing libgomp1"
 if [ -n "$missing" ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "installing$missing"

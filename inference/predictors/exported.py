@@ -15,7 +15,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import features
 from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
 from nightjar.inference.predictors.arrays import NUMERIC, Array
-from nightjar.inference.predictors.tensors import Filling, fillings, numbers
+from nightjar.inference.predictors.filling import Filling, fillings, numbers
 
 _MATRIX_OPS = {"aten.linear.default", "aten.mm.default", "aten.addmm.default"}
 

@@ -13,9 +13,9 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import features, outputs
 from nightjar.inference.predictors.arrays import Array, to_array
+from nightjar.inference.predictors.filling import Filling, fillings, numbers, shape_of
 from nightjar.inference.predictors.installed import missing
 from nightjar.inference.predictors.modelproto import ModelFiles
-from nightjar.inference.predictors.tensors import Filling, fillings, numbers, shape_of
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _WIDTHS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bool")
