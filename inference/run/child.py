@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -60,7 +61,8 @@ class Child:
         spawn = multiprocessing.get_context("spawn")
         self._answers, answer = spawn.Pipe(duplex=False)
         self._process = spawn.Process(target=_run, args=(answer, silent, work, args))
-        self._process.start()
+        with _no_program():
+            self._process.start()
         assert self._process.pid is not None
         self._seen, self._ended = psutil.Process(self._process.pid), False
         answer.close()
@@ -128,6 +130,25 @@ class Child:
         until = time.monotonic() + _GRACE_S
         while not has_ended(self._seen) and time.monotonic() < until:
             time.sleep(_MOMENT_S)
+
+
+_starting = threading.Lock()
+
+
+@contextmanager
+def _no_program() -> Iterator[None]:
+    """Hide the program's own module from a process that is started in this context.
+
+    The process would run a script from its first line again, up to where the script called Nightjar; few scripts have
+    the guard that `multiprocessing` asks for, and no work here needs the script.
+    """
+    with _starting:
+        program = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = program
 
 
 def _run(answer: Connection, silent: bool, work: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:

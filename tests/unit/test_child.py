@@ -47,6 +47,22 @@ def forks_and_hangs() -> Iterator[tuple[int, int]]:
     threading.Event().wait()
 
 
+SCRIPT = """
+print("begun", flush=True)
+
+from test_child import ends_well
+from nightjar.inference.run.child import Child
+
+with Child(ends_well) as child:
+    print(*child.answers(), flush=True)
+"""
+"""A script as people write it, without `if __name__ == "__main__"`."""
+
+
+def ends_well() -> Iterator[str]:
+    yield "done"
+
+
 def ends(pid: int) -> None:
     """Fails if the process lives for 10 s more."""
     from support import wait_until  # heavy, and each child imports this module
@@ -54,6 +70,20 @@ def ends(pid: int) -> None:
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         wait_until(lambda: has_ended(process), 10, f"{pid} has ended")
+
+
+def test_a_script_is_not_run_again_for_a_work(tmp_path: Path) -> None:
+    """Its lines would be run twice; and the second time it could start no process, which is no fault of the work."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    ended = subprocess.run(
+        [sys.executable, tmp_path / "script.py"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "begun\ndone\n"), ended.stderr
 
 
 def test_a_work_that_dies_is_missed_at_once_and_what_it_forked_ends() -> None:
