@@ -1,12 +1,7 @@
-"""`uses: catboost`: a model in CatBoost's own binary file (.cbm).
-
-The file has the trees, but not the code that walks them. So the version of CatBoost is part of a result's identity.
-"""
+"""`uses: catboost`: a model in CatBoost's own binary file (.cbm)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,33 +12,26 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import features, outputs
-from nightjar.inference.predictors.adapter import (
-    Adapter,
-    Predictor,
-    check_cpu,
-    check_no_pickles,
-    check_options,
-    needed,
-)
+from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.arrays import Array, to_array
-from nightjar.inference.predictors.installed import missing, versions
+from nightjar.inference.predictors.boosters import BoosterAdapter
+from nightjar.inference.predictors.installed import missing
 
-_NEEDS = ("catboost",)
-_HOW = "write one with model.save_model('model.cbm')"
+_NEEDS: tuple[str, ...] = ("catboost",)
 _KINDS = ("RawFormulaVal", "Probability", "LogProbability", "Class", "Exponent")
 _HEAD = 8
 """Bytes before the trees: `CBM1`, and how many bytes they take."""
 
 
-class CatBoost:
+class CatBoost(BoosterAdapter):
     """The `Adapter` of CatBoost. Models run on the CPU."""
 
-    libraries: tuple[str, ...] = _NEEDS
-    reads_arrow = True
-    scratch: tuple[str, ...] = ()
+    name = "CatBoost"
+    libraries = _NEEDS
+    options = ("prediction_type", "ntree_end")
+    how = "write one with model.save_model('model.cbm')"
 
-    def check_keys(self, job: Job) -> None:
-        check_options(job, ("prediction_type", "ntree_end"))
+    def check_values(self, job: Job) -> None:
         if (kind := job.model.options.get("prediction_type", _KINDS[0])) not in _KINDS:
             raise JobError(
                 f"model.options.prediction_type: {kind!r} is not one of {', '.join(_KINDS)}"
@@ -52,52 +40,19 @@ class CatBoost:
         trees = job.model.options.get("ntree_end", 1)
         if type(trees) is not int or trees < 1:
             raise JobError(f"model.options.ntree_end: write a number of trees from 1 on, not {trees!r}")
-        check_no_pickles(job)
-        check_cpu(job)
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
-        return versions("catboost", _NEEDS)
-
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        features.check_numbers_and_categories(job, schema)
-
-    def inspect(self, job: Job, path: str) -> None:
-        _read(job, path)
-
-    def warm(self) -> None:
-        import catboost  # noqa: F401 (the import itself is the purpose)
-
-    def load(self, job: Job, path: str | None) -> Predictor:
-        return _Model(job, _read(job, needed(job, path)))
-
-    def memory_errors(self) -> tuple[type[BaseException], ...]:
-        """None: CatBoost raises one type, CatBoostError, for whatever it meets; numpy raises a plain MemoryError."""
-        return ()
-
-    def device_errors(self) -> tuple[type[BaseException], ...]:
-        return ()
-
-    def devices(self) -> str:
-        return ""
-
-
-def _read(job: Job, path: str) -> bytes:
-    """The content of the model's file.
-
-    Raises:
-        JobError: It is no model of CatBoost, or its trees are not all there.
-    """
-    try:
-        content = Path(path).read_bytes()
+    def check_content(self, content: bytes) -> None:
         if not content.startswith(b"CBM1"):
             raise ValueError("it does not begin as one")
         # CatBoost itself reads beyond the end of a file that is cut.
         if len(content) < _HEAD + int.from_bytes(content[4:_HEAD], "little"):
             raise ValueError("its end is missing")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise JobError(f"model.path: {job.model.path} is not a readable CatBoost model: {reason}; {_HOW}") from error
-    return content
+
+    def warm(self) -> None:
+        import catboost  # noqa: F401 (the import itself is the purpose)
+
+    def loaded(self, job: Job, content: bytes) -> Predictor:
+        return _Model(job, content)
 
 
 def _load(job: Job, content: bytes) -> Any:

@@ -1,14 +1,10 @@
-"""`uses: lightgbm`: a Booster in LightGBM's own text file.
-
-The file has the trees, but not the code that walks them. So the version of LightGBM is part of a result's identity.
-"""
+"""`uses: lightgbm`: a Booster in LightGBM's own text file."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,76 +14,35 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors import features, outputs
-from nightjar.inference.predictors.adapter import (
-    Adapter,
-    Predictor,
-    check_cpu,
-    check_no_pickles,
-    check_options,
-    needed,
-)
+from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.arrays import Array
-from nightjar.inference.predictors.installed import missing, versions
+from nightjar.inference.predictors.boosters import BoosterAdapter
+from nightjar.inference.predictors.installed import missing
 
-_NEEDS = ("lightgbm",)
-_HOW = "write one with booster.save_model('model.txt'), of an LGBMClassifier with model.booster_.save_model"
+_NEEDS: tuple[str, ...] = ("lightgbm",)
 
 
-class LightGBM:
+class LightGBM(BoosterAdapter):
     """The `Adapter` of LightGBM. Models run on the CPU."""
 
-    libraries: tuple[str, ...] = _NEEDS
-    reads_arrow = True
-    scratch: tuple[str, ...] = ()
+    name = "LightGBM"
+    libraries = _NEEDS
+    options = ("raw_score", "pred_leaf", "num_iteration")
+    how = "write one with booster.save_model('model.txt'), of an LGBMClassifier with model.booster_.save_model"
 
-    def check_keys(self, job: Job) -> None:
-        check_options(job, ("raw_score", "pred_leaf", "num_iteration"))
+    def check_values(self, job: Job) -> None:
         _arguments(job)
-        check_no_pickles(job)
-        check_cpu(job)
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
-        return versions("lightgbm", _NEEDS)
-
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        features.check_numbers_and_categories(job, schema)
-
-    def inspect(self, job: Job, path: str) -> None:
-        _read(job, path)
+    def check_content(self, content: bytes) -> None:
+        if not content.startswith(b"tree\n"):
+            raise ValueError("it does not begin as one")
+        _check_whole(content.decode())
 
     def warm(self) -> None:
         import lightgbm  # noqa: F401 (the import itself is the purpose)
 
-    def load(self, job: Job, path: str | None) -> Predictor:
-        return _Booster(job, _read(job, needed(job, path)))
-
-    def memory_errors(self) -> tuple[type[BaseException], ...]:
-        """None: LightGBM raises one type, LightGBMError, for whatever it meets; numpy raises a plain MemoryError."""
-        return ()
-
-    def device_errors(self) -> tuple[type[BaseException], ...]:
-        return ()
-
-    def devices(self) -> str:
-        return ""
-
-
-def _read(job: Job, path: str) -> str:
-    """The text of the model.
-
-    Raises:
-        JobError: It is no model of LightGBM, or not a whole one.
-    """
-    try:
-        content = Path(path).read_bytes()
-        if not content.startswith(b"tree\n"):
-            raise ValueError("it does not begin as one")
-        text = content.decode()
-        _check_whole(text)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise JobError(f"model.path: {job.model.path} is not a readable LightGBM model: {reason}; {_HOW}") from error
-    return text
+    def loaded(self, job: Job, content: bytes) -> Predictor:
+        return _Booster(job, content.decode())
 
 
 def _check_whole(text: str) -> None:

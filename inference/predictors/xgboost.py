@@ -1,14 +1,9 @@
-"""`uses: xgboost`: a Booster in XGBoost's JSON or UBJSON file.
-
-The file has the trees, but not the code that walks them. So the version of XGBoost is part of a result's identity.
-"""
+"""`uses: xgboost`: a Booster in XGBoost's JSON or UBJSON file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -18,77 +13,37 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import features, outputs
-from nightjar.inference.predictors.adapter import (
-    Adapter,
-    Predictor,
-    check_cpu,
-    check_no_pickles,
-    check_options,
-    needed,
-)
+from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.arrays import Array
-from nightjar.inference.predictors.installed import missing, versions
+from nightjar.inference.predictors.boosters import BoosterAdapter
+from nightjar.inference.predictors.installed import missing
 
-_BUILDS = ("xgboost-cpu", "xgboost")
+_BUILDS: tuple[str, ...] = ("xgboost-cpu", "xgboost")
 """The distributions that bring the module."""
 
-_HOW = "write one with booster.save_model('model.ubj'), or of an XGBClassifier with model.save_model"
 _ENDS = 100
 """Bytes at either end of a file in which its first and last key lie: `learner` and `version`."""
 
 
-class XGBoost:
+class XGBoost(BoosterAdapter):
     """The `Adapter` of XGBoost. Models run on the CPU."""
 
-    libraries: tuple[str, ...] = _BUILDS
-    reads_arrow = True
-    scratch: tuple[str, ...] = ()
+    name = "XGBoost"
+    libraries = _BUILDS
+    options = ("output_margin", "iteration_range")
+    how = "write one with booster.save_model('model.ubj'), or of an XGBClassifier with model.save_model"
 
-    def check_keys(self, job: Job) -> None:
-        check_options(job, ("output_margin", "iteration_range"))
+    def check_values(self, job: Job) -> None:
         _arguments(job)
-        check_no_pickles(job)
-        check_cpu(job)
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
-        return versions("xgboost", _BUILDS)
-
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        features.check_numbers_and_categories(job, schema)
-
-    def inspect(self, job: Job, path: str) -> None:
-        _read(job, path)
+    def check_content(self, content: bytes) -> None:
+        _check_ends(content[:_ENDS], content[-_ENDS:])
 
     def warm(self) -> None:
         import xgboost  # noqa: F401 (the import itself is the purpose)
 
-    def load(self, job: Job, path: str | None) -> Predictor:
-        return _Booster(job, _read(job, needed(job, path)))
-
-    def memory_errors(self) -> tuple[type[BaseException], ...]:
-        """None: XGBoost raises one type, XGBoostError, for whatever it meets; numpy raises a plain MemoryError."""
-        return ()
-
-    def device_errors(self) -> tuple[type[BaseException], ...]:
-        return ()
-
-    def devices(self) -> str:
-        return ""
-
-
-def _read(job: Job, path: str) -> bytearray:
-    """The content of the model's file.
-
-    Raises:
-        JobError: It does not begin and end as a model of XGBoost.
-    """
-    try:
-        content = bytearray(Path(path).read_bytes())
-        _check_ends(bytes(content[:_ENDS]), bytes(content[-_ENDS:]))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise JobError(f"model.path: {job.model.path} is not a readable XGBoost model: {reason}; {_HOW}") from error
-    return content
+    def loaded(self, job: Job, content: bytes) -> Predictor:
+        return _Booster(job, content)
 
 
 def _check_ends(begin: bytes, end: bytes) -> None:
@@ -101,7 +56,7 @@ def _check_ends(begin: bytes, end: bytes) -> None:
         raise ValueError("its end is missing")
 
 
-def _load(job: Job, content: bytearray) -> Any:
+def _load(job: Job, content: bytes) -> Any:
     try:
         import xgboost
     except ImportError as error:
@@ -110,7 +65,7 @@ def _load(job: Job, content: bytearray) -> Any:
         raise JobError(f"model.uses: the xgboost adapter needs XGBoost 3.1 or newer, not {xgboost.__version__}")
     booster = xgboost.Booster(params={"nthread": job.resources.cores})
     try:
-        booster.load_model(content)
+        booster.load_model(bytearray(content))
         booster.num_features()  # raises if nothing was learnt
     except Exception as error:
         said = f"{type(error).__name__}: {_first(error)}"
@@ -150,7 +105,7 @@ class _Booster:
 
     device = "cpu"
 
-    def __init__(self, job: Job, content: bytearray) -> None:
+    def __init__(self, job: Job, content: bytes) -> None:
         self._outputs = job.model.output_types()
         self._booster = _load(job, content)
         self._arguments = _arguments(job)
