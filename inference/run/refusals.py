@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
-from pyarrow.parquet import write_table
+from pyarrow.parquet import ParquetWriter
 
 from nightjar.inference.arrow_types import is_native_number
 from nightjar.inference.errors import JobError, Missing
@@ -81,7 +81,7 @@ def check_columns(job: Job, schema: pa.Schema) -> None:
             raise JobError(f"input.uri: the column {name!r} is there twice; rename or remove one of the two")
     for name in job.carry:
         try:
-            write_table(pa.schema([schema.field(name)]).empty_table(), pa.BufferOutputStream())
+            ParquetWriter(pa.BufferOutputStream(), pa.schema([schema.field(name)])).close()
         except pa.ArrowNotImplementedError:
             raise JobError(f"carry: {name!r} is {schema.field(name).type}, which a Parquet file cannot hold") from None
     output_schema(job, schema)

@@ -137,17 +137,17 @@ def examined(lake: Lake) -> list[Loaded | str]:
 
 def test_one_batch_is_as_large_as_the_workers(lake: Lake) -> None:
     """The few rows it tries first would not show it; a batch that a file cannot fill is as large as the file's."""
-    lake.ready(model__batch_size=4096)
+    lake.ready(model__batch_size=4096, input__shard_rows=3000)
     (lake.folder / "data" / "part-00.parquet").unlink()
     lake.write_file("part-00.parquet", 0, 3000, row_group=3000)
     lake.write_model(
         "def score(batch):\n"
-        "    if len(batch['x']) > 1500:\n"
+        "    if len(batch['x']) > 2500:\n"
         "        raise ValueError('too many')\n"
         "    return {'score': batch['x']}\n"
     )
     last = examined(lake)[-1]
-    # The other files' row groups hold 1,000 rows: there it can be scored.
+    # The other files hold 2,000 rows: there it can be scored.
     assert isinstance(last, Examined)
     (said,) = last.notes
     assert "rows 0 to 2999 together raise ValueError: too many. Mend" in said
