@@ -252,8 +252,8 @@ def _cut(line: dict[str, Any], unit: str, target: int, divisible: bool) -> Itera
     """
     first, held = 0, 0
     for index, weight in enumerate(line[unit]):
-        parts = _parts(unit, weight, target) if divisible else 1
-        if index > first and (parts > 1 or (line["rows"][index] and held + weight > target)):
+        parts = _parts(unit, weight, target) if divisible and line["rows"][index] else 1
+        if index > first and line["rows"][index] and held + weight > target:
             yield _piece(line, first, index)
             first, held = index, 0
         if parts == 1:
