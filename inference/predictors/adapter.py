@@ -97,6 +97,22 @@ class Adapter(Protocol):
         """The devices that the framework can use here, in words; possibly empty. Imports the framework."""
 
 
+class WithoutDevices:
+    """Base of the adapters that know no device of their own, and no type of error for too little memory on one."""
+
+    def memory_errors(self) -> tuple[type[BaseException], ...]:
+        """None: numpy raises a plain MemoryError."""
+        return ()
+
+    def device_errors(self) -> tuple[type[BaseException], ...]:
+        """None."""
+        return ()
+
+    def devices(self) -> str:
+        """None."""
+        return ""
+
+
 def adapter_of(job: Job) -> Adapter:
     """The adapter of `model.uses`."""
     framework = FRAMEWORKS.get(job.model.uses)

@@ -13,12 +13,19 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import features
-from nightjar.inference.predictors.adapter import Predictor, check_cpu, check_no_pickles, check_options, needed
+from nightjar.inference.predictors.adapter import (
+    Predictor,
+    WithoutDevices,
+    check_cpu,
+    check_no_pickles,
+    check_options,
+    needed,
+)
 from nightjar.inference.predictors.installed import versions
 
 
-class BoosterAdapter:
-    """Base of these adapters. See `adapter.Adapter`.
+class BoosterAdapter(WithoutDevices):
+    """Base of these adapters. See `adapter.Adapter`. The libraries raise one type for whatever they meet.
 
     name: of the library, for messages. libraries: the distributions that bring it, one of which is enough. options:
     what `model.options` may name. how: how to write the model's file, for messages.
@@ -77,18 +84,6 @@ class BoosterAdapter:
     def load(self, job: Job, path: str | None) -> Predictor:
         """As `Adapter.load`."""
         return self.loaded(job, self._read(job, needed(job, path)))
-
-    def memory_errors(self) -> tuple[type[BaseException], ...]:
-        """None: these libraries raise one type for whatever they meet; numpy raises a plain MemoryError."""
-        return ()
-
-    def device_errors(self) -> tuple[type[BaseException], ...]:
-        """None: they compute on the CPU."""
-        return ()
-
-    def devices(self) -> str:
-        """None: they compute on the CPU."""
-        return ""
 
     def _read(self, job: Job, path: str) -> bytes:
         try:

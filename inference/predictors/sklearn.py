@@ -21,7 +21,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import features, outputs
-from nightjar.inference.predictors.adapter import Adapter, Predictor, check_cpu, check_options, needed
+from nightjar.inference.predictors.adapter import Adapter, Predictor, WithoutDevices, check_cpu, check_options, needed
 from nightjar.inference.predictors.arrays import is_frame, to_array
 from nightjar.inference.predictors.installed import missing, versions
 
@@ -30,7 +30,7 @@ _NEEDS = ("scikit-learn", "skops")
 _HOW = "write one with skops.io.dump(model, 'model.skops')"
 
 
-class Sklearn:
+class Sklearn(WithoutDevices):
     """The `Adapter` of scikit-learn. Models run on the CPU."""
 
     libraries: tuple[str, ...] = _NEEDS
@@ -86,16 +86,6 @@ class Sklearn:
         path = needed(job, path)
         self.inspect(job, path)
         return _Estimator(job, _load(job, path))
-
-    def memory_errors(self) -> tuple[type[BaseException], ...]:
-        """None: numpy raises a plain MemoryError."""
-        return ()
-
-    def device_errors(self) -> tuple[type[BaseException], ...]:
-        return ()
-
-    def devices(self) -> str:
-        return ""
 
 
 @lru_cache(1)

@@ -20,12 +20,12 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors.adapter import Adapter, Predictor
+from nightjar.inference.predictors.adapter import Adapter, Predictor, WithoutDevices
 
 BatchFunction = Callable[[Any], Any]
 
 
-class Own:
+class Own(WithoutDevices):
     """The `Adapter` of the user's own classes and functions, which get the same batches as from Ray Data."""
 
     libraries: tuple[str, ...] = ()
@@ -56,15 +56,6 @@ class Own:
         """
         target = find("model.uses", job.model.uses, folder_of(job))
         return _Called(_ready("model.uses", job.model.uses, target, _options(job, path), path))
-
-    def memory_errors(self) -> tuple[type[BaseException], ...]:
-        return ()
-
-    def device_errors(self) -> tuple[type[BaseException], ...]:
-        return ()
-
-    def devices(self) -> str:
-        return ""
 
 
 class _Called:

@@ -27,7 +27,7 @@ from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.predictors.batches import to_batch
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
 
 F32 = pa.float32()
 WEIGHTS, BIAS = np.array([1.0, 2.0]), 0.5
@@ -260,11 +260,7 @@ def test_a_null_reaches_the_model_as_nan_and_costs_its_row_at_most(files: Path, 
     table = make_table(8).set_column(0, "a", pa.array([1.0, None, *range(6)], F32))
     job = make_job(files, flavour)
     steps = score_table(table, load_scorer(job, job.model.path), BatchSize(8), job.model.output_types())
-    try:
-        while True:
-            next(steps)
-    except StopIteration as stop:
-        scored: ScoredRows = stop.value
+    scored = drained(steps)
     if flavour.null != "fails":
         assert not scored.failures
         nan = [flavour.null == "nan" and row == 1 for row in range(8)]

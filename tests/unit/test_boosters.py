@@ -25,7 +25,7 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
 from support import Lake
 
 ROWS = 600
@@ -239,11 +239,7 @@ def test_categories_are_those_of_the_model(tmp_path: Path, library: Library, for
 
 def failures(job: Job, table: pa.Table) -> list[tuple[int, str, str]]:
     steps = score_table(table, load_scorer(job, job.model.path), BatchSize(8), job.model.output_types())
-    try:
-        while True:
-            next(steps)
-    except StopIteration as stop:
-        done: ScoredRows = stop.value
+    done = drained(steps)
     return [(failure.row, failure.error, failure.message) for failure in done.failures]
 
 

@@ -25,7 +25,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.predictors.modelproto import external_files
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
@@ -178,12 +178,7 @@ def test_text_reaches_an_input_of_text(tmp_path: Path) -> None:
 
 def with_failures(job: Job, table: pa.Table) -> ScoredRows:
     steps = score_table(table, load_scorer(job, job.model.path), BatchSize(8), job.model.output_types())
-    try:
-        while True:
-            next(steps)
-    except StopIteration as stop:
-        done: ScoredRows = stop.value
-    return done
+    return drained(steps)
 
 
 def test_a_row_that_an_operation_refuses_costs_that_row(tmp_path: Path) -> None:

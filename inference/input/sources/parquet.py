@@ -23,6 +23,9 @@ from nightjar.inference.storage.protocol import Entry, Storage, is_local
 _KEPT_BYTES = 512 * 1024 * 1024
 """The largest decoded size of a row group that a process keeps in memory for its next part."""
 
+_BATCHES = 64
+"""The number of batches in which the rows before a part are decoded, whatever few rows are wanted behind them."""
+
 
 class Parquet(FileSource):
     """As `protocol.Source`."""
@@ -115,7 +118,7 @@ def _read_rows(file: pq.ParquetFile, groups: list[int], columns: list[str], skip
 
     They are read in parts if their lists and structs have more text than one array can hold, 2 GiB.
     """
-    size = max(1, rows)
+    size = max(1, rows, (skip + rows) // _BATCHES)
     while True:
         try:
             schema = file.schema_arrow
