@@ -5,11 +5,13 @@ What a run makes of a row that hangs the model, and shards that are too slow: te
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
 import pytest
 import ray
+from ray.data import DataContext
 
 from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.engine.ray.passes import run_pass
@@ -103,6 +105,14 @@ def test_an_actor_in_which_a_row_hangs_says_so_before_it_ends(lake: Lake) -> Non
     assert (failed.cause, failed.rows, failed.died) == ("Stalled", 256, True)
     assert failed.message.startswith("Stalled: no progress for retry.stall_s = 5 s, in wait")
     assert not [event for event in events if isinstance(event, Receipt) and event.shard == failed.shard]
+
+
+def test_a_pass_keeps_its_limits_to_itself(lake: Lake) -> None:
+    """Whoever else uses Ray Data in this process has neither its time limit nor its small blocks, and sees its log."""
+    before = DataContext.get_current().copy(), logging.getLogger("ray.data").level
+    events = run_pass(lake.ready(retry__stall_s=7).worker_spec(), lake.planned().table, [Attempt()] * 8)
+    assert len([event for batch in events for event in batch if isinstance(event, Receipt)]) == 8
+    assert (DataContext.get_current(), logging.getLogger("ray.data").level) == before
 
 
 def test_an_actor_that_cannot_be_made_at_first_is_made_again(lake: Lake) -> None:

@@ -135,7 +135,11 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
     blocks = _blocks(shards, attempts, need.max_actors)
     suspects = any(attempt.crumbs for attempt in attempts)
     most = 1 if any(attempt.singly for attempt in attempts) or (suspects and len(blocks) <= FEW) else need.max_actors
-    _configure(spec.job.retry.stall_s, buffered=1 if suspects else BUFFERED)
+    # Ray Data logs a traceback for each lost task, which the ledger reports better; and a handler that keeps such a
+    # record would keep the pool's actors. Errors that end a pass are raised.
+    logger = logging.getLogger("ray.data")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
         for batch in streamed(functools.partial(_arrived, _pass(spec, blocks, most, suspects))):
             yield [] if batch is None else [decode(json.loads(text)) for text in batch["event"].to_pylist()]
@@ -143,6 +147,7 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
         # A task that lost its process leaves its exception in a reference cycle with the pool. Until the cycle is
         # collected, the pool's actors keep their CPUs, and the next pass would wait for these for ever.
         gc.collect()
+        logger.setLevel(level)
         gather(spec)
 
 
@@ -154,16 +159,17 @@ def _pass(spec: WorkerSpec, blocks: list[pa.Table], most: int, suspects: bool) -
         max_size=min(most, len(blocks)),
         max_tasks_in_flight_per_actor=1 if suspects else 2,
     )
-    return mapped(
-        blocks,
-        _Actor,
-        _Sealed(spec),
-        compute=pool,
-        num_cpus=need.cpus,
-        num_gpus=need.gpus,
-        max_restarts=-1,
-        max_task_retries=0,
-    )
+    with DataContext.current(_context(spec.job.retry.stall_s, buffered=1 if suspects else BUFFERED)):
+        return mapped(
+            blocks,
+            _Actor,
+            _Sealed(spec),
+            compute=pool,
+            num_cpus=need.cpus,
+            num_gpus=need.gpus,
+            max_restarts=-1,
+            max_task_retries=0,
+        )
 
 
 def _arrived(dataset: Any) -> Iterator[Any]:
@@ -174,8 +180,9 @@ def _arrived(dataset: Any) -> Iterator[Any]:
         raise PassEnded(f"Ray ended the pass: {clip(str(error))}") from error
 
 
-def _configure(stall_s: float, buffered: int) -> None:
-    context = DataContext.get_current()
+def _context(stall_s: float, buffered: int) -> DataContext:
+    """What Ray Data is told about a pass. A copy: datasets of others in this process keep their settings."""
+    context = DataContext.get_current().copy()
     bound_events_ahead(context, buffered)
     context.max_errored_blocks = -1
     # Each event is handed over when it is yielded, not when a block is full.
@@ -184,6 +191,4 @@ def _configure(stall_s: float, buffered: int) -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.enable_auto_log_stats = False
-    # Ray Data logs a traceback for each lost task, which the ledger reports better; and a handler that keeps such a
-    # record would keep the pool's actors. Errors that end a pass are raised.
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    return context
