@@ -100,13 +100,15 @@ class RowFailure:
     """A row that no attempt could score.
 
     row: index in the table. error: name of the exception's class. message: clipped to the length for an event.
-    traceback: its last lines; they go only into the quarantine file.
+    traceback: its last lines. raw: the text of a row that could not be read, or its beginning. These two go only into
+    the quarantine file.
     """
 
     row: int
     error: str
     message: str
     traceback: str
+    raw: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,7 @@ def write_quarantine(
         "error": pa.array([failure.error for failure in failures], pa.string()),
         "message": pa.array([failure.message for failure in failures], pa.string()),
         "traceback": pa.array([failure.traceback for failure in failures], pa.string()),
+        "raw": pa.array([failure.raw or None for failure in failures], pa.string()),
         # The command names the job file, whose path may not be UTF-8.
         "replay": pa.array(map(utf8, replays), pa.string()),
         "input": pa.StructArray.from_arrays(

@@ -155,10 +155,14 @@ def _replay_here(
     if not theirs and not changed:
         changed = "Note: the model, the code, the job or the input's columns changed since that run.\n"
     yield _Step(_READING)
-    table = read_piece(spec.storage, spec.job, piece, spec.schema)
-    if row - piece.first_row >= table.num_rows:  # it was not known before
-        raise JobError(f"--row {row}: {piece.uri} holds {_rows(0, table.num_rows)}")
-    table = table.slice(row - piece.first_row, 1)
+    read, index = read_piece(spec.storage, spec.job, piece, spec.schema), row - piece.first_row
+    if index >= read.table.num_rows:  # it was not known before
+        raise JobError(f"--row {row}: {piece.uri} holds {_rows(0, read.table.num_rows)}")
+    if (unread := read.failures.get(index)) is not None:
+        text = f"\n{unread.raw}" if unread.raw else ""
+        yield Replayed(False, f"{changed}row {row} cannot be read: {unread.error}: {unread.message}{text}")
+        return
+    table = read.table.slice(index, 1)
     inputs = row_values(table, 0, _VALUE_CHARS)
     try:
         scored = yield from _score_row(spec, table, row, pdb, inputs)
@@ -285,7 +289,8 @@ def _measure(spec: WorkerSpec, shard: Shard) -> Iterator[Measured]:
     columns = list(input_columns(spec.job, spec.schema))
     rows = 0
     for piece in shard.pieces:
-        table = read_piece(spec.storage, spec.job, piece, spec.schema)
-        rows += table.num_rows
-        _finish(score_table(table.select(columns), scorer, BatchSize(batch_rows(spec)), spec.job.model.output_types()))
+        read = read_piece(spec.storage, spec.job, piece, spec.schema)
+        rows += read.table.num_rows
+        size, types = BatchSize(batch_rows(spec)), spec.job.model.output_types()
+        _finish(score_table(read.table.select(columns), scorer, size, types, skip=read.failures))
     yield Measured(shard.id, rows, loaded - began, time.monotonic() - loaded)

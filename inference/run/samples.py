@@ -116,7 +116,7 @@ def _labels(
     column = pa.schema([schema.field(evaluation.label)])
     for piece in places:
         try:
-            labels = read_sample(storage, job, piece, column, LABEL_ROWS)[0][evaluation.label]
+            labels = read_sample(storage, job, piece, column, LABEL_ROWS)[0].table[evaluation.label]
         except (ShardError, StorageError):
             continue  # a file that cannot be read is reported elsewhere, and fails only its own shards
         try:
@@ -197,8 +197,13 @@ def _whole(worker: ShardWorker, places: Sequence[Piece], step: Examined) -> Iter
         if _at_most(piece, rows) <= SAMPLE_ROWS:
             break  # so much was scored before
         try:
-            table, first = read_sample(worker.spec.storage, worker.spec.job, piece, worker.features(), rows)
-            for _ in calls(worker, table, rows, first, budget=worker.spec.budget):
+            read, first = read_sample(worker.spec.storage, worker.spec.job, piece, worker.features(), rows)
+        except (ShardError, StorageError):
+            continue
+        if not read.readable:
+            continue
+        try:
+            for _ in calls(worker, read, rows, first, budget=worker.spec.budget):
                 yield step
         except BatchesBroken as error:
             if broken:
@@ -206,7 +211,9 @@ def _whole(worker: ShardWorker, places: Sequence[Piece], step: Examined) -> Iter
             broken = clip(str(error))
         except OverBudget as error:
             # The passes will quarantine the rows, and end the run.
-            yield replace(step, notes=(*step.notes, f"of the first {table.num_rows:,} rows of {piece.uri} {error}"))
+            yield replace(
+                step, notes=(*step.notes, f"of the first {read.table.num_rows:,} rows of {piece.uri} {error}")
+            )
             return
         except (ShardError, StorageError):
             continue
@@ -228,14 +235,15 @@ def _at_most(piece: Piece, rows: int) -> int:
 def _place(worker: ShardWorker, piece: Piece, found: Sampled, counted: Metrics) -> Sampled:
     """The result so far, with that of one more place."""
     try:
-        table, first = read_sample(worker.spec.storage, worker.spec.job, piece, worker.spec.schema, SAMPLE_ROWS)
+        read, first = read_sample(worker.spec.storage, worker.spec.job, piece, worker.spec.schema, SAMPLE_ROWS)
     except (ShardError, StorageError) as error:
         return replace(found, unread=(*found.unread, clip(str(error))))
+    table = read.table
     found = replace(found, rows=found.rows + table.num_rows, places=found.places + 1)
     witness = _Witness(worker.scorer)
-    where = f"({table.num_rows} rows of {piece.uri})"
+    where = f"({read.readable} rows of {piece.uri})"
     try:
-        scored = score_sample(worker, table.select(worker.features().names), first, witness)
+        scored = score_sample(worker, replace(read, table=table.select(worker.features().names)), first, witness)
     except BatchesBroken as error:
         if not witness.broken:
             return replace(found, cut=(*found.cut, f"{clip(str(error))} {where}"))

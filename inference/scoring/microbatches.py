@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import traceback
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -22,9 +23,9 @@ from nightjar.inference.arrow_types import value_bytes
 from nightjar.inference.errors import (
     NightjarError,
     OutputInvalid,
-    OverBudget,
     ProcessSpoilt,
 )
+from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.messages import clip, utf8
 from nightjar.inference.predictors.adapter import is_device_lost, is_memory
 from nightjar.inference.records import RowFailure
@@ -127,12 +128,13 @@ def score_table(
         ProcessSpoilt: This process has lost its device; the last `Ahead` named the rows.
     """
     tally = _Tally(types, budget, origin, cuts or Cuts())
-    for row in sorted(skip):
+    skipped = sorted(skip)
+    for row in skipped:
         if not 0 <= row < table.num_rows:
             raise ValueError(f"skip names row {row} of a table of {table.num_rows} rows")
         tally.fail(row, replace(skip[row], row=row))
     for span in _micro_batches(table.num_rows, size, singly):
-        piece = _without(_Slice(table.slice(span.start, len(span)), span), skip)
+        piece = _without(_Slice(table.slice(span.start, len(span)), span), skipped)
         if piece.rows:
             yield from _score_piece(piece, scorer, size, tally)
     return tally.scored(table.num_rows)
@@ -186,14 +188,7 @@ class _Tally:
     def fail(self, row: int, failure: RowFailure) -> None:
         self.failures[row] = failure
         if self.budget is not None and len(self.failures) > self.budget:
-            first = min(self.failures)
-            cause = self.failures[first]
-            rows = "1 row" if len(self.failures) == 1 else f"{len(self.failures)} rows"
-            raise OverBudget(
-                f"{rows} failed where at most {self.budget} may; "
-                f"the first is row {self.origin + first}: {cause.error}: {cause.message}",
-                self.origin + first,
-            )
+            raise over_budget(self.failures, self.budget, self.origin)
 
     def scored(self, rows: int) -> ScoredRows:
         schema = pa.schema(list(self.types.items()))
@@ -223,15 +218,15 @@ def _micro_batches(rows: int, size: BatchSize, singly: range) -> Iterator[range]
         first = stop
 
 
-def _without(piece: _Slice, skip: Mapping[int, RowFailure]) -> _Slice:
-    """The piece less the rows to skip, as slices of it."""
-    gaps = sorted(row for row in skip if row in piece.rows)
+def _without(piece: _Slice, skipped: list[int]) -> _Slice:
+    """The piece less the rows to skip, as slices of it. skipped: ascending."""
+    gaps = skipped[bisect_left(skipped, piece.rows[0]) : bisect_right(skipped, piece.rows[-1])]
     if not gaps:
         return piece
     base = piece.rows[0]
     edges = [-1, *(row - base for row in gaps), len(piece.rows)]
     slices = [piece.table.slice(low + 1, high - low - 1) for low, high in itertools.pairwise(edges)]
-    return _Slice(pa.concat_tables(slices), [row for row in piece.rows if row not in skip])
+    return _Slice(pa.concat_tables(slices), np.delete(np.asarray(piece.rows), [row - base for row in gaps]).tolist())
 
 
 def _score_piece(piece: _Slice, scorer: ScoreRows, size: BatchSize, tally: _Tally) -> Generator[Ahead, None, None]:

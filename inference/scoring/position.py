@@ -5,8 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-import pyarrow as pa
-
+from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import Started
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.storage.retrying import RetryingStorage
@@ -21,7 +20,7 @@ class Running:
     assignment: Assignment
     started: Started
     storage: RetryingStorage
-    first: Future[pa.Table]
+    first: Future[RowsRead]
     at: float
     began: float
 

@@ -22,6 +22,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.input.sources.reading import read_sample
+from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
@@ -111,23 +112,24 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
     """Yield `Loaded` before and after a place of the input is scored, or a sentence on what is wrong with the model.
 
     The next place is tried only if no row can be scored at the places before, because a bad file does not mean a bad
-    model. A place is tried once more if rows fail only together, because this may have been an accident. last: try the
-    last rows of each place, not the first.
+    model; rows that cannot be read are left out. A place is tried once more if rows fail only together, because this
+    may have been an accident. last: try the last rows of each place, not the first.
     """
     spec, device = worker.spec, worker.scorer.device
     unread, broken, refused = "", "", []
     for place, piece in enumerate(places):
         yield Loaded(device, place=place)
         try:
-            table, first = read_sample(spec.storage, spec.job, piece, worker.features(), SAMPLE_ROWS, last=last)
+            read, first = read_sample(spec.storage, spec.job, piece, worker.features(), SAMPLE_ROWS, last=last)
         except (ShardError, StorageError) as error:
             # A file that cannot be read fails its own shards later, in the passes.
             unread = unread or clip(str(error))
             continue
-        if not table.num_rows:
+        if not read.readable:
+            unread = unread or (clip(read.unreadable(piece.uri)) if read.failures else "")
             continue
         try:
-            scored = score_sample(worker, table, first)
+            scored = score_sample(worker, read, first)
         except BatchesBroken as error:
             if broken:
                 break
@@ -137,13 +139,13 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
             # The passes will find this row, as they find a row that kills its process.
             yield Loaded(device, str(spoilt))
             return
-        failures = scored.failures
-        if len(failures) < table.num_rows:
+        failures = [failure for failure in scored.failures if failure.row not in read.failures]
+        if len(failures) < read.readable:
             notes = broken, WRITES if worker.scorer.wrote else "", *_nonfinite(scored.outputs)
             yield Loaded(device, notes=tuple(filter(None, notes)))
             return
         why = f"{failures[0].error}: {failures[0].message}"
-        refused.append(f"{table.num_rows} rows of {piece.uri} can be scored: {why}")
+        refused.append(f"{read.readable} rows of {piece.uri} can be scored: {why}")
     if broken:
         yield broken
         return
@@ -154,17 +156,17 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
     yield f"none of the first {refused[0]}{more}"
 
 
-def score_sample(worker: ShardWorker, table: pa.Table, first: int, scorer: ScoreRows | None = None) -> ScoredRows:
+def score_sample(worker: ShardWorker, read: RowsRead, first: int, scorer: ScoreRows | None = None) -> ScoredRows:
     """Score the rows. Raises BatchesBroken if a batch fails though each of its rows can be scored.
 
     scorer: used instead of the worker's own.
     """
-    return drained(calls(worker, table, min(SAMPLE_ROWS, worker.size.rows), first, scorer))
+    return drained(calls(worker, read, min(SAMPLE_ROWS, worker.size.rows), first, scorer))
 
 
 def calls(
     worker: ShardWorker,
-    table: pa.Table,
+    read: RowsRead,
     rows: int,
     first: int,
     scorer: ScoreRows | None = None,
@@ -173,7 +175,16 @@ def calls(
     """Run `score_table` in batches of `rows` rows. Raises BatchesBroken if any batch is broken."""
     size, types = BatchSize(rows), worker.spec.job.model.output_types()
     cuts = Cuts(allowed=0, share=0.0)
-    return score_table(table, scorer or worker.scorer, size, types, origin=first, cuts=cuts, budget=budget)
+    return score_table(
+        read.table,
+        scorer or worker.scorer,
+        size,
+        types,
+        skip=read.failures,
+        origin=first,
+        cuts=cuts,
+        budget=budget,
+    )
 
 
 def _nonfinite(outputs: pa.Table) -> list[str]:

@@ -25,6 +25,7 @@ from nightjar.inference.errors import (
     ShardTooSlow,
 )
 from nightjar.inference.input.sources.reading import read_piece
+from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.messages import clip
 from nightjar.inference.output import parts as sink
@@ -175,8 +176,8 @@ class ShardWorker:
         yield started
         return Running(assignment, started, storage, self._read(storage, assignment.shard.pieces[0]), at, began)
 
-    def _read(self, storage: Storage, piece: Piece) -> Future[pa.Table]:
-        return self._reader.submit(read_piece, storage, self.spec.job, piece, self.spec.schema)
+    def _read(self, storage: Storage, piece: Piece) -> Future[RowsRead]:
+        return self._reader.submit(read_piece, storage, self.spec.job, piece, self.spec.schema, self.spec.budget)
 
     def _score(self, running: Running) -> Generator[Event, None, Future[Event] | None]:
         """Score one shard, with crumbs if it is suspected. Returns its write, which may still be running."""
@@ -188,15 +189,15 @@ class ShardWorker:
             reading = running.first
             for piece, following in zip(shard.pieces, (*shard.pieces[1:], None), strict=True):
                 self._at = At(running.started, piece.uri)
-                table = reading.result()
-                counted = replace(piece, rows=table.num_rows)  # the number may not have been known before
+                read = reading.result()
+                counted = replace(piece, rows=read.table.num_rows)  # the number may not have been known before
                 if following and not running.alone:
                     reading = self._read(running.storage, following)
-                scored = yield from self._score_piece(running, counted, table, assembly, deadline)
+                scored = yield from self._score_piece(running, counted, read, assembly, deadline)
                 self._at = At(running.started, piece.uri)
                 if running.alone:
                     yield Crumb(shard.id, piece.uri, piece.first_row, 0)
-                assembly.add(counted, table, scored)
+                assembly.add(counted, read.table, scored)
                 if following and running.alone:
                     reading = self._read(running.storage, following)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
@@ -205,15 +206,16 @@ class ShardWorker:
         return self._writer.submit(self._write, running, assembly, self.size.forced)
 
     def _score_piece(
-        self, running: Running, piece: Piece, table: pa.Table, assembly: Assembly, deadline: float
+        self, running: Running, piece: Piece, read: RowsRead, assembly: Assembly, deadline: float
     ) -> Generator[Crumb, None, ScoredRows]:
         attempt = running.assignment.attempt
+        died = {rows.row - piece.first_row: rows.as_failure() for rows in attempt.skip if rows.within(piece)}
         steps = score_table(
-            table.select(self._features),
+            read.table.select(self._features),
             self.scorer,
             self.size,
             self.spec.job.model.output_types(),
-            skip={rows.row - piece.first_row: rows.as_failure() for rows in attempt.skip if rows.within(piece)},
+            skip={**read.failures, **died},
             singly=attempt.singly_in(piece),
             budget=None if self.spec.budget is None else self.spec.budget - assembly.failed,
             origin=piece.first_row,

@@ -124,9 +124,10 @@ def _score(
     features = list(input_columns(spec.job, spec.schema))
     with Watchdog(spec.job.retry.stall_s) as watchdog:
         for piece in shard.pieces:
-            table = read_piece(storage, spec.job, piece, spec.schema)
+            read = read_piece(storage, spec.job, piece, spec.schema, len(lost))
+            table = read.table
             rows = (row - piece.first_row for uri, row in lost if uri == piece.uri)
-            skip = {row: RowFailure(row, "", "", "") for row in rows if 0 <= row < table.num_rows}
+            skip = {row: RowFailure(row, "", "", "") for row in rows if 0 <= row < table.num_rows} | {**read.failures}
             steps = score_table(
                 table.select(features), scorer, size, spec.job.model.output_types(), skip=skip, origin=piece.first_row
             )

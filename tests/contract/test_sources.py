@@ -39,6 +39,7 @@ from nightjar.inference.input.sources.reading import (
     read_sample,
     source_named,
 )
+from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
@@ -199,6 +200,9 @@ class Its:
         return Piece(entry.uri, entry.size, entry.version, sum(rows[:low]), count, (low, high))
 
     def read(self, piece: Piece, schema: pa.Schema | None = None) -> pa.Table:
+        return self.rows(piece, schema).table
+
+    def rows(self, piece: Piece, schema: pa.Schema | None = None) -> RowsRead:
         return read_piece(STORAGE, self.job, piece, self.table.schema if schema is None else schema)
 
 
@@ -251,7 +255,7 @@ def test_a_bucket_gives_what_a_disk_does(its: Its, server: S3Server) -> None:
     for here in (its.piece(), *[its.piece(unit, unit + 1) for unit, rows in enumerate(its.described().rows) if rows]):
         there = replace(here, uri=uri, version=entry.version)
         schema = its.table.schema
-        assert read_piece(storage, its.job, there, schema).equals(its.read(here))
+        assert read_piece(storage, its.job, there, schema).table.equals(its.read(here))
         for last in (False, True):
             found = read_sample(storage, its.job, there, schema, 5, last=last)
             assert found == read_sample(STORAGE, its.job, here, schema, 5, last=last)
@@ -275,12 +279,12 @@ def test_a_sample_is_the_first_rows_of_a_piece_or_its_last(its: Its, rows: int) 
     piece, schema = its.piece(units[len(units) // 2]), its.table.schema
     whole = its.table.slice(piece.first_row)
     first, at = read_sample(STORAGE, its.job, piece, schema, rows)
-    assert (first, at) == (whole.slice(0, rows), piece.first_row)
+    assert (first, at) == (RowsRead(whole.slice(0, rows)), piece.first_row)
     last, at = read_sample(STORAGE, its.job, piece, schema, rows, last=True)
-    assert last.equals(whole.slice(at - piece.first_row))
+    assert last.table.equals(whole.slice(at - piece.first_row))
     # The last rows may lie in a unit that has fewer.
-    assert 0 < len(last) <= rows
-    assert its.way.in_units or len(last) == min(rows, len(whole))
+    assert 0 < last.readable <= rows
+    assert its.way.in_units or last.readable == min(rows, len(whole))
 
 
 def test_a_file_that_changed_since_it_was_planned_is_not_read(its: Its) -> None:
@@ -333,8 +337,11 @@ def test_text_that_is_not_utf8_is_named_with_its_line(its: Its) -> None:
     if not isinstance(source_named(its.name), lines.TextSource):
         return
     rewrite(its, lambda text: text + b"\n\xfc\n")
-    with pytest.raises(InputCorrupt, match=rf"{its.path.name}.*: line \d+ is not UTF-8 text: .*; save the file"):
-        its.read(its.piece())
+    found = its.rows(its.piece())
+    (failure,) = found.failures.values()
+    assert (failure.row, failure.error) == (found.table.num_rows - 1, "InputCorrupt")
+    assert re.search(rf"{its.path.name}.*: line \d+ is not UTF-8 text: .*; save the file", failure.message)
+    assert found.table.slice(0, len(its.table)).equals(its.table)
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(its: Its, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,7 +388,16 @@ def test_a_missing_column_is_told(its: Its) -> None:
 @pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.string())])
 def test_a_column_of_another_type_is_told(its: Its, kind: pa.DataType) -> None:
     wanted = its.table.schema.set(its.table.column_names.index(its.text), pa.field(its.text, kind))
-    with pytest.raises(SchemaMismatch, match=rf"column '{its.text}' .*in the other files it is {re.escape(str(kind))}"):
+    told = rf"column '{its.text}' .*in the other files it is {re.escape(str(kind))}"
+    if its.name == "jsonl" or (its.name == "csv" and not pa.types.is_nested(kind)):
+        rows = its.rows(its.piece(), wanted)
+        assert [row for row, text in enumerate(its.table[its.text].to_pylist()) if text is not None] == [*rows.failures]
+        assert all(re.search(told, failure.message) for failure in rows.failures.values())
+        assert {failure.error for failure in rows.failures.values()} == {"SchemaMismatch"}
+        first, _ = read_sample(STORAGE, its.job, its.piece(), wanted, 5)
+        assert (len(first.failures), first.readable) == (5, 0)
+        return
+    with pytest.raises(SchemaMismatch, match=told):
         its.read(its.piece(), wanted)
     with pytest.raises(SchemaMismatch, match=rf"column '{its.text}'"):
         read_sample(STORAGE, its.job, its.piece(), wanted, 5)
@@ -504,8 +520,8 @@ def test_a_part_of_a_unit_is_read_and_sampled_alone(its: Its) -> None:
         rows = its.table.slice(first, last - first)
         assert its.read(piece).equals(rows)
         sample, at = read_sample(STORAGE, its.job, piece, its.table.schema, 3)
-        assert (at, sample.to_pylist()) == (first, rows.slice(0, 3).to_pylist())
+        assert (at, sample.table.to_pylist()) == (first, rows.slice(0, 3).to_pylist())
         sample, at = read_sample(STORAGE, its.job, piece, its.table.schema, 3, last=True)
-        assert at + sample.num_rows == last
-        assert 0 < sample.num_rows <= 3
-        assert sample.to_pylist() == rows.slice(at - first).to_pylist()
+        assert at + sample.table.num_rows == last
+        assert 0 < sample.table.num_rows <= 3
+        assert sample.table.to_pylist() == rows.slice(at - first).to_pylist()

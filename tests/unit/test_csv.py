@@ -19,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import InputCorrupt, NightjarError, SchemaMismatch, ShardsFailed
+from nightjar.inference.errors import InputCorrupt, NightjarError, SchemaMismatch
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.sources import lines as bounds
 from nightjar.inference.input.sources.csv import SOURCE
@@ -52,7 +52,7 @@ def read(path: Path, schema: pa.Schema | None = None) -> pa.Table:
     entry = STORAGE.stat(str(path))
     found = SOURCE.describe(STORAGE, entry)
     schema = schema or pa.schema([f.with_type(pa.string()) if pa.types.is_null(f.type) else f for f in found.schema])
-    return SOURCE.read(STORAGE, whole(path), schema).cast(schema)
+    return SOURCE.read(STORAGE, whole(path), schema).table.cast(schema)
 
 
 def rows(tmp_path: Path, content: bytes, schema: pa.Schema | None = None, name: str = "a.csv") -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def test_a_record_is_a_line_that_is_not_blank(tmp_path: Path, content: bytes) ->
 def test_a_file_without_records_has_no_rows(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(content)
     assert described(tmp_path / "a.csv")[1] == (0,)
-    assert len(SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([("x", pa.int64())]))) == 0
+    assert len(SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([("x", pa.int64())])).table) == 0
 
 
 def test_quoted_fields_hold_anything_and_a_quote_elsewhere_is_a_character(tmp_path: Path) -> None:
@@ -151,11 +151,6 @@ N = pa.schema([("n", pa.int64())])
 @pytest.mark.parametrize(
     ("content", "kind", "said"),
     [
-        (b"n,y\n1,a\n2\n3,c\n", InputCorrupt, "line 3 has 1 field, the header has 2: '2'"),
-        (b'n,y\n1,"a\n\nb"\n2,b,"c\n"\n', InputCorrupt, "line 5 has 3 fields, the header has 2: '2,b,\"c\\n\"'"),
-        (b"n,y\n1,a\n\n1.5,b\n", SchemaMismatch, "line 4: column 'n' holds '1.5' (double), in the other files it is"),
-        (b"n,y\n1,a\nx,\n", SchemaMismatch, "line 3: column 'n' holds 'x' (string), in the other files it is int64"),
-        (b"n,y\n1,a\n1,\xff\n", InputCorrupt, "line 3 is not UTF-8 text: invalid start byte; save the file as UTF-8"),
         ("n,y\n1,ä\n".encode("utf-16"), InputCorrupt, "line 1 is not UTF-8 text: invalid start byte: it is UTF-16"),
         (b'n,y\n1,a\n2,"b\n3,c\n', InputCorrupt, "line 3 opens a quote that is never closed"),
         (b'n,y\n1,a\n"2,b\n3,c\n', InputCorrupt, "line 3 opens a quote that is never closed"),
@@ -167,24 +162,14 @@ N = pa.schema([("n", pa.int64())])
         (b"N,y\n1,2\n", SchemaMismatch, "column 'n' is missing: the header has 'N', 'y'"),
     ],
 )  # fmt: skip
-def test_the_first_bad_line_is_named(tmp_path: Path, content: bytes, kind: type[NightjarError], said: str) -> None:
+def test_what_is_wrong_with_a_file_is_named_with_its_line(
+    tmp_path: Path, content: bytes, kind: type[NightjarError], said: str
+) -> None:
+    """Of a file of which no record can be read, that is the first record's error."""
     path = tmp_path / "a.csv"
     path.write_bytes(content)
     with pytest.raises(kind, match=re.escape(f"a.csv: {said}")):
         SOURCE.read(STORAGE, whole(path), N)
-
-
-def test_a_bad_line_is_found_in_whichever_block_and_unit_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "BLOCK_BYTES", 50)
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"n,y\n" + b'1,"a\n\n"\n' * 100 + b"two,b\n" + b"3,c\n" * 50)
-    with pytest.raises(SchemaMismatch, match=r"a\.csv: line 302: column 'n' holds 'two'"):
-        SOURCE.read(STORAGE, whole(path), N)
-    monkeypatch.setattr(bounds, "UNIT_BYTES", 400)
-    found = SOURCE.describe(STORAGE, STORAGE.stat(str(path)))
-    low = max(unit for unit, count in enumerate(found.rows) if count and unit < 6)
-    with pytest.raises(SchemaMismatch, match=r"a\.csv, from byte 804 on: line 1: column 'n' holds 'two'"):
-        SOURCE.read(STORAGE, whole(path, found.rows[low], (low, low + 1)), N)
 
 
 def test_only_the_columns_that_are_asked_for_are_looked_at(tmp_path: Path) -> None:
@@ -263,7 +248,7 @@ def test_what_others_wrote_comes_back_wherever_the_file_is_cut(
         for name, size in (("UNIT_BYTES", unit), ("BLOCK_BYTES", block), ("SAMPLE_BYTES", 1)):
             patched.setattr(bounds, name, size)
         assert in_units(path, schema).equals(table.cast(schema))
-    assert SOURCE.read(STORAGE, whole(path), schema).equals(table.cast(schema))
+    assert SOURCE.read(STORAGE, whole(path), schema).table.equals(table.cast(schema))
 
 
 PLACES = ["", "a", '5"', 'x"y', '""', '"q"', '"a\nb"', '"a""b"', '"\n"', '"a,b"', '"a"b', '5""', '"""\r\n"""']
@@ -294,7 +279,7 @@ def in_units(path: Path, schema: pa.Schema) -> pa.Table:
     pieces = []
     for low, high in zip(begins, [*begins[1:], len(counts)], strict=True):
         rows = sum(counts[low:high]) if len(counts) > 1 else UNKNOWN
-        pieces.append(SOURCE.read(STORAGE, whole(path, rows, (low, high)), schema))
+        pieces.append(SOURCE.read(STORAGE, whole(path, rows, (low, high)), schema).table)
         assert rows in (UNKNOWN, len(pieces[-1]))
     return pa.concat_tables(pieces)
 
@@ -310,7 +295,7 @@ def test_records_behind_a_cut_between_two_quotes_are_in_the_unit_before(
     counts = SOURCE.describe(STORAGE, STORAGE.stat(str(path))).rows
     assert counts == (6, 0, 0, 0, 1, 0)
     found = [
-        SOURCE.read(STORAGE, whole(path, sum(counts[low:high]), (low, high)), N)["n"].to_pylist()
+        SOURCE.read(STORAGE, whole(path, sum(counts[low:high]), (low, high)), N).table["n"].to_pylist()
         for low, high in ((0, 4), (4, 6))
     ]
     assert found == [[1, 2, 3, 6, 7, 8], [9]]
@@ -340,7 +325,7 @@ def to_csv(lake: Lake, **changes: Callable[[str], str]) -> None:
         path.unlink()
 
 
-def test_a_lake_of_csv_is_scored_in_units_and_a_bad_line_costs_its_file(
+def test_a_lake_of_csv_is_scored_in_units_and_a_bad_line_costs_its_row(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, size in (("SAMPLE_BYTES", 2000), ("UNIT_BYTES", 30_000), ("BLOCK_BYTES", 5000)):
@@ -350,10 +335,12 @@ def test_a_lake_of_csv_is_scored_in_units_and_a_bad_line_costs_its_file(
     found = discover(STORAGE, lake.request().job)
     assert all(len(counts) > 3 for counts in found.files["rows"].to_pylist())
     assert found.rows == 8000
-    with pytest.raises(ShardsFailed) as failed:
-        lake.run(engine=LOCAL)
-    assert failed.value.failed == 1
-    assert "holds 'x3500' (string), in the other files it is int64" in str(failed.value)
+    lake.run(engine=LOCAL, run_id="bad")
+    assert lake.published("bad")["id"].tolist() == [row for row in range(8000) if row != 3500]
+    (lost,) = lake.quarantined(run_id="bad").to_dict("records")
+    assert (Path(lost["_file"]).name, lost["_row"], lost["error"]) == ("part-01.csv", 1500, "SchemaMismatch")
+    assert "holds 'x3500' (string), in the other files it is int64" in lost["message"]
+    assert lost["raw"].startswith("x3500,")
     path = lake.folder / "data" / "part-01.csv"
     path.write_text(path.read_text().replace("x3500", "3500"))
     lake.run(engine=LOCAL)
@@ -376,7 +363,7 @@ def test_types_are_those_of_the_files_together(lake: Lake) -> None:
     assert schema.equals(pa.schema([("id", pa.int64()), ("x", pa.float64()), ("name", pa.string())]))
     job = lake.request().job
     found = [
-        read_piece(STORAGE, job, whole(lake.folder / "data" / f"{index}.csv", 1), schema).to_pylist()[0]
+        read_piece(STORAGE, job, whole(lake.folder / "data" / f"{index}.csv", 1), schema).table.to_pylist()[0]
         for index in range(4)
     ]
     assert [row["x"] for row in found] == [None, 2.0, 2.5, 4.0]

@@ -235,7 +235,7 @@ def test_odd_names_are_listed_planned_and_read(tmp_path: Path) -> None:
     assert lake.files["uri"].to_pylist() == sorted(str(tmp_path / "in" / f"day={name}" / name) for name in ODD)
     plan = make_plan(lake, here, "m")
     read = {
-        piece.uri.rsplit("/", 1)[-1]: read_piece(STORAGE, here, piece, lake.schema).num_rows
+        piece.uri.rsplit("/", 1)[-1]: read_piece(STORAGE, here, piece, lake.schema).table.num_rows
         for shard in plan.shards()
         for piece in shard.pieces
     }

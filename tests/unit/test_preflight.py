@@ -14,6 +14,7 @@ import pytest
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, OverBudget, ProcessSpoilt, StorageError
 from nightjar.inference.input.plan import Plan
+from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, Shard
 from nightjar.inference.scoring.microbatches import drained
 from nightjar.inference.scoring.preflight import (
@@ -176,14 +177,14 @@ def test_a_device_that_is_lost_is_said_and_ends_preflight(small: Lake) -> None:
 
 def test_a_sample_is_scored_by_another_scorer_if_one_is_given(small: Lake) -> None:
     table = pa.table({"x": pa.array(range(SAMPLE_ROWS), pa.float32())})
-    scored = score_sample(worker(small, refuses), table, 0, Scorer(same))
+    scored = score_sample(worker(small, refuses), RowsRead(table), 0, Scorer(same))
     assert scored.outputs["score"].to_pylist() == list(range(SAMPLE_ROWS))
 
 
 def test_more_failures_than_the_budget_end_a_sample_and_name_the_rows_place_in_its_file(small: Lake) -> None:
     table = pa.table({"x": pa.array(range(4), pa.float32())})
     with pytest.raises(OverBudget, match=r"^1 row failed where at most 0 may; the first is row 503: ") as failed:
-        drained(calls(worker(small, lambda x: refuses(x) if 3 in x else x), table, 4, 500, budget=0))
+        drained(calls(worker(small, lambda x: refuses(x) if 3 in x else x), RowsRead(table), 4, 500, budget=0))
     assert failed.value.row == 503
 
 

@@ -71,9 +71,9 @@ def read(lake: Lake) -> pa.Table:
     found = describe(storage, job, entry)
     piece = Piece(entry.uri, entry.size, entry.version, 0, ROWS, (0, 2))
     sample, before = read_sample(storage, job, piece, found.schema, 1, last=True)
-    assert before + sample.num_rows == ROWS
-    table = read_piece(storage, job, piece, found.schema)
-    assert sample.equals(table.slice(before))
+    assert before + sample.table.num_rows == ROWS
+    table = read_piece(storage, job, piece, found.schema).table
+    assert sample.table.equals(table.slice(before))
     return table
 
 

@@ -20,7 +20,7 @@ TEXT = pa.schema([("text", pa.string())])
 
 def read(path: Path, units: tuple[int, int] = (0, 1)) -> list[str]:
     entry = STORAGE.stat(str(path))
-    table = SOURCE.read(STORAGE, Piece(entry.uri, entry.size, entry.version, 0, UNKNOWN, units), TEXT)
+    table = SOURCE.read(STORAGE, Piece(entry.uri, entry.size, entry.version, 0, UNKNOWN, units), TEXT).table
     found: list[str] = table["text"].to_pylist()
     return found
 

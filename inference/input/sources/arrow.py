@@ -43,7 +43,7 @@ class Arrow(FileSource):
             sizes = tuple(int(count * width) for count in rows)
             return Description(normalisation.normalised(schema), rows, sizes)
 
-    def read(self, storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         """Whole record batches. Columns that are not asked for are not read."""
         return _table(schema, _batches(storage, piece, schema, range(*piece.row_groups)))
 

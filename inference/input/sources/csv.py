@@ -14,9 +14,12 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources import lines, packing
-from nightjar.inference.input.sources.csvparsing import Header, check_quotes, header_names, parsed
+from nightjar.inference.input.sources.csvblocks import BARE, UNCLOSED, Block
+from nightjar.inference.input.sources.csvparsing import Header, header_names
+from nightjar.inference.input.sources.linefaults import check_utf8
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.records import Records, start_after
+from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Storage
 
@@ -38,7 +41,7 @@ class Csv(lines.TextSource):
     unseen = pa.string()
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
-        """Raises also if the header lacks a name, or has one twice."""
+        """Raises also if the header lacks a name, or has one twice. Records that cannot be read have no say."""
         with packing.opened(storage, uri) as file:
             if (header := _header(file)) is None:
                 return pa.schema([]), 0
@@ -47,8 +50,8 @@ class Csv(lines.TextSource):
                 found.append(block)
                 if file.taken > lines.SAMPLE_BYTES:
                     break
-        table = parsed(uri, header.lines + 1, b"".join(found), header, None)
-        return table.schema, table.num_rows
+        whole = Block(uri, header.lines + 1, b"".join(found), header)
+        return whole.inferred(), whole.count
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """There are two units for each range of `UNIT_BYTES`, and all records that begin in the range are in one of
@@ -82,7 +85,9 @@ class Csv(lines.TextSource):
             sizes[last] += min(lines.UNIT_BYTES, size - low)
         return tuple(counts.tolist()), tuple(sizes.tolist())
 
-    def tables(self, storage: Storage, piece: Piece, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+    def tables(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
+    ) -> Iterator[pa.Table]:
         """Of a large file the records are read from the first one of the first unit on, as many as the piece has."""
         with packing.opened(storage, piece.uri) as file:
             header = _header(file)
@@ -98,7 +103,7 @@ class Csv(lines.TextSource):
                     file.seek(begin)
                     where, line = lines.counted_from(piece.uri, begin), 1
             for block in _blocks(file, header, size, where, line):
-                if len(table := parsed(where, line, block, header, schema, left)):
+                if len(table := Block(where, line, block, header, left).parsed(schema, lost)):
                     yield table
                 line += block.count(b"\n")
                 if left is not None and not (left := left - len(table)):
@@ -128,12 +133,16 @@ def _header(file: Reading) -> Header | None:
         if not end and len(held) > lines.LONGEST_BYTES:
             raise InputCorrupt(f"{file.uri}: the header has more than {lines.LONGEST_BYTES:,} bytes")
     end = end or len(held)
-    lines.check_utf8(file.uri, 1, held[:end])
+    check_utf8(file.uri, 1, held[:end])
     if not held[begin:end].strip(b"\r\n"):
         return None
     file.unread(held[end:])
     line = held.count(b"\n", 0, begin) + 1
-    check_quotes(file.uri, line, held[begin:end], Records(held[begin:end], delimiter))
+    found = Records(held[begin:end], delimiter)
+    for at, wrong in ((found.bare, BARE), (found.unclosed, UNCLOSED)):
+        if at >= 0:
+            number = held.count(b"\n", 0, begin + at) + 1
+            raise InputCorrupt(f"{file.uri}: line {number} {wrong}")
     names = header_names(held[begin:end] + b"\n", delimiter)
     for index, name in enumerate(names):
         if not name:

@@ -1,9 +1,9 @@
-"""What the formats share whose files are text: reading in blocks of whole lines, units of bytes, and finding faults."""
+"""What the formats share whose files are text: reading in blocks of whole lines, and units of bytes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
@@ -11,6 +11,7 @@ from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources import packing
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.rows import RowsRead, Unreadable
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 
@@ -54,8 +55,12 @@ class TextSource(FileSource, ABC):
         """The rows and sizes of the units of a large file of `size` bytes, after reading all of it."""
 
     @abstractmethod
-    def tables(self, storage: Storage, piece: Piece, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
-        """Parse a piece, about `size` bytes at once. All tables have the same columns."""
+    def tables(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
+    ) -> Iterator[pa.Table]:
+        """Parse a piece, about `size` bytes at once. All tables have the same columns. A row that cannot be read is a
+        row of nulls, and is added to `lost`.
+        """
 
     @abstractmethod
     def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
@@ -77,28 +82,29 @@ class TextSource(FileSource, ABC):
         with packing.opened(storage, entry.uri) as file:
             return Description(schema, *self.units(file, entry.size), self.unseen)
 
-    def read(self, storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
-        """As `Source.read`."""
-        tables = list(self.tables(storage, piece, schema, BLOCK_BYTES))
-        return pa.concat_tables(tables) if tables else schema.empty_table()
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
+        """As `Source.read`. A file of which no row can be read is at fault itself."""
+        lost = Unreadable(piece, most)
+        tables = list(lost.following(self.tables(storage, piece, schema, BLOCK_BYTES, lost)))
+        return lost.read(pa.concat_tables(tables) if tables else schema.empty_table(), whole=not in_units(piece))
 
     def sample(
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table, int]:
+    ) -> tuple[RowsRead, int]:
         """The last rows cost reading the whole piece. If a file's rows are not counted, only `read` may find missing
         columns.
         """
         if last:
-            table = self.read(storage, piece, schema)
-            before = max(0, table.num_rows - rows)
-            return table.slice(before), before
+            found = self.read(storage, piece, schema)
+            before = max(0, found.table.num_rows - rows)
+            return found.slice(before), before
         self.check_known(storage, piece, schema)
-        tables: list[pa.Table] = []
-        for table in self.tables(storage, piece, schema, SAMPLE_BYTES):
+        lost, tables = Unreadable(piece), list[pa.Table]()
+        for table in lost.following(self.tables(storage, piece, schema, SAMPLE_BYTES, lost)):
             tables.append(table)
             if sum(map(len, tables)) >= rows:
                 break
-        return (pa.concat_tables(tables).slice(0, rows) if tables else schema.empty_table()), 0
+        return lost.read(pa.concat_tables(tables) if tables else schema.empty_table()).slice(0, rows), 0
 
 
 def in_units(piece: Piece) -> bool:
@@ -185,38 +191,3 @@ def blocks(
             raise InputCorrupt(f"{where}: line {line} begins a record of more than {LONGEST_BYTES:,} bytes")
     if held:
         yield held
-
-
-def check_utf8(where: str, line: int, block: bytes) -> None:
-    """Check that a block is UTF-8 text. where, line: of its first line, for the message.
-
-    Raises:
-        InputCorrupt: It is not.
-    """
-    try:
-        block.decode()
-    except UnicodeDecodeError as error:
-        number = line + block.count(b"\n", 0, error.start)
-        known = ": it is UTF-16" if line == 1 and block.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
-        raise InputCorrupt(
-            f"{where}: line {number} is not UTF-8 text: {error.reason}{known}; save the file as UTF-8"
-        ) from error
-
-
-def first_fault(
-    parts: Sequence[bytes], parse: Callable[[bytes], object], error: pa.ArrowInvalid
-) -> tuple[int, pa.ArrowInvalid]:
-    """The index of the first of a block's lines that cannot be parsed, and its error. error: that of the whole block.
-
-    parse: parses a number of the lines, from the first on.
-    """
-    good, bad = 0, len(parts)
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        try:
-            parse(b"".join(parts[:middle]))
-        except pa.ArrowInvalid as earlier:
-            bad, error = middle, earlier
-        else:
-            good = middle
-    return bad - 1, error

@@ -51,7 +51,7 @@ class Parquet(FileSource):
             sizes = tuple(_decoded(group, width) for group in groups)
             return Description(normalisation.normalised(file.schema_arrow), rows, sizes)
 
-    def read(self, storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         with _opened(storage, piece.uri) as file:
             check_columns(piece.uri, file.schema_arrow, schema)
             low, high = piece.row_groups

@@ -12,6 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from nightjar.inference.input import listing
+from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 
@@ -67,23 +68,28 @@ class Source(Protocol):
             InputCorrupt: The file is not of this format.
         """
 
-    def read(self, storage: Storage, piece: Piece, schema: pa.Schema) -> pa.Table:
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table | RowsRead:
         """Read the piece's rows in file order, with at least the columns of `schema`, in types that can be cast to it.
+
+        What is wrong with one row is the failure of that row; what is wrong with the file is an error. A table says
+        that each row could be read. most: the most rows that may fail, if known; with more of them a source may stop.
 
         Raises:
             InputCorrupt: The bytes cannot be decoded.
             SchemaMismatch: A column is missing, occurs twice, or has values of another type.
+            OverBudget: More rows than may cannot be read.
         """
 
     def sample(
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table, int]:
-        """Read the first rows of a piece, or with `last` its last rows: at most `rows`.
+    ) -> tuple[pa.Table | RowsRead, int]:
+        """Read the first rows of a piece, or with `last` its last rows: at most `rows`, those among them that cannot be
+        read.
 
         Returns the rows, and the number of the piece's rows before them.
 
         Raises:
-            InputCorrupt, SchemaMismatch: As in `read`.
+            InputCorrupt, SchemaMismatch, OverBudget: As in `read`.
         """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 from nightjar.inference.errors import InputChanged, InputCorrupt, Missing
 from nightjar.inference.input.sources.fitting import fitted
 from nightjar.inference.input.sources.protocol import Description, Source
+from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece
@@ -50,13 +52,16 @@ def describe(storage: Storage, job: Job, entry: Entry) -> Description:
         return source.describe(storage, entry)
 
 
-def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema) -> pa.Table:
+def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
     """Read the piece's rows in file order, with the columns of `schema` in its order.
+
+    most: the most rows that may be unreadable; None if the run has no budget.
 
     Raises:
         InputChanged: The file is not the planned one, changed while it was read, or was unreadable for the plan.
         InputCorrupt: Its bytes cannot be decoded, or have another number of rows.
         SchemaMismatch: A column is missing or has values of another type.
+        OverBudget: More rows than may cannot be read.
         StorageError: The file may not be read, or the storage failed.
     """
     _check_unchanged(storage, piece)
@@ -66,27 +71,33 @@ def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema) -> p
         raise InputChanged(f"{piece.uri}: could not be read when it was planned, and can be now; run again to plan it")
     source = source_of(job, piece.uri)
     with _decoding(source, piece.uri):
-        table = source.read(storage, piece, schema)
+        found = _rows_read(source.read(storage, piece, schema, most))
     _check_unchanged(storage, piece)
-    if piece.rows not in (UNKNOWN, table.num_rows):
-        raise InputCorrupt(f"{piece.uri}: the file promised {piece.rows} rows, {table.num_rows} could be read")
-    return fitted(piece.uri, table, schema)
+    rows = found.table.num_rows
+    if piece.rows not in (UNKNOWN, rows):
+        raise InputCorrupt(f"{piece.uri}: the file promised {piece.rows} rows, {rows} could be read")
+    return replace(found, table=fitted(piece.uri, found.table, schema))
 
 
 def read_sample(
     storage: Storage, job: Job, piece: Piece, schema: pa.Schema, rows: int, *, last: bool = False
-) -> tuple[pa.Table, int]:
+) -> tuple[RowsRead, int]:
     """Read the first rows of a piece, or with `last` its last rows: at most `rows`.
 
-    Returns the rows, and the index in the file of the first one.
+    Returns the rows, of which perhaps none can be read, and the index in the file of the first one.
 
     Raises:
-        InputCorrupt, SchemaMismatch, StorageError: As in `read_piece`.
+        InputCorrupt, SchemaMismatch, OverBudget, StorageError: As in `read_piece`.
     """
     source = source_of(job, piece.uri)
     with _decoding(source, piece.uri):
-        table, before = source.sample(storage, piece, schema, rows, last=last)
-    return fitted(piece.uri, table, schema), piece.first_row + before
+        sampled, before = source.sample(storage, piece, schema, rows, last=last)
+    found = _rows_read(sampled)
+    return replace(found, table=fitted(piece.uri, found.table, schema)), piece.first_row + before
+
+
+def _rows_read(found: pa.Table | RowsRead) -> RowsRead:
+    return found if isinstance(found, RowsRead) else RowsRead(found)
 
 
 @contextmanager

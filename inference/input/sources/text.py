@@ -13,8 +13,10 @@ import pyarrow.compute as pc
 
 from nightjar.inference.input.sources import lines, packing
 from nightjar.inference.input.sources.fitting import check_columns
+from nightjar.inference.input.sources.linefaults import UTF16, check_utf8, not_utf8
 from nightjar.inference.input.sources.packing import Reading
-from nightjar.inference.records import Piece
+from nightjar.inference.input.sources.rows import Unreadable
+from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Storage
 
 _SCHEMA = pa.schema([("text", pa.string())])
@@ -28,21 +30,27 @@ class Text(lines.TextSource):
     stands_back = True
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
-        """Raises only if the beginning is not UTF-8 text."""
+        """Raises only if no line of the beginning is UTF-8 text, or it is UTF-16."""
         with packing.opened(storage, uri) as file:
             block = b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES))
-        return _SCHEMA, _parsed(uri, 1, block.removeprefix(lines.BOM)).num_rows
+        if block.startswith(UTF16):  # most of its lines would be UTF-8, too
+            check_utf8(uri, 1, block)
+        lost = Unreadable(Piece(uri, 0, "", 0, UNKNOWN, (0, 1)))
+        found = lost.read(_parsed(uri, 1, block.removeprefix(lines.BOM), lost), whole=True)
+        return _SCHEMA, found.table.num_rows
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """As `TextSource.units`."""
         return lines.counted_units(file, size, lambda block: block.count(b"\n") + (not block.endswith(b"\n")))
 
-    def tables(self, storage: Storage, piece: Piece, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+    def tables(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
+    ) -> Iterator[pa.Table]:
         """As `TextSource.tables`."""
         check_columns(piece.uri, _SCHEMA, schema)
         for where, line, block in lines.of_piece(storage, piece, size):
             is_first = line == 1 and where == piece.uri
-            yield _parsed(where, line, block.removeprefix(lines.BOM) if is_first else block).select(schema.names)
+            yield _parsed(where, line, block.removeprefix(lines.BOM) if is_first else block, lost).select(schema.names)
 
     def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
         """`tables` itself does it."""
@@ -51,14 +59,26 @@ class Text(lines.TextSource):
 SOURCE = Text()
 
 
-def _parsed(where: str, line: int, block: bytes) -> pa.Table:
-    """A block's lines, without their ends. where, line: of its first line, for messages.
-
-    Raises:
-        InputCorrupt: A line is not UTF-8 text.
+def _parsed(where: str, line: int, block: bytes, lost: Unreadable) -> pa.Table:
+    """A block's lines, without their ends. where, line: of its first line, for messages. lost: gets the lines that are
+    not UTF-8 text.
     """
-    lines.check_utf8(where, line, block)
     if not block:
         return _SCHEMA.empty_table()
     text = block.removesuffix(b"\n").replace(b"\r\n", b"\n").removesuffix(b"\r")
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        *whole, last = text.split(b"\n")
+        texts = [*(each + b"\n" for each in whole), last + b"\n" * block.endswith(b"\n")]
+        found = [_line(f"{where}: line {line + row}", row, each, lost) for row, each in enumerate(texts)]
+        return pa.table([pa.array(found, pa.string())], schema=_SCHEMA)
     return pa.table([pc.split_pattern(pa.array([text], pa.string()), "\n").values], schema=_SCHEMA)
+
+
+def _line(at: str, row: int, text: bytes, lost: Unreadable) -> str | None:
+    try:
+        return text.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        lost.add(row, not_utf8(at, error), text)
+        return None

@@ -1,0 +1,147 @@
+"""Parses blocks of records of CSV, and says what is wrong with records that cannot be parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pv
+
+from nightjar.inference.errors import InputCorrupt, SchemaMismatch
+from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.sources.csvparsing import Header, converted, inferred_together, read_columns
+from nightjar.inference.input.sources.linefaults import first_bad, in_parts, not_utf8
+from nightjar.inference.input.sources.records import Records
+from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
+from nightjar.inference.messages import clip, counted
+
+BARE = "has a carriage return that no line feed follows: write line ends as \\n or \\r\\n"
+UNCLOSED = "opens a quote that is never closed"
+
+
+class Block:
+    """Whole records. where, line: of the first line, for messages. most: the most records that count.
+
+    count: the number of records. Their text goes from the first line to the end of the last record.
+
+    Raises:
+        InputCorrupt: A quote is never closed: nobody can tell where the records behind it begin.
+    """
+
+    def __init__(self, where: str, line: int, text: bytes, header: Header, most: int | None = None) -> None:
+        found = Records(text, header.delimiter)
+        self._starts, self._stops = (each[:most] for each in found.spans())
+        self.count = len(self._starts)
+        self._text = text[: self._stops[-1]] if self.count else text
+        self._where, self._line, self._header = where, line, header
+        self._bare = 0 <= found.bare < len(self._text)
+        if 0 <= found.unclosed < len(self._text):
+            raise InputCorrupt(f"{self._at(found.unclosed)} {UNCLOSED}")
+
+    def parsed(self, schema: pa.Schema, lost: Unreadable) -> pa.Table:
+        """The rows, with the columns of `schema`. lost: gets records that cannot be read; each is a row of nulls."""
+        if not self.count:
+            return schema.empty_table()
+        if not self._bare:
+            with suppress(pa.ArrowInvalid, UnicodeDecodeError):
+                return _checked(self._text, self.count, lambda text: converted(text, self._header, schema))
+        tables, empty = [], pa.schema([(each.name, normalisation.values(each.type)) for each in schema])
+        for low, _, part in self._parts(schema):
+            if not isinstance(part, pa.Table):
+                lost.add(low, self._fault(low, schema, part), self._record(low))
+                part = nulls(empty, 1)
+            tables.append(part)
+        return pa.concat_tables(tables).combine_chunks()
+
+    def inferred(self) -> pa.Schema:
+        """The columns, with types from the records that have all fields.
+
+        Raises:
+            InputCorrupt: There are records, and none has all fields.
+        """
+        names = self._header.names
+        if not self.count:
+            return pa.schema([(name, pa.null()) for name in names])
+        if not self._bare:
+            with suppress(pa.ArrowInvalid, UnicodeDecodeError):
+                return _checked(self._text, self.count, lambda text: inferred_together(text, self._header)).schema
+        as_text = pa.schema([(names[0], pa.string())])
+        good, first = [], None
+        for low, high, part in self._parts(as_text):
+            if isinstance(part, pa.Table):
+                good += [self._record(row) for row in range(low, high)]
+            elif first is None:
+                first = self._fault(low, as_text, part)
+        if first is not None and not good:
+            raise first
+        return inferred_together(b"".join(good), self._header).schema
+
+    def _parts(self, schema: pa.Schema) -> Iterator[tuple[int, int, pa.Table | pa.ArrowInvalid | UnicodeDecodeError]]:
+        def parse(records: Sequence[bytes]) -> pa.Table:
+            text = b"".join(records)
+            if self._bare and Records(text, self._header.delimiter).bare >= 0:
+                raise pa.ArrowInvalid(BARE)
+            return _checked(text, len(records), lambda text: converted(text, self._header, schema))
+
+        return in_parts([self._record(row) for row in range(self.count)], parse)
+
+    def _record(self, row: int) -> bytes:
+        return self._text[self._starts[row] : self._stops[row]]
+
+    @cached_property
+    def _line_ends(self) -> np.ndarray:
+        return np.flatnonzero(np.frombuffer(self._text, np.uint8) == ord("\n"))
+
+    def _at(self, byte: int) -> str:
+        return f"{self._where}: line {self._line + int(np.searchsorted(self._line_ends, byte))}"
+
+    def _fault(self, row: int, schema: pa.Schema, error: pa.ArrowInvalid | UnicodeDecodeError) -> RowFault:
+        return _fault(self._at(self._starts[row]), self._record(row), self._header, schema, error)
+
+
+def _checked(text: bytes, records: int, parse: Callable[[bytes], pa.Table]) -> pa.Table:
+    """Raises UnicodeDecodeError or ArrowInvalid if a record is none, or a value is not of its column's type."""
+    text.decode()
+    table = parse(text)
+    if table.num_rows != records:
+        raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {records} records")
+    return table
+
+
+def _fault(
+    at: str, record: bytes, header: Header, schema: pa.Schema, error: pa.ArrowInvalid | UnicodeDecodeError
+) -> RowFault:
+    """Say what is wrong with a record. at: its file and line."""
+    if isinstance(error, UnicodeDecodeError):
+        return not_utf8(at, error)
+    if Records(record, header.delimiter).bare >= 0:
+        return InputCorrupt(f"{at} {BARE}")
+    fields = _fields(record, header)
+    if fields != len(header.names):
+        said = clip(record.decode().rstrip("\r\n"))
+        return InputCorrupt(f"{at} has {counted(fields, 'field')}, the header has {len(header.names)}: {said!r}")
+    columns = list(schema)
+    bad = first_bad(len(columns), lambda count: converted(record, header, pa.schema(columns[:count])))
+    if bad is None:
+        return InputCorrupt(f"{at}: not readable: {error}")
+    name, kind = columns[bad].name, columns[bad].type
+    text = read_columns(record, header, {name: pa.string()})[name][0].as_py()
+    found = inferred_together(record, header).schema.field(name).type
+    return SchemaMismatch(f"{at}: column {name!r} holds {clip(text)!r} ({found}), in the other files it is {kind}")
+
+
+def _fields(record: bytes, header: Header) -> int:
+    """The number of a record's fields."""
+    found = [len(header.names)]
+
+    def note(row: pv.InvalidRow) -> str:
+        found.append(row.actual_columns)
+        return "skip"
+
+    options = pv.ParseOptions(delimiter=header.delimiter.decode(), newlines_in_values=True, invalid_row_handler=note)
+    names = pv.ReadOptions(column_names=header.names, block_size=len(record) + 1)
+    pv.read_csv(pa.BufferReader(record), names, options)
+    return found[-1]

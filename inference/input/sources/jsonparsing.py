@@ -1,0 +1,180 @@
+"""Parsing the records of JSON lines: which types values have, and what is said of a line that cannot be parsed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from nightjar.inference.errors import InputCorrupt, SchemaMismatch
+from nightjar.inference.input.sources.linefaults import first_bad, in_parts, not_utf8
+from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
+from nightjar.inference.messages import clip
+
+_KINDS = 20
+"""The most types of one column that are compared with each other; no real column has so many."""
+
+
+def records_in(block: bytes) -> int:
+    """The number of records in a block of whole lines."""
+    return sum(1 for line in block.split(b"\n") if line.strip())
+
+
+def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
+    """The columns of a file whose beginning this is, and the number of records in it.
+
+    Records that cannot be read have no say. Where the values of a column contradict each other, most records win.
+
+    Raises:
+        InputCorrupt: There are records, and none can be read.
+    """
+    numbers, records = _numbered(1, block)
+    found: list[tuple[int, pa.Schema]] = []
+    first: InputCorrupt | None = None
+    for low, high, part in in_parts(records, partial(_parsed_together, schema=None)):
+        if isinstance(part, pa.Table):
+            found.append((high - low, pa.schema([each.with_type(_plain(each.type)) for each in part.schema])))
+        elif first is None:
+            first = _unreadable(f"{uri}: line {numbers[low]}", records[low], part)
+    if first is not None and not found:
+        raise first
+    names = dict.fromkeys(name for _, schema in found for name in schema.names)
+    return pa.schema([(name, _usual_type(name, found)) for name in names]), len(records)
+
+
+def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreadable) -> pa.Table:
+    """Parse a block of whole lines. where, line: of its first line, for messages. lost: gets the lines that cannot be
+    read; each is a row of nulls.
+    """
+    with suppress(pa.ArrowInvalid, UnicodeDecodeError):
+        return _checked(block, schema, records_in(block))
+    numbers, records = _numbered(line, block)
+    tables = [schema.empty_table()]
+    for low, _, part in in_parts(records, partial(_parsed_together, schema=schema)):
+        if isinstance(part, pa.Table):
+            tables.append(part)
+            continue
+        at = f"{where}: line {numbers[low]}"
+        fault = _mismatch(at, records[low], schema) or _unreadable(at, records[low], part)
+        lost.add(low, fault, records[low])
+        tables.append(nulls(schema, 1))
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def has_key(block: bytes, name: str) -> bool:
+    """Whether any record of a block has this key."""
+    return any(name in (_object(line) or {}) for line in block.split(b"\n") if line.strip())
+
+
+def _numbered(line: int, block: bytes) -> tuple[list[int], list[bytes]]:
+    """The numbers of a block's records, and the records. line: the number of the block's first line."""
+    *whole, last = block.split(b"\n")
+    texts = [*(text + b"\n" for text in whole), last]
+    found = [(number, text) for number, text in enumerate(texts, line) if text.strip()]
+    return [number for number, _ in found], [text for _, text in found]
+
+
+def _parsed_together(records: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
+    return _checked(b"".join(records), schema, len(records))
+
+
+def _checked(block: bytes, schema: pa.Schema | None, records: int) -> pa.Table:
+    """Raises UnicodeDecodeError or ArrowInvalid if a line is not a record, or a value is not of its column's type."""
+    block.decode()
+    table = _read(block, schema)
+    if table.num_rows != records:
+        raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {records} lines")
+    return table
+
+
+def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
+    return pj.read_json(
+        pa.BufferReader(block),
+        pj.ReadOptions(block_size=len(block) + 1),
+        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore" if schema else "infer"),
+    )
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Replace timestamps by text: JSON has no times, and where Arrow saw a time, the next text may not be one."""
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_plain(each.type)) for each in kind])
+    return kind
+
+
+def _usual_type(name: str, found: list[tuple[int, pa.Schema]]) -> pa.DataType:
+    """The type of a column, from parts of a file: the number of records and the columns of each.
+
+    It is the type that most records can be read as.
+    """
+    counts = Counter[pa.DataType]()
+    for records, schema in found:
+        if name in schema.names:
+            counts[schema.field(name).type] += records
+    kinds = counts.most_common(_KINDS)
+    usual = max((kind for kind, _ in kinds), key=lambda kind: sum(n for each, n in kinds if _united(kind, each)))
+    for kind, _ in kinds:
+        usual = _united(usual, kind) or usual
+    return usual
+
+
+def _united(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type that holds the values of both; None if there is none."""
+    with suppress(pa.ArrowInvalid, pa.ArrowTypeError):
+        both = [pa.schema([("", kind)]) for kind in (one, other)]
+        return pa.unify_schemas(both, promote_options="permissive").field(0).type
+    return None
+
+
+def _unreadable(at: str, record: bytes, error: pa.ArrowInvalid | UnicodeDecodeError) -> InputCorrupt:
+    """Say why a line is not a record. at: its file and line. error: of the whole line."""
+    if isinstance(error, UnicodeDecodeError):
+        return not_utf8(at, error)
+    try:
+        value = json.loads(record.strip())
+    except json.JSONDecodeError as wrong:
+        return InputCorrupt(f"{at} is not a JSON object: {wrong.msg} at column {wrong.colno}")
+    except (ValueError, RecursionError) as wrong:
+        return InputCorrupt(f"{at} is not a JSON object: {wrong}")
+    if not isinstance(value, dict):
+        return InputCorrupt(f"{at} is not a JSON object, but {clip(json.dumps(value))}")
+    return InputCorrupt(f"{at}: not readable: {error}")
+
+
+def _mismatch(at: str, record: bytes, schema: pa.Schema) -> RowFault | None:
+    """Say which value of a record is of another type than its column, if one is."""
+    if (value := _object(record)) is None:
+        return None
+    bad = first_bad(len(schema), lambda count: _read(record, pa.schema(list(schema)[:count])))
+    if bad is None:
+        return None
+    field = schema.field(bad)
+    held = json.dumps({field.name: value.get(field.name)}).encode()
+    if first_bad(1, lambda _: _read(held, pa.schema([field]))) is None:
+        return None
+    said, kind = clip(json.dumps(value[field.name])), _kind(held)
+    return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), in the other files it is {field.type}")
+
+
+def _kind(record: bytes) -> str:
+    """The type that the value of a record's only key has by itself."""
+    with suppress(pa.ArrowInvalid):
+        return str(_plain(_read(record, None).schema.field(0).type))
+    return "no type of its own"
+
+
+def _object(record: bytes) -> dict[str, object] | None:
+    """A record, if it is one."""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(record)
+        return value if isinstance(value, dict) else None
+    return None

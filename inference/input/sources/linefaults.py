@@ -1,0 +1,75 @@
+"""Finds the lines of a text that cannot be parsed, and leaves the others together, because one by one they are slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+from nightjar.inference.errors import InputCorrupt
+
+T = TypeVar("T")
+
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""What a text begins with that is UTF-16, as some programs write it."""
+
+
+def in_parts(
+    lines: Sequence[bytes], parse: Callable[[Sequence[bytes]], T]
+) -> Iterator[tuple[int, int, T | pa.ArrowInvalid | UnicodeDecodeError]]:
+    """Parse lines, as many at once as can be, in order: yield (first, last + 1, what was parsed), or a line's error.
+
+    Lines that fail together are cut in two, again and again, down to the lines that fail alone.
+    """
+    todo = [(0, len(lines))] if lines else []
+    while todo:
+        low, high = todo.pop()
+        found: T | pa.ArrowInvalid | UnicodeDecodeError
+        try:
+            found = parse(lines[low:high])
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            if high - low > 1:
+                middle = (low + high) // 2
+                todo += (middle, high), (low, middle)
+                continue
+            found = error
+        yield low, high, found
+
+
+def first_bad(count: int, parse: Callable[[int], object]) -> int | None:
+    """The index of the first of several things that cannot be parsed; None if all can. parse: parses the first n."""
+
+    def fails(many: int) -> bool:
+        try:
+            parse(many)
+        except pa.ArrowInvalid:
+            return True
+        return False
+
+    if not fails(count):
+        return None
+    good, bad = 0, count
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (good, middle) if fails(middle) else (middle, bad)
+    return bad - 1
+
+
+def not_utf8(at: str, error: UnicodeDecodeError) -> InputCorrupt:
+    """The error of a line. at: its file and line."""
+    known = ": it is UTF-16" if error.object.startswith(UTF16) else ""
+    return InputCorrupt(f"{at} is not UTF-8 text: {error.reason}{known}; save the file as UTF-8")
+
+
+def check_utf8(where: str, line: int, block: bytes) -> None:
+    """Check that a block is UTF-8 text. where, line: of its first line, for the message.
+
+    Raises:
+        InputCorrupt: It is not.
+    """
+    try:
+        block.decode()
+    except UnicodeDecodeError as error:
+        number = line + block.count(b"\n", 0, error.start)
+        raise not_utf8(f"{where}: line {number}", error) from error
