@@ -56,6 +56,11 @@ class Beginning:
                 usual.add(found.schema, found.unseen)
         return usual.schema()
 
+    @property
+    def uris(self) -> list[str]:
+        """The uris of the files that were looked into so far."""
+        return [entry.uri for entry, _ in self._seen]
+
     def pieces(self, count: int) -> Iterator[Piece]:
         """The first unit with rows of each of the first `count` files; a file is read when its turn comes."""
         for entry, found in islice(self._files(), min(count, WINDOW)):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing
+from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing, SchemaMismatch
 from nightjar.inference.input.schemas import SharedSchemas
 from nightjar.inference.input.sources import unsupported
 from nightjar.inference.input.sources.protocol import Description
@@ -72,7 +72,7 @@ def _describe(storage: Storage, job: Job, entry: Entry, kinds: SharedSchemas) ->
         return replace(found, schema=kinds.shared(found.schema))
     except Missing:
         return None
-    except (InputCorrupt, Denied) as error:
+    except (InputCorrupt, SchemaMismatch, Denied) as error:
         return Unread(str(error), isinstance(error, Denied))
 
 

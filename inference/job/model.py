@@ -133,10 +133,16 @@ class Job(Section):
             }
         )
 
+    def objects(self) -> dict[str, str]:
+        """The objects of the user's own code that the job names as "module:name", by key."""
+        named: dict[str, Any] = {"model.uses": self.model.uses, "preprocess": self.preprocess}
+        if (framework := FRAMEWORKS.get(self.model.uses)) and (option := framework.factory):
+            named[f"model.options.{option}"] = self.model.options.get(option)
+        return {key: spec for key, spec in named.items() if isinstance(spec, str) and ":" in spec}
+
     def modules(self) -> dict[str, str]:
         """The user's modules that the job names, by key."""
-        named = {"model.uses": self.model.uses, "preprocess": self.preprocess}
-        return {key: spec.partition(":")[0] for key, spec in named.items() if spec and ":" in spec}
+        return {key: spec.partition(":")[0] for key, spec in self.objects().items()}
 
     def scoring_keys(self) -> dict[str, Any]:
         """Everything here that can change an output, and nothing else, as JSON: part of every shard's identity."""
@@ -144,7 +150,10 @@ class Job(Section):
         # Column order matters to readers, so outputs are a list of pairs.
         model["outputs"] = list(self.model.outputs.items())
         model["options"] = as_json(self.model.options)
+        # Jobs without declared columns keep the identity that they had before there were any.
+        declared = {"input.partitions": self.input.partitions, "input.schema": self.input.declared}
         return {
+            **{key: columns for key, columns in declared.items() if columns},
             "model": model,
             "preprocess": self.preprocess,
             "carry": self.carry,

@@ -1,4 +1,4 @@
-"""The types of `model.outputs`: how a job file writes an Arrow type."""
+"""The types of columns that a job declares: how a job file writes an Arrow type."""
 
 from __future__ import annotations
 

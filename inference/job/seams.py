@@ -8,30 +8,26 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Framework:
     """A framework. module: its `ADAPTER` is a `predictors.adapter.Adapter`. model: what `model.path` names, for
-    messages. packs: its predictors sort the rows of a micro-batch, and pack them into calls of the model themselves; so
-    `batch_size: auto` is thousands of rows, whatever their size.
+    messages. factory: the key in `model.options` that may name the user's own code, which makes the model; its value is
+    called with the keywords `model.options.args`.
     """
 
     module: str
     model: str
-    packs: bool = False
+    factory: str = ""
 
 
 FRAMEWORKS = {
-    "torch": Framework("nightjar.inference.predictors.torch", "an exported program (.pt2)"),
+    "torch": Framework(
+        "nightjar.inference.predictors.torch",
+        "an exported program (.pt2), TorchScript (.pt) or weights (.pt, .pth, .safetensors)",
+        factory="model",
+    ),
     "sklearn": Framework("nightjar.inference.predictors.sklearn", "a skops file (.skops)"),
     "onnx": Framework("nightjar.inference.predictors.onnx", "an ONNX model (.onnx, or its folder)"),
     "lightgbm": Framework("nightjar.inference.predictors.lightgbm", "a Booster's text file (.txt)"),
     "xgboost": Framework("nightjar.inference.predictors.xgboost", "a Booster's file (.json or .ubj)"),
     "catboost": Framework("nightjar.inference.predictors.catboost", "a model's binary file (.cbm)"),
-    "embed": Framework("nightjar.inference.predictors.embed", "a model's folder", packs=True),
-    "text-classification": Framework(
-        "nightjar.inference.predictors.textclassification", "a model's folder", packs=True
-    ),
-    "token-classification": Framework(
-        "nightjar.inference.predictors.tokenclassification", "a model's folder", packs=True
-    ),
-    "zero-shot": Framework("nightjar.inference.predictors.zeroshot", "a model's folder", packs=True),
 }
 """`model.uses` → the framework; anything else is "module:Name" of the user's own."""
 

@@ -15,6 +15,9 @@ from nightjar.inference.run.resume import (
     why_again,
 )
 
+_FILES = 1000
+"""The paths of this many files are looked at for the name of a column that the files lack."""
+
 
 def discover(request: RunRequest) -> Discovery:
     """Find tonight's input and check it against the job. Writes nothing.
@@ -24,7 +27,7 @@ def discover(request: RunRequest) -> Discovery:
     """
     check_without_input(request)
     discovery = discover_input(request.storage, request.job)
-    check_columns(request.job, discovery.schema)
+    check_columns(request.job, discovery.schema, discovery.files["uri"].slice(0, _FILES).to_pylist())
     return discovery
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.beginning import Beginning
 from nightjar.inference.input.listing import input_folder, takes_in
+from nightjar.inference.input.partitions import folders
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import nearest
@@ -40,11 +42,11 @@ def check_request(request: RunRequest, beginning: Beginning | None = None) -> pa
     beginning = beginning or Beginning(request.storage, job)
     schema = beginning.schema()
     try:
-        check_columns(job, schema)
+        check_columns(job, schema, beginning.uris)
     except JobError:
         # The first file may be the odd one, which fails only its own shards.
         schema = beginning.usual_schema() or schema
-        check_columns(job, schema)
+        check_columns(job, schema, beginning.uris)
     targets.check(request.storage, job, schema)
     return schema
 
@@ -64,8 +66,12 @@ def check_without_input(request: RunRequest) -> None:
     check_model(request)
 
 
-def check_columns(job: Job, schema: pa.Schema) -> None:
-    """Check that the input has every column that the job names, with a type that fits its use."""
+def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
+    """Check that the input has every column that the job names, with a type that fits its use.
+
+    uris: some of the input's files.
+    """
+    _check_declared(job, schema, uris)
     features = input_columns(job, schema)
     for key, names in (("carry", job.carry), ("label", (job.label,) if job.label else ())):
         for name in names:
@@ -86,6 +92,24 @@ def check_columns(job: Job, schema: pa.Schema) -> None:
             raise JobError(f"carry: {name!r} is {schema.field(name).type}, which a Parquet file cannot hold") from None
     output_schema(job, schema)
     check_label_and_gates(job, schema)
+
+
+def _check_declared(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
+    """Check that the files have the columns of `input.schema`, and that a column of their paths is declared as such."""
+    there = {key: value for uri in uris for key, (value, *_) in folders(uri).items()}
+    features = job.model.features or () if job.preprocess is None else ()
+    named = {"input.schema": job.input.declared, "model.features": features, "carry": job.carry}
+    for key, names in {**named, "label": filter(None, [job.label])}.items():
+        for name in names:
+            if name not in schema.names and name in there:
+                raise JobError(
+                    f"{key}: {name!r} is not a column of the input, but a folder of its paths ({name}={there[name]}); "
+                    f"to have it as a column, write input.partitions: {{{name}: string}}"
+                )
+    for name in job.input.declared:
+        if name not in schema.names:
+            known = nearest(name, schema.names) or f"; it has {', '.join(schema.names[:30])}"
+            raise JobError(f"input.schema: {name!r} is not a column of the input{known}")
 
 
 def check_model(request: RunRequest) -> None:

@@ -81,7 +81,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": None}, "model: is required"),
     ({"resources__actors": {"min": 1}}, "resources.actors.max: is required"),
     ({"name": "My Job"}, "name: 'My Job' must be lower case letters, digits and dashes: it names the artifacts"),
-    ({"input": "data/"}, "input: must be a mapping with the keys uri, format, shard_rows, wait, not 'data/'"),
+    (
+        {"input": "data/"},
+        "input: must be a mapping with the keys uri, format, shard_rows, wait, partitions, schema, not 'data/'",
+    ),
     ({"input__uri": ""}, "input.uri: must not be empty"),
     (
         {"checks": ["score"]},
@@ -179,6 +182,19 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model__path": "m/{}"}, "model.path: {} is unknown; write {date} or {date:%Y/%m/%d}"),
     ({"input__uri": "data/{date"}, "input.uri: expected '}' before end of string"),
     ({"input__uri": "data/{date:{x}}/"}, "input.uri: "),
+    ({"input__partitions": ["country"]}, "input.partitions: must be a mapping of name: type, not ['country']"),
+    ({"input__partitions": {"c": "strng"}}, "input.partitions: c: 'strng' is not an Arrow type; write float32"),
+    (
+        {"input__partitions": {"c": "list<int8>"}},
+        "input.partitions: c: 'list<int8>' is no type of a folder's name; write",
+    ),
+    ({"input__schema": {"c": 1}}, "input.schema.c: must be text, not 1"),
+    ({"input__schema": {"_row": "int64"}}, "input.schema: '_row' is the name of a lineage column; choose another"),
+    ({"input__declared": {}}, "unknown key 'input.declared'"),
+    (
+        {"input": {"uri": "in", "schema": {"c": "int8"}, "partitions": {"c": "int8"}}},
+        "input: 'c' is in partitions and in schema; a column comes from the path or from the files",
+    ),
     ({"output__tables": [{"detla": "t"}]}, "output.tables[0]: 'detla' is no kind of table; did you mean 'delta'?"),
     ({"output__tables": [{"delta": "t"}, "t"]}, "output.tables[1]: is one key and the table's place, as {delta: "),
     ({"output__tables": [{"delta": "a", "b": "c"}]}, "output.tables[0]: is one key and the table's place, as {delta: "),
@@ -324,6 +340,8 @@ def test_a_job_survives_the_way_to_a_worker(tmp_path: Path) -> None:
 # ---- identity (promise 4) -----------------------------------------------------------------------------------
 
 ALTERS: dict[str, Any] = {
+    "input.partitions": {"country": "string"},
+    "input.schema": {"zip": "string"},
     "model.uses": "model:other",
     "model.version": "2",
     "model.features": ["y"],
@@ -415,7 +433,7 @@ def _leaves(model: type[BaseModel], prefix: str) -> Iterator[str]:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from _leaves(kind, f"{prefix}{name}.")
         else:
-            yield prefix + name
+            yield prefix + (field.alias or name)
 
 
 # ---- nights -------------------------------------------------------------------------------------------------

@@ -43,6 +43,11 @@ class Arrow(FileSource):
             sizes = tuple(int(count * width) for count in rows)
             return Description(normalisation.normalised(schema), rows, sizes)
 
+    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
+        """As `Source.columns`."""
+        with _opened(storage, entry.uri) as file:
+            return normalisation.normalised(_schema(entry.uri, file))
+
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         """Whole record batches. Columns that are not asked for are not read."""
         return _table(schema, _batches(storage, piece, schema, range(*piece.row_groups)))

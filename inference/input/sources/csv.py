@@ -39,6 +39,7 @@ class Csv(lines.TextSource):
     name = "CSV"
     suffixes = packing.suffixes(".csv", ".tsv")
     unseen = pa.string()
+    typed = False
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises also if the header lacks a name, or has one twice. Records that cannot be read have no say."""

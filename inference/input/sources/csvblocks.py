@@ -13,6 +13,7 @@ import pyarrow.csv as pv
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.csvparsing import Header, converted, inferred_together, read_columns
+from nightjar.inference.input.sources.fitting import told
 from nightjar.inference.input.sources.linefaults import first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.records import Records
 from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
@@ -127,10 +128,10 @@ def _fault(
     bad = first_bad(len(columns), lambda count: converted(record, header, pa.schema(columns[:count])))
     if bad is None:
         return InputCorrupt(f"{at}: not readable: {error}")
-    name, kind = columns[bad].name, columns[bad].type
+    name = columns[bad].name
     text = read_columns(record, header, {name: pa.string()})[name][0].as_py()
     found = inferred_together(record, header).schema.field(name).type
-    return SchemaMismatch(f"{at}: column {name!r} holds {clip(text)!r} ({found}), in the other files it is {kind}")
+    return SchemaMismatch(f"{at}: column {name!r} holds {clip(text)!r} ({found}), {told(columns[bad])}")
 
 
 def _fields(record: bytes, header: Header) -> int:

@@ -13,6 +13,7 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.sources.fitting import told
 
 _NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", r"\N"]
 """How programs write that a number, a date or a bool is missing. In a column of text these are texts."""
@@ -43,9 +44,7 @@ class Header:
             if field.name not in self.names:
                 raise SchemaMismatch(f"{uri}: column {field.name!r} is missing: the header has {_listed(self.names)}")
             if not _is_readable(field.type):
-                raise SchemaMismatch(
-                    f"{uri}: column {field.name!r} is text in a CSV file, in the other files it is {field.type}"
-                )
+                raise SchemaMismatch(f"{uri}: column {field.name!r} is text in a CSV file, {told(field)}")
 
 
 def _listed(names: list[str]) -> str:

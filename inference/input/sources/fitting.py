@@ -1,12 +1,30 @@
-"""Checks that a file has the input's columns, and casts them to the types of the other files."""
+"""Checks that a file has the input's columns, and casts them to the types of the other files, or to the job's own."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
 
 from nightjar.inference import tensors
+from nightjar.inference.arrow_types import is_list, is_text
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.sources import normalisation
+from nightjar.inference.job.outputtypes import type_name
+
+_MARK = {b"nightjar:declared": b"input.schema"}
+
+
+def marked(field: pa.Field) -> pa.Field:
+    """The field for a source to read, which says for messages that the job declares its type."""
+    return field.with_metadata(_MARK)
+
+
+def told(field: pa.Field) -> str:
+    """Says for messages which type a column should have, and why."""
+    if field.metadata == _MARK:
+        return f"input.schema declares {type_name(field.type)}"
+    return f"in the other files it is {field.type}"
 
 
 def check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
@@ -20,10 +38,7 @@ def check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
         if (count := found.names.count(name)) != 1:
             raise SchemaMismatch(f"{uri}: column {name!r} is {'missing' if not count else 'there twice'}")
         if normalisation.values(found.field(name).type) != normalisation.values(wanted.field(name).type):
-            raise SchemaMismatch(
-                f"{uri}: column {name!r} is {found.field(name).type}, "
-                f"in the other files it is {wanted.field(name).type}"
-            )
+            raise SchemaMismatch(f"{uri}: column {name!r} is {found.field(name).type}, {told(wanted.field(name))}")
 
 
 def fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -40,3 +55,35 @@ def fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
         return table.cast(schema) if table.schema != schema else table
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatch(f"{uri}: cannot be read as the other files are: {error}") from error
+
+
+def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Cast a column, if no value changes by it. Text is parsed, and may have been written in several ways.
+
+    Raises:
+        ArrowInvalid, ArrowNotImplementedError: A value changes, or there is no such cast.
+    """
+    if column.type == kind:
+        return column
+    cast = column.cast(kind)
+    # Arrow checks whole numbers, but lets a float lose digits, and a time its hours.
+    if not is_text(normalisation.values(column.type)) and not _same(column, cast.cast(column.type)):
+        raise pa.ArrowInvalid("a value would change")
+    return cast
+
+
+def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    """Whether two columns of one type, with nulls in the same rows, have the same values. NaN equals NaN."""
+    if one.equals(other):
+        return True
+    if is_.is_float16(one.type):
+        return _same(one.cast(pa.float32()), other.cast(pa.float32()))
+    if is_.is_floating(one.type):
+        equal = pc.or_(pc.equal(one, other), pc.and_(pc.is_nan(one), pc.is_nan(other)))
+        return bool(pc.all(equal, min_count=0).as_py())
+    if is_list(one.type):
+        return _same(pc.list_flatten(one), pc.list_flatten(other))
+    if is_.is_struct(one.type):
+        names = (field.name for field in one.type)
+        return all(_same(pc.struct_field(one, name), pc.struct_field(other, name)) for name in names)
+    return False

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
+from nightjar.inference.input.sources.fitting import told
 from nightjar.inference.input.sources.linefaults import first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
 from nightjar.inference.messages import clip
@@ -93,11 +94,22 @@ def _checked(block: bytes, schema: pa.Schema | None, records: int) -> pa.Table:
 
 
 def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
-    return pj.read_json(
+    asked = None if schema is None else pa.schema([each.with_type(_read_as(each.type)) for each in schema])
+    table = pj.read_json(
         pa.BufferReader(block),
         pj.ReadOptions(block_size=len(block) + 1),
-        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore" if schema else "infer"),
+        pj.ParseOptions(explicit_schema=asked, unexpected_field_behavior="infer" if schema is None else "ignore"),
     )
+    return table if schema is None or asked == schema else table.select(schema.names).cast(schema)
+
+
+def _read_as(kind: pa.DataType) -> pa.DataType:
+    """The type in which Arrow reads values that are then cast. Dates and times are texts, where Arrow takes a number
+    for a date, and it reads no lists of a fixed length.
+    """
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    return pa.list_(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -162,7 +174,7 @@ def _mismatch(at: str, record: bytes, schema: pa.Schema) -> RowFault | None:
     if first_bad(1, lambda _: _read(held, pa.schema([field]))) is None:
         return None
     said, kind = clip(json.dumps(value[field.name])), _kind(held)
-    return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), in the other files it is {field.type}")
+    return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), {told(field)}")
 
 
 def _kind(record: bytes) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt
+from nightjar.inference.input.schemas import without_unseen
 from nightjar.inference.input.sources import packing
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.protocol import Description, FileSource
@@ -81,6 +82,10 @@ class TextSource(FileSource, ABC):
             return Description(schema, (read if entry.size <= SAMPLE_BYTES else UNKNOWN,), (entry.size,), self.unseen)
         with packing.opened(storage, entry.uri) as file:
             return Description(schema, *self.units(file, entry.size), self.unseen)
+
+    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
+        """As `Source.columns`, from the beginning of the file."""
+        return without_unseen(self.beginning(storage, entry.uri)[0], self.unseen)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
         """As `Source.read`. A file of which no row can be read is at fault itself."""

@@ -46,13 +46,15 @@ class Source(Protocol):
     name: for messages. suffixes: the ends of its files' names, in lower case; empty for a table format, which lists its
     files itself. divisible: whether `read` and `sample` take a piece that begins or ends within a unit, for which its
     `first_row` and `rows` say where; then a plan cuts large units. stands_back: without `input.format` its files are
-    input only if there are no files of another format.
+    input only if there are no files of another format. typed: whether a file says which types its columns have; else
+    `read` takes any types as which the values can be read.
     """
 
     name: str
     suffixes: tuple[str, ...]
     divisible: bool
     stands_back: bool
+    typed: bool
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """List the files of `input.uri`, sorted by uri. A table format lists the files of its newest snapshot.
@@ -63,6 +65,13 @@ class Source(Protocol):
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Describe a file after reading a bounded part of it.
+
+        Raises:
+            InputCorrupt: The file is not of this format.
+        """
+
+    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
+        """The columns of a file, in types in which `read` takes them; cheaper than `describe` if that counts rows.
 
         Raises:
             InputCorrupt: The file is not of this format.
@@ -98,6 +107,7 @@ class FileSource:
 
     divisible = False
     stands_back = False
+    typed = True
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """As `Source.files`."""

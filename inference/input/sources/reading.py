@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
 import pyarrow as pa
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, Missing
-from nightjar.inference.input.sources.fitting import fitted
+from nightjar.inference.input.sources.declared import asked, with_declared
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.model import Job
@@ -41,15 +40,16 @@ def source_of(job: Job, uri: str) -> Source:
 
 
 def describe(storage: Storage, job: Job, entry: Entry) -> Description:
-    """Describe a file.
+    """Describe a file, with the columns that the job declares.
 
     Raises:
         InputCorrupt: The file is not of the format.
+        SchemaMismatch: Its path does not give a column that the job declares.
         StorageError: The file does not exist, may not be read, or the storage failed.
     """
     source = source_of(job, entry.uri)
     with _decoding(source, entry.uri):
-        return source.describe(storage, entry)
+        return with_declared(job.input, entry.uri, source.describe(storage, entry))
 
 
 def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
@@ -71,12 +71,13 @@ def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most
         raise InputChanged(f"{piece.uri}: could not be read when it was planned, and can be now; run again to plan it")
     source = source_of(job, piece.uri)
     with _decoding(source, piece.uri):
-        found = _rows_read(source.read(storage, piece, schema, most))
+        columns = asked(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
+        found = _rows_read(source.read(storage, piece, columns.schema, most))
     _check_unchanged(storage, piece)
     rows = found.table.num_rows
     if piece.rows not in (UNKNOWN, rows):
         raise InputCorrupt(f"{piece.uri}: the file promised {piece.rows} rows, {rows} could be read")
-    return replace(found, table=fitted(piece.uri, found.table, schema))
+    return columns.made(found)
 
 
 def read_sample(
@@ -91,9 +92,9 @@ def read_sample(
     """
     source = source_of(job, piece.uri)
     with _decoding(source, piece.uri):
-        sampled, before = source.sample(storage, piece, schema, rows, last=last)
-    found = _rows_read(sampled)
-    return replace(found, table=fitted(piece.uri, found.table, schema)), piece.first_row + before
+        columns = asked(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
+        sampled, before = source.sample(storage, piece, columns.schema, rows, last=last)
+    return columns.made(_rows_read(sampled)), piece.first_row + before
 
 
 def _rows_read(found: pa.Table | RowsRead) -> RowsRead:

@@ -1,0 +1,176 @@
+"""Columns that a job declares, tried on every format: `input.partitions`, from the path, and `input.schema`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from test_sources import ALL, STORAGE, WRITERS, Its
+
+from nightjar.inference.errors import SchemaMismatch
+from nightjar.inference.input.sources.reading import describe, read_piece, read_sample, source_named
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
+
+DAY = dt.date(2026, 11, 19)
+FOLDERS = "country=d%20%C3%A9/day=2026-11-19"
+PARTITIONS = {"country": "string", "day": "date32"}
+
+
+@dataclass(frozen=True)
+class Placed(Its):
+    """A format's file below some folders, for a job with more keys of its input."""
+
+    keys: dict[str, Any]
+
+    @property
+    def job(self) -> Job:
+        content = {
+            "name": "t",
+            "input": {"uri": str(self.path), **self.keys},
+            "model": {"uses": "m:f", "outputs": {"y": "float64"}},
+            "output": {"uri": "out"},
+        }
+        return parse_job(content, self.folder / "job.yaml")
+
+    def at(self, folders: str, **keys: Any) -> Placed:
+        """The same format's file below these folders, written."""
+        placed = Placed(self.name, self.way, self.folder / folders, keys)
+        placed.folder.mkdir(parents=True, exist_ok=True)
+        placed.write()
+        return placed
+
+    def sampled(self, schema: pa.Schema, rows: int, last: bool = False) -> pa.Table:
+        return read_sample(STORAGE, self.job, self.piece(), schema, rows, last=last)[0].table
+
+
+@pytest.fixture(params=ALL, ids=[" ".join(each) for each in ALL])
+def its(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Placed:
+    name, way = request.param
+    found = Placed(name, WRITERS[name][way], tmp_path, {})
+    for bound, size in found.way.bounds:
+        monkeypatch.setattr(f"nightjar.inference.input.sources.{bound}", size)
+    return found
+
+
+def with_paths(table: pa.Table) -> pa.Table:
+    """The columns of the path, after the file's own."""
+    rows = len(table)
+    country = pa.array(["d é"] * rows, pa.string())
+    return table.append_column("country", country).append_column("day", pa.array([DAY] * rows, pa.date32()))
+
+
+def test_folders_of_the_path_are_columns_with_the_declared_types(its: Placed) -> None:
+    """Last in the file's columns, in any order where they are read, for whole units as for samples."""
+    placed = its.at(FOLDERS, partitions=PARTITIONS)
+    assert placed.described().schema.names == [*its.table.column_names, "country", "day"]
+    whole = with_paths(its.table)
+    wanted = pa.schema([whole.schema.field(name) for name in ("day", its.text, "country")])
+    assert placed.read(placed.piece(), wanted).equals(whole.select(wanted.names))
+    assert placed.sampled(wanted, 5).equals(whole.select(wanted.names).slice(0, 5))
+    last = placed.sampled(wanted, 5, last=True)
+    assert last.equals(whole.select(wanted.names).slice(len(whole) - len(last)))
+    assert set(last["day"].to_pylist()) == {DAY}
+
+
+def test_folders_alone_are_read_with_the_rows_of_the_file(its: Placed) -> None:
+    placed = its.at(FOLDERS, partitions=PARTITIONS)
+    whole = with_paths(its.table)
+    wanted = pa.schema([whole.schema.field("day")])
+    assert placed.read(placed.piece(), wanted).equals(whole.select(["day"]))
+    assert placed.sampled(wanted, 3).equals(whole.select(["day"]).slice(0, 3))
+
+
+def test_folders_that_nobody_declares_are_no_columns(its: Placed) -> None:
+    placed = its.at(FOLDERS)
+    assert placed.described().schema.names == its.table.column_names
+    assert placed.read(placed.piece()).equals(its.table)
+
+
+def test_a_column_of_both_path_and_file_must_say_the_same(its: Placed) -> None:
+    """In every row, or the file fails: neither of two values is published without a word."""
+    at = its.table.column_names.index(its.text)
+    schema = pa.schema([pa.field(its.text, pa.string())])
+
+    def read(values: list[str]) -> pa.Table:
+        placed = its.at(f"{its.text}=de", partitions={its.text: "string"})
+        placed.write(its.table.slice(0, len(values)).set_column(at, its.text, pa.array(values)))
+        assert placed.described().schema.names == [*(n for n in its.table.column_names if n != its.text), its.text]
+        return placed.read(placed.piece(), schema)
+
+    rows = len(its.table)
+    assert read(["de"] * rows)[its.text].to_pylist() == ["de"] * rows
+    with pytest.raises(SchemaMismatch, match=rf"column '{its.text}' comes .*another value: fr, where the path says de"):
+        read(["de"] * (rows - 1) + ["fr"])
+
+
+def test_a_path_without_a_declared_value_fails_its_file_alone(its: Placed) -> None:
+    """When it is described, and again when it is read."""
+    for folders, sentence in (
+        ("Country=de", r"the path has no folder 'country=…', .*did you mean 'Country'"),
+        ("country=de/country=fr", "the path has country=de and country=fr; only one"),
+        ("country=%FF", r"the folder 'country=%FF' has no value of the type string"),
+    ):
+        placed = its.at(folders, partitions={"country": "string"})
+        entry = STORAGE.stat(str(placed.path))
+        with pytest.raises(SchemaMismatch, match=rf"{placed.path.name}: {sentence}"):
+            describe(STORAGE, placed.job, entry)
+        piece, job = its.at(folders).piece(), placed.job
+        with pytest.raises(SchemaMismatch, match=sentence):
+            read_piece(STORAGE, job, piece, pa.schema([("country", pa.string())]))
+
+
+def test_a_declared_type_is_read_in_place_of_the_files_own(its: Placed) -> None:
+    declared = {"id": "float64", "x": "float32"} if "id" in its.table.column_names else {its.text: "binary"}
+    placed = its.at("in", schema=declared)
+    wanted = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in declared.items()])
+    assert [placed.described().schema.field(name).type for name in wanted.names] == wanted.types
+    expected = its.table.select(wanted.names).cast(wanted)
+    assert placed.read(placed.piece(), wanted).equals(expected)
+    assert placed.sampled(wanted, 5).equals(expected.slice(0, 5))
+
+
+def test_values_that_a_declared_type_cannot_hold_are_refused(its: Placed) -> None:
+    """Here quarters, which are no whole numbers, and texts, which are no numbers. They cost their rows in text, and the
+    file where it says that all its values are of another type.
+    """
+    name = "x" if "x" in its.table.column_names else its.text
+    placed = its.at("in", schema={name: "int64"})
+    wanted = pa.schema([(name, pa.int64())])
+    if source_named(its.name).typed:
+        with pytest.raises(
+            SchemaMismatch,
+            match=rf"{placed.path.name}: column '{name}' is \w+ here, and cannot be read without loss as int64",
+        ):
+            placed.read(placed.piece(), wanted)
+        return
+    found = placed.rows(placed.piece(), wanted)
+    held = its.table[name].to_pylist()
+    whole = its.name == "csv"  # which has 2.0 as 2
+    assert list(found.failures) == [
+        row for row, value in enumerate(held) if value is not None and (value % 1 or not whole)
+    ]
+    for failure in found.failures.values():
+        assert re.search(
+            rf"line \d+: column '{name}' holds .* \(double\), input\.schema declares int64$", failure.message
+        )
+    kept = [value for row, value in enumerate(found.table[name].to_pylist()) if row not in found.failures]
+    assert kept == [value for row, value in enumerate(held) if row not in found.failures]
+
+
+def test_a_row_that_cannot_be_read_does_not_contradict_the_path(its: Placed) -> None:
+    """It is nulls, in columns that the file has, too."""
+    if its.name != "csv":
+        return
+    placed = its.at("name=de", partitions={"name": "string"})
+    rows = its.table.set_column(its.table.column_names.index("name"), "name", pa.array(["de"] * len(its.table)))
+    placed.write(rows.set_column(0, "id", pa.array(["odd", *map(str, range(1, len(rows)))])))
+    wanted = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    found = placed.rows(placed.piece(), wanted)
+    assert list(found.failures) == [0]
+    assert found.table["name"].to_pylist() == ["de"] * len(rows)

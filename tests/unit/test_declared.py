@@ -1,0 +1,198 @@
+"""`input.schema`: types that the job declares, in place of those that a file has or from which they were inferred."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import JobError, ShardsFailed
+from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.sources.fitting import cast_exactly
+from nightjar.inference.job.outputtypes import arrow_type
+from nightjar.inference.run.request import identity_of
+from support import Lake
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Files of CSV, in which nothing tells what tomorrow's will hold."""
+    found = Lake(tmp_path, LOCAL)
+    found.write_model('def score(batch):\n    return {"score": batch["amount"]}\n')
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("zip,amount,when\n01234,1,2026-11-19\n99999,2,\n")
+    (tmp_path / "data" / "b.csv").write_text("zip,amount,when\n1234,3,\n5,4,\n")
+    declare(found)
+    return found
+
+
+def declare(lake: Lake, **declared: str) -> None:
+    lake.write_job(
+        input={"uri": "data/", "schema": declared},
+        model__features=["amount"],
+        model__outputs={"score": "float64"},
+        carry=["zip", "amount"],
+    )
+
+
+def fingerprint(lake: Lake) -> str:
+    request = lake.request()
+    return identity_of(request, discover(request.storage, request.job).schema).fingerprint
+
+
+def carried(lake: Lake) -> dict[str, list[Any]]:
+    found = pa.Table.from_pandas(lake.published()[["zip", "amount"]], preserve_index=False)
+    return {name: found[name].to_pylist() for name in found.column_names}
+
+
+def test_text_that_looks_like_a_number_stays_text(lake: Lake) -> None:
+    """Also in the file where nothing shows that it is one, and whole numbers are floats before the first 1.5."""
+    declare(lake, zip="string", amount="float64")
+    lake.run()
+    assert carried(lake) == {"zip": ["01234", "99999", "1234", "5"], "amount": [1.0, 2.0, 3.0, 4.0]}
+    before = fingerprint(lake)
+    (lake.folder / "data" / "c.csv").write_text("zip,amount,when\n7,1.5,\n")
+    assert fingerprint(lake) == before, "no type changes with a new file, so no result becomes old by it"
+    lake.run()
+    assert lake.published()["score"].tolist() == [1.0, 2.0, 3.0, 4.0, 1.5]
+
+
+def test_a_value_that_is_not_of_the_declared_type_names_line_and_both_types(lake: Lake) -> None:
+    declare(lake, amount="int64", zip="string")
+    (lake.folder / "data" / "c.csv").write_text("zip,amount,when\n1,1,\n2,1.5,\n")
+    with pytest.raises(
+        ShardsFailed, match=r"c\.csv: line 3: column 'amount' holds '1\.5' \(double\), input\.schema declares int64"
+    ):
+        lake.run()
+
+
+def test_a_declared_type_is_part_of_the_identity(lake: Lake) -> None:
+    declare(lake, amount="float64")
+    lake.run()
+    assert lake.run().scored.progress.scored_rows == 0
+    declare(lake, amount="float32")
+    assert lake.run().scored.progress.scored_rows == 4
+
+
+def test_a_declared_column_that_no_file_has_is_named_with_the_nearest(lake: Lake) -> None:
+    declare(lake, zpi="string")
+    with pytest.raises(JobError, match=r"^input\.schema: 'zpi' is not a column of the input; did you mean 'zip'\?$"):
+        lake.run()
+
+
+def test_a_file_without_a_declared_column_fails_as_any_file_without_a_column(lake: Lake) -> None:
+    declare(lake, zip="string")
+    (lake.folder / "data" / "c.csv").write_text("amount\n1\n")
+    with pytest.raises(ShardsFailed, match=r"c\.csv: column 'zip' is missing"):
+        lake.run()
+    assert sum(record["rows_in"] for record in lake.records() if record["t"] == "receipt") == 4
+
+
+def test_records_of_json_are_read_with_declared_types(lake: Lake) -> None:
+    for path in (lake.folder / "data").iterdir():
+        path.unlink()
+    (lake.folder / "data" / "a.jsonl").write_text('{"zip": "1", "amount": 1}\n{"zip": "2", "amount": 2}\n')
+    declare(lake, amount="float64")
+    lake.run()
+    assert lake.published()["amount"].tolist() == [1.0, 2.0]
+    (lake.folder / "data" / "b.jsonl").write_text('{"amount": 1}\n{"zip": 2, "amount": 2}\n')
+    declare(lake, amount="float64", zip="string")
+    with pytest.raises(
+        ShardsFailed, match=r"b\.jsonl: line 2: column 'zip' holds 2 \(int64\), input\.schema declares string"
+    ):
+        lake.run()
+
+
+def test_files_whose_types_differ_are_read_as_the_job_says(tmp_path: Path) -> None:
+    """Parquet of several writers; a file with a value that is lost by it fails alone, and names both types."""
+    lake = Lake(tmp_path, LOCAL)
+    lake.write_model()
+    (tmp_path / "data").mkdir()
+    for name, values in {"a": pa.array([1, 2]), "b": pa.array([1.5, None]), "c": pa.array([2], pa.float32())}.items():
+        ids = pa.array(range(len(values)), pa.int64())
+        pq.write_table(pa.table({"x": values, "id": ids}), tmp_path / "data" / f"{name}.parquet")
+    lake.write_job(carry=["id"], input__schema={"x": "float32"})
+    lake.run()
+    assert [None if score != score else score for score in lake.published()["score"]] == [2.0, 4.0, 3.0, None, 4.0]
+    pq.write_table(pa.table({"x": [0.1], "id": [0]}), tmp_path / "data" / "d.parquet")
+    with pytest.raises(ShardsFailed, match=r"column 'x' is float64 here, and cannot be read without loss as float32"):
+        lake.run()
+    assert {record["cause"] for record in lake.records(2) if record["t"] == "failed"} == {"SchemaMismatch"}
+
+
+def test_dates_and_vectors_of_json_are_read_as_declared(lake: Lake) -> None:
+    """A number is no date, though Arrow would take it for days since 1970."""
+    for path in (lake.folder / "data").iterdir():
+        path.unlink()
+    line = '{"zip": "1", "amount": 1, "when": "2026-11-19", "at": "2026-11-19T10:00:00Z", "v": [1, 2.5]}\n'
+    (lake.folder / "data" / "a.jsonl").write_text(line + '{"zip": "2", "amount": 2, "v": null}\n')
+    declared = {"when": "date32", "at": "timestamp[us, UTC]", "v": "float32[2]"}
+    lake.write_job(input={"uri": "data/", "schema": declared}, model__features=["amount"], carry=list(declared))
+    lake.run()
+    part = next((lake.revision() / "data").iterdir())
+    found = pq.read_table(part, columns=list(declared))
+    assert [found.schema.field(name).type for name in declared] == [arrow_type(kind) for kind in declared.values()]
+    assert found["when"].to_pylist() == [dt.date(2026, 11, 19), None]
+    assert found["at"].to_pylist() == [dt.datetime(2026, 11, 19, 10, tzinfo=dt.UTC), None]
+    assert found["v"].to_pylist() == [[1.0, 2.5], None]
+    for bad, said in (
+        ({"when": 5}, "line 1: column 'when' holds 5 (int64), input.schema declares date32[day]"),
+        ({"when": "soon"}, "line 1: column 'when' holds \"soon\" (string), input.schema declares date32"),
+        ({"v": [1, 2, 3]}, "line 1: column 'v' holds [1, 2, 3] (list<item: int64>), input.schema declares "),
+    ):
+        line = json.dumps({"zip": "1", "amount": 1, "when": None, "at": None, "v": None, **bad})
+        (lake.folder / "data" / "b.jsonl").write_text(f"{line}\n")
+        with pytest.raises(ShardsFailed, match=re.escape(said)):
+            lake.run()
+
+
+@pytest.mark.parametrize(
+    ("values", "own", "kind"),
+    [
+        ([1, None, 2**53], "int64", "float64"),
+        ([0.5, NAN, None, float("inf")], "float64", "float32"),
+        ([1.0, 2.0], "float64", "int8"),
+        ([0, 1, None], "int64", "bool"),
+        (["1", "02", None], "string", "int32"),
+        ([[1.0, NAN], [], None], "list<float64>", "list<float32>"),
+        ([[1.0, 2.0]], "list<float64>", "float32[2]"),
+        ([1, 2], "int64", "string"),
+        ([b"a"], "binary", "string"),
+    ],
+)
+def test_a_cast_keeps_every_value(values: list[Any], own: str, kind: str) -> None:
+    column = pa.chunked_array([pa.array(values, arrow_type(own))])
+    assert cast_exactly(column, arrow_type(kind)).type == arrow_type(kind)
+    assert len(cast_exactly(column, arrow_type(kind))) == len(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "own", "kind"),
+    [
+        ([2**53 + 1], "int64", "float64"),
+        ([0.1], "float64", "float32"),
+        ([1e300], "float64", "float32"),
+        ([1.5], "float64", "int64"),
+        ([300], "int64", "int8"),
+        ([2], "int64", "bool"),
+        (["a"], "string", "int32"),
+        ([[0.1]], "list<float64>", "list<float32>"),
+        ([[1.0]], "list<float64>", "float32[2]"),
+        ([1], "timestamp[us]", "date32"),
+        ([1], "timestamp[us]", "timestamp[ms]"),
+        ([b"\xff"], "binary", "string"),
+        ([[1]], "list<int64>", "int64"),
+    ],
+)
+def test_a_cast_that_changes_a_value_is_refused(values: list[Any], own: str, kind: str) -> None:
+    with pytest.raises((pa.ArrowInvalid, pa.ArrowNotImplementedError)):
+        cast_exactly(pa.chunked_array([pa.array(values, arrow_type(own))]), arrow_type(kind))
