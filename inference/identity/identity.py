@@ -128,7 +128,9 @@ def package_content(job: Job, name: str) -> str:
 
 def package_files(job: Job, name: str) -> list[Path]:
     """The files whose content `package_content` includes; empty for a package of which only the version counts."""
-    return files_of_distribution(name) if name in job.identity.packages else files_of(name, outside=job.folder)
+    if name in job.identity.packages:
+        return files_of_distribution(name)
+    return [] if name in adapter_of(job).fingerprint(job) else files_of(name, outside=job.folder)
 
 
 def changed_package(job: Job, scoring: ScoringSet) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,14 @@ import torch
 from torch.export.passes import move_to_device_pass
 from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tree_unflatten
 
-from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import features
 from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
 from nightjar.inference.predictors.arrays import NUMERIC, Array
 from nightjar.inference.predictors.filling import Filling, fillings, numbers
+from nightjar.inference.predictors.outputs import in_order
+from nightjar.inference.predictors.placing import device_of_job
 
 _MATRIX_OPS = {"aten.linear.default", "aten.mm.default", "aten.addmm.default"}
 
@@ -30,27 +32,16 @@ def load_program(job: Job, model_path: str | None) -> Program:
         raise JobError("model.path: the torch adapter needs the path of an exported program (.pt2)")
     named = job.model.path or model_path  # not that of this process's own copy
     inspect_program(model_path, job.model.allow_pickle, named)
-    torch.set_num_threads(job.resources.cores)
-    # Ray may be told of GPUs that do not exist, as in tests; `device` then says the truth.
-    on_gpu = job.resources.gpus > 0 and torch.cuda.is_available()
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    device = device_of_job(job)
     try:
         exported = torch.export.load(model_path)
-        if on_gpu:
+        if device.type == "cuda":
             exported = move_to_device_pass(exported, device)
         module = exported.module()
     except Exception as error:
         said = str(error).replace(model_path, named)
         raise JobError(f"model.path: torch cannot load {named}: {type(error).__name__}: {said}") from error
     return Program(exported, module, device, tuple(job.model.outputs))
-
-
-def describe_devices() -> str:
-    """The GPUs that torch can use in this process, in words."""
-    if not torch.cuda.is_available():
-        return f"torch {torch.__version__} sees no GPU here: models run on the CPU"
-    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return f"torch {torch.__version__} sees {len(names)}: {', '.join(names)}"
 
 
 def to_tensor(values: Array) -> torch.Tensor | Array:
@@ -130,7 +121,7 @@ class Program:
         # The program may take a dict of columns, keywords or plain tensors, as it was exported.
         arguments, keywords = tree_unflatten(tensors, self._spec)
         with torch.inference_mode():
-            return self._named(self._module(*arguments, **keywords))
+            return in_order(self._module(*arguments, **keywords), self._outputs, "program")
 
     def _tensor(self, filling: Filling[_Input]) -> torch.Tensor:
         # Filling column by column into (F, n) is four times as fast as into (n, F), where each column jumps from row
@@ -143,18 +134,6 @@ class Program:
         tensor = buffer.T if by_column else buffer
         filling.write(tensor.numpy())
         return tensor.to(filling.input.dtype)
-
-    def _named(self, raw: Any) -> dict[str, Any]:
-        if isinstance(raw, torch.Tensor):
-            raw = (raw,)
-        if isinstance(raw, Mapping):
-            return dict(raw)
-        if len(raw) != len(self._outputs):
-            raise OutputInvalid(
-                f"the program returned {len(raw)} outputs, but model.outputs declares {len(self._outputs)}: "
-                f"output {self._outputs[min(len(raw), len(self._outputs) - 1)]!r} has no counterpart"
-            )
-        return dict(zip(self._outputs, raw, strict=True))
 
 
 def _names(inputs: Sequence[_Input], spec: TreeSpec) -> list[str]:

@@ -97,6 +97,25 @@ def by_column(raw: Array, types: Mapping[str, pa.DataType], called: str) -> dict
     )
 
 
+def in_order(raw: Any, names: Sequence[str], what: str) -> dict[str, Any]:
+    """The outputs of a torch model by name: as it names them itself, or one tensor or several in their order.
+
+    what: what returned them, for the message.
+
+    Raises:
+        OutputInvalid: It returned another number of tensors than there are outputs.
+    """
+    if isinstance(raw, Mapping):
+        return dict(raw)
+    found = (raw,) if is_tensor(raw) or not isinstance(raw, Sequence) else raw
+    if len(found) != len(names):
+        raise OutputInvalid(
+            f"the {what} returned {len(found)} outputs, but model.outputs declares {len(names)}: "
+            f"output {names[min(len(found), len(names) - 1)]!r} has no counterpart"
+        )
+    return dict(zip(names, found, strict=True))
+
+
 def _outputs(raw: Any, types: Mapping[str, pa.DataType], rows: int | None) -> dict[str, pa.Array]:
     held = columns(raw)
     if held is None:

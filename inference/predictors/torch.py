@@ -1,4 +1,4 @@
-"""`uses: torch`: a model exported with `torch.export.save`."""
+"""`uses: torch`: an exported program, TorchScript, or weights for a module that the user's own code makes."""
 
 from __future__ import annotations
 
@@ -9,48 +9,25 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors.adapter import Adapter, Predictor, check_options
-from nightjar.inference.predictors.archive import inspect_program
+from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.features import is_number_or_list
+from nightjar.inference.predictors.installed import versions
+from nightjar.inference.predictors.torchfiles import EXPORTED, STATE, check_torch_keys, inspect_torch, kind_of
 
 
-class OnTorch:
-    """Base of the adapters whose models compute with torch."""
-
-    scratch: tuple[str, ...] = ("/dev/shm/torch_", "/tmp/torchinductor_", "/var/tmp/torchinductor_")
-
-    def memory_errors(self) -> tuple[type[BaseException], ...]:
-        """As `Adapter.memory_errors`."""
-        return _named("OutOfMemoryError")
-
-    def device_errors(self) -> tuple[type[BaseException], ...]:
-        """As `Adapter.device_errors`."""
-        return _named("AcceleratorError")
-
-    def devices(self) -> str:
-        """As `Adapter.devices`."""
-        from nightjar.inference.predictors.exported import describe_devices
-
-        return describe_devices()
-
-
-def _named(error: str) -> tuple[type[BaseException], ...]:
-    found = getattr(sys.modules.get("torch"), error, None)
-    return () if found is None else (found,)
-
-
-class Torch(OnTorch):
-    """The `Adapter` of torch. Its predictor is `exported.Program`."""
+class Torch:
+    """The `Adapter` of torch. Its predictor is `exported.Program` or `modules.Module`."""
 
     libraries: tuple[str, ...] = ("torch",)
     reads_arrow = True
+    scratch: tuple[str, ...] = ("/dev/shm/torch_", "/tmp/torchinductor_", "/var/tmp/torchinductor_")
 
     def check_keys(self, job: Job) -> None:
-        check_options(job, ())
+        check_torch_keys(job)
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
-        """Empty: an exported program contains its operations."""
-        return {}
+        """Empty if the file contains its operations. The user's code calls those of the installed torch."""
+        return versions("torch", ("torch",)) if kind_of(job) is STATE else {}
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
         for name in job.model.features or schema.names:
@@ -61,7 +38,7 @@ class Torch(OnTorch):
                 )
 
     def inspect(self, job: Job, path: str) -> None:
-        inspect_program(path, job.model.allow_pickle, job.model.path)
+        inspect_torch(job, path)
 
     def warm(self) -> None:
         from importlib import import_module
@@ -72,9 +49,29 @@ class Torch(OnTorch):
         import_module("torch.export.pt2_archive")
 
     def load(self, job: Job, path: str | None) -> Predictor:
-        from nightjar.inference.predictors.exported import load_program
+        if kind_of(job) is EXPORTED:
+            from nightjar.inference.predictors.exported import load_program
 
-        return load_program(job, path)
+            return load_program(job, path)
+        from nightjar.inference.predictors.weights import load_module
+
+        return load_module(job, path)
+
+    def memory_errors(self) -> tuple[type[BaseException], ...]:
+        return _named("OutOfMemoryError")
+
+    def device_errors(self) -> tuple[type[BaseException], ...]:
+        return _named("AcceleratorError")
+
+    def devices(self) -> str:
+        from nightjar.inference.predictors.placing import describe_devices
+
+        return describe_devices()
+
+
+def _named(error: str) -> tuple[type[BaseException], ...]:
+    found = getattr(sys.modules.get("torch"), error, None)
+    return () if found is None else (found,)
 
 
 ADAPTER: Adapter = Torch()

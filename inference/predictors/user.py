@@ -85,13 +85,12 @@ def load_preprocess(job: Job) -> BatchFunction | None:
 
 
 def imported(job: Job) -> dict[str, Any]:
-    """The objects that `model.uses` and `preprocess` name, by key. They are imported but not called.
+    """The objects of the user's that the job names, by key. They are imported but not called.
 
     Raises:
         JobError: An object cannot be found, or its module cannot be imported.
     """
-    named = {"model.uses": job.model.uses, "preprocess": job.preprocess}
-    return {key: find(key, spec, folder_of(job)) for key, spec in named.items() if spec and ":" in spec}
+    return {key: find(key, spec, folder_of(job)) for key, spec in job.objects().items()}
 
 
 def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
@@ -101,9 +100,41 @@ def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
         JobError: An object is not a predictor, is async, or does not take its options or the model's path.
     """
     for key, target in targets.items():
+        if key not in {"model.uses", "preprocess"}:
+            factory_keywords(job, key, target)
+            continue
         is_model = key == "model.uses"
         spec, path = (job.model.uses, job.model.path) if is_model else (job.preprocess or "", None)
         _keywords(key, spec, target, _options(job, path) if is_model else {}, path)
+
+
+def built(job: Job, key: str) -> Any:
+    """What a factory of the user's makes. key: the option that names it.
+
+    Raises:
+        JobError: It cannot be found, does not take its keywords, or raised (the error is the cause).
+    """
+    spec = job.objects()[key]
+    target = find(key, spec, folder_of(job))
+    keywords = factory_keywords(job, key, target)
+    try:
+        return target(**keywords)
+    except Exception as error:
+        raise JobError(f"{key}: {spec} failed with {type(error).__name__}: {error}") from error
+
+
+def factory_keywords(job: Job, key: str, target: Any) -> dict[str, Any]:
+    """The keywords for an imported factory.
+
+    Raises:
+        JobError: It does not take them.
+    """
+    spec, keywords = job.objects()[key], dict(job.model.options.get("args", {}))
+    if not callable(target) or _is_async(target):
+        what = "async" if callable(target) else f"a {type(target).__name__}"
+        raise JobError(f"{key}: {spec} is {what}, not a function or class that makes the model")
+    _check_arguments("model.options.args", spec, _signature(target), keywords, positional=0)
+    return keywords
 
 
 def _options(job: Job, model_path: str | None) -> dict[str, Any]:

@@ -190,5 +190,7 @@ def test_inspecting_does_not_import_torch(program: Path) -> None:
 
 
 def test_an_option_the_torch_adapter_does_not_know_is_named(torch_job: MakeJob, program: Path) -> None:
-    with pytest.raises(JobError, match=r"model\.options\.half: the torch adapter knows only the options batch_format"):
+    with pytest.raises(
+        JobError, match=r"model\.options\.half: the torch adapter knows only the options model, .*batch_format"
+    ):
         load_scorer(torch_job(options={"half": True}), str(program))

@@ -1,0 +1,135 @@
+"""The kinds of files that `uses: torch` takes, the options of each, and what can be seen of a file without torch."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors.adapter import check_options
+from nightjar.inference.predictors.archive import inspect_program
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+_SWITCHES = ("channels_last", "compile")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of file. what: for messages. options: of `model.options`, those that have a meaning for it."""
+
+    what: str
+    options: tuple[str, ...] = ()
+
+
+EXPORTED = Kind("an exported program (.pt2)")
+SCRIPTED = Kind("TorchScript", ("dtype", "autocast", "channels_last"))
+STATE = Kind("a state dict", ("model", "args", "dtype", "autocast", "channels_last", "compile"))
+
+
+def kind_of(job: Job) -> Kind:
+    """What `model.path` is, told by the end of its name, and for .pt by whether the job says what makes the module."""
+    suffix = PurePosixPath(job.model.path or "").suffix.lower()
+    if suffix == ".pt" and "model" not in job.model.options:
+        return SCRIPTED
+    return {".pt": STATE, ".pth": STATE, ".safetensors": STATE}.get(suffix, EXPORTED)
+
+
+def is_safetensors(path: str | None) -> bool:
+    """Whether the end of a file's name says that it is of this format."""
+    return PurePosixPath(path or "").suffix.lower() == ".safetensors"
+
+
+def check_torch_keys(job: Job) -> None:
+    """Check the options of a torch job, as far as the job's keys tell.
+
+    Raises:
+        JobError: One is unknown, has no meaning for this kind of file, or has a wrong value. Names it.
+    """
+    kind, options = kind_of(job), job.model.options
+    check_options(job, STATE.options)
+    for name in STATE.options:
+        if name in options and name not in kind.options:
+            raise JobError(f"model.options.{name}: has no meaning for {kind.what}, as which {job.model.path} is read")
+    if kind is STATE:
+        _check_factory(job)
+    _check_choice(options, "dtype", DTYPES)
+    if options.get("autocast") not in (None, True, False):
+        _check_choice(options, "autocast", DTYPES[1:], "true, ")
+    for name in _SWITCHES:
+        if not isinstance(value := options.get(name, False), bool):
+            raise JobError(f"model.options.{name}: must be true or false, not {value!r}")
+    if options.get("autocast") and options.get("dtype", "float32") != "float32":
+        raise JobError("model.options.autocast: the weights already have another type by model.options.dtype; keep one")
+
+
+def inspect_torch(job: Job, path: str) -> None:
+    """Look at the model's file, without reading its weights. path: the local copy.
+
+    Raises:
+        JobError: It is not what the job takes it for, or not a whole file. Names `model.path`.
+    """
+    kind, named = kind_of(job), str(job.model.path)
+    if kind is EXPORTED:
+        inspect_program(path, job.model.allow_pickle, named)
+        return
+    try:
+        if is_safetensors(named):
+            _check_safetensors(path)
+        else:
+            _check_archive(kind, path)
+    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise JobError(f"model.path: {named} is not {kind.what} that can be read: {reason}") from error
+
+
+def _check_factory(job: Job) -> None:
+    spec, args = job.model.options.get("model"), job.model.options.get("args", {})
+    if spec is None:
+        raise JobError(
+            f"model.options.model: {job.model.path} holds weights alone; name the function or class of yours that "
+            'makes the module, as "net:build"'
+        )
+    if not isinstance(spec, str) or not re.fullmatch(r"[\w.]+:\w+", spec):
+        raise JobError(f'model.options.model: {spec!r} must be "module:name" of a function or class, as "net:build"')
+    if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
+        raise JobError(f"model.options.args: must be a mapping of keywords for {spec}, not {args!r}")
+
+
+def _check_choice(options: Mapping[str, Any], name: str, known: tuple[str, ...], also: str = "") -> None:
+    if (value := options.get(name, known[0])) not in known:
+        raise JobError(f"model.options.{name}: must be {also}{' or '.join(known)}, not {value!r}")
+
+
+def _check_archive(kind: Kind, path: str) -> None:
+    """Raises ValueError if a file that torch wrote is of the other kind."""
+    with zipfile.ZipFile(path) as archive:
+        names = {name.partition("/")[2] for name in archive.namelist()}
+    scripted = "constants.pkl" in names and any(name.startswith("code/") for name in names)
+    if kind is SCRIPTED and not scripted:
+        raise ValueError(
+            'it holds no code; if it holds weights, name what makes the module in model.options.model, as "net:build"'
+        )
+    if kind is STATE and scripted:
+        raise ValueError("it is TorchScript, which has its own code; remove model.options.model and args")
+    if "data.pkl" not in names:
+        raise ValueError("torch.save did not write it")
+
+
+def _check_safetensors(path: str) -> None:
+    """Raises ValueError if the header of the file is not that of a file of this size."""
+    size = Path(path).stat().st_size
+    with Path(path).open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length + 8 > size:
+            raise ValueError("its header is longer than the file")
+        header = json.loads(file.read(length))
+    tensors = (each for name, each in header.items() if name != "__metadata__")
+    if 8 + length + max((int(each["data_offsets"][1]) for each in tensors), default=0) != size:
+        raise ValueError("it was cut off, or has bytes of no tensor")
