@@ -77,3 +77,24 @@ def export(
     shapes = (tuple({0: N} for _ in examples),) if dynamic else None
     torch.export.save(torch.export.export(Model(), examples, dynamic_shapes=shapes), path)
     return str(path)
+
+
+LOOKS = """
+import sys
+from pathlib import Path
+from nightjar.inference.job.file import load_job
+from nightjar.inference.predictors import check_keys
+from nightjar.inference.predictors.adapter import adapter_of, is_device_lost, is_memory
+
+job = load_job(sys.argv[1])
+adapter = adapter_of(job)
+check_keys(job)
+adapter.fingerprint(job)
+adapter.inspect(job, job.model.path)
+assert adapter.memory_errors() == () == adapter.device_errors()
+assert is_memory(MemoryError()) and not is_memory(ValueError()) and not is_device_lost(ValueError())
+print(*{name.partition(".")[0] for name in sys.modules})
+adapter.warm()
+print(*{name.partition(".")[0] for name in sys.modules})
+"""
+"""A program that looks at a job and its model as commands do that score nothing; then it prints what is loaded."""

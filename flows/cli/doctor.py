@@ -78,7 +78,7 @@ def _versions() -> Finding:
 
 def _libraries() -> Iterator[str]:
     """The installed libraries among those that the frameworks' adapters use; some are optional extras."""
-    for name in (each for framework in frameworks() for each in framework.libraries):
+    for name in dict.fromkeys(each for framework in frameworks() for each in framework.libraries):
         with suppress(PackageNotFoundError):
             yield distribution(name).name
 

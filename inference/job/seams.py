@@ -8,12 +8,14 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Framework:
     """A framework. module: its `ADAPTER` is a `predictors.adapter.Adapter`. model: what `model.path` names, for
-    messages. factory: the key in `model.options` that may name the user's own code, which makes the model; its value is
-    called with the keywords `model.options.args`.
+    messages. packs: its predictors sort the rows of a micro-batch, and pack them into calls of the model themselves; so
+    `batch_size: auto` is thousands of rows, whatever their size. factory: the key in `model.options` that may name the
+    user's own code, which makes the model; its value is called with the keywords `model.options.args`.
     """
 
     module: str
     model: str
+    packs: bool = False
     factory: str = ""
 
 
@@ -28,6 +30,14 @@ FRAMEWORKS = {
     "lightgbm": Framework("nightjar.inference.predictors.lightgbm", "a Booster's text file (.txt)"),
     "xgboost": Framework("nightjar.inference.predictors.xgboost", "a Booster's file (.json or .ubj)"),
     "catboost": Framework("nightjar.inference.predictors.catboost", "a model's binary file (.cbm)"),
+    "embed": Framework("nightjar.inference.predictors.embed", "a model's folder", packs=True),
+    "text-classification": Framework(
+        "nightjar.inference.predictors.textclassification", "a model's folder", packs=True
+    ),
+    "token-classification": Framework(
+        "nightjar.inference.predictors.tokenclassification", "a model's folder", packs=True
+    ),
+    "zero-shot": Framework("nightjar.inference.predictors.zeroshot", "a model's folder", packs=True),
 }
 """`model.uses` → the framework; anything else is "module:Name" of the user's own."""
 

@@ -15,12 +15,36 @@ from nightjar.inference.predictors.installed import versions
 from nightjar.inference.predictors.torchfiles import EXPORTED, STATE, check_torch_keys, inspect_torch, kind_of
 
 
-class Torch:
+class OnTorch:
+    """Base of the adapters whose models compute with torch."""
+
+    scratch: tuple[str, ...] = ("/dev/shm/torch_", "/tmp/torchinductor_", "/var/tmp/torchinductor_")
+
+    def memory_errors(self) -> tuple[type[BaseException], ...]:
+        """As `Adapter.memory_errors`."""
+        return _named("OutOfMemoryError")
+
+    def device_errors(self) -> tuple[type[BaseException], ...]:
+        """As `Adapter.device_errors`."""
+        return _named("AcceleratorError")
+
+    def devices(self) -> str:
+        """As `Adapter.devices`."""
+        from nightjar.inference.predictors.placing import describe_devices
+
+        return describe_devices()
+
+
+def _named(error: str) -> tuple[type[BaseException], ...]:
+    found = getattr(sys.modules.get("torch"), error, None)
+    return () if found is None else (found,)
+
+
+class Torch(OnTorch):
     """The `Adapter` of torch. Its predictor is `exported.Program` or `modules.Module`."""
 
     libraries: tuple[str, ...] = ("torch",)
     reads_arrow = True
-    scratch: tuple[str, ...] = ("/dev/shm/torch_", "/tmp/torchinductor_", "/var/tmp/torchinductor_")
 
     def check_keys(self, job: Job) -> None:
         check_torch_keys(job)
@@ -56,22 +80,6 @@ class Torch:
         from nightjar.inference.predictors.weights import load_module
 
         return load_module(job, path)
-
-    def memory_errors(self) -> tuple[type[BaseException], ...]:
-        return _named("OutOfMemoryError")
-
-    def device_errors(self) -> tuple[type[BaseException], ...]:
-        return _named("AcceleratorError")
-
-    def devices(self) -> str:
-        from nightjar.inference.predictors.placing import describe_devices
-
-        return describe_devices()
-
-
-def _named(error: str) -> tuple[type[BaseException], ...]:
-    found = getattr(sys.modules.get("torch"), error, None)
-    return () if found is None else (found,)
 
 
 ADAPTER: Adapter = Torch()

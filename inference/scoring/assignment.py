@@ -23,6 +23,7 @@ from nightjar.inference.identity.unpacking import (
     watched,
 )
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import clip
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
 from nightjar.inference.records import Shard
@@ -176,4 +177,6 @@ def batch_rows(spec: WorkerSpec) -> int:
         return size
     columns = input_columns(spec.job, spec.schema)
     features = pa.schema([spec.schema.field(name) for name in columns])
-    return auto_batch_rows(features, spec.job.resources.gpus > 0)
+    framework = FRAMEWORKS.get(spec.job.model.uses)
+    packs = framework is not None and framework.packs
+    return auto_batch_rows(features, spec.job.resources.gpus > 0, packs)

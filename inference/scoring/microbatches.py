@@ -38,6 +38,10 @@ ScoreRows = Callable[[pa.Table], dict[str, pa.Array]]
 TRACEBACK_CHARS = 2048
 """The longest traceback of a failed row that is kept, in characters; its last lines say what happened."""
 
+PACKED_ROWS, PACKED_ROWS_GPU = 2048, 16384
+"""Rows of a micro-batch that a predictor packs into calls of the model: many, so that it finds rows of one size; and
+few enough that a large model on a few cores, at four rows a second, is done with them before `retry.stall_s`."""
+
 _FRAMES = 12
 _NO_ROWS = range(0)
 
@@ -80,12 +84,14 @@ class BatchSize:
         self.rows = self.forced = rows
 
 
-def auto_batch_rows(schema: pa.Schema, gpu: bool) -> int:
+def auto_batch_rows(schema: pa.Schema, gpu: bool, packs: bool = False) -> int:
     """Rows per micro-batch for `batch_size: auto`: a pure function of the features and the device.
 
     The largest power of two whose features take at most 4 MiB (64 MiB on a GPU), from 32 to 16,384
-    (65,536) rows. Text counts as 256 bytes, a list of unknown length as 64 items.
+    (65,536) rows. Text counts as 256 bytes, a list of unknown length as 64 items. packs: as in `Framework`.
     """
+    if packs:
+        return PACKED_ROWS_GPU if gpu else PACKED_ROWS
     target, most = (64 << 20, 65536) if gpu else (4 << 20, 16384)
     width = max(1, int(sum(max(1, value_bytes(column.type, text=256, items=64)) for column in schema)))
     return min(most, 1 << (max(32, target // width).bit_length() - 1))

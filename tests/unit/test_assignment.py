@@ -205,6 +205,16 @@ def test_a_number_of_rows_is_taken_as_it_is(lake: Lake) -> None:
     assert batch_rows(lake.ready(model__batch_size=77).worker_spec()) == 77
 
 
+@pytest.mark.parametrize(("size", "gpus", "rows"), [("auto", 0, 2048), ("auto", 1, 16384), (77, 0, 77)])
+def test_models_that_pack_rows_themselves_get_thousands_of_them(
+    lake: Lake, size: int | str, gpus: int, rows: int
+) -> None:
+    """However long the texts are; a number of rows is taken as it is."""
+    spec = lake.ready(resources={"actors": 1, "gpus": gpus}).worker_spec()
+    model = spec.job.model.model_copy(update={"uses": "embed", "batch_size": size})
+    assert batch_rows(replace(spec, job=spec.job.model_copy(update={"model": model}))) == rows
+
+
 def test_what_is_read_is_what_the_model_sees_what_is_carried_and_the_label(lake: Lake) -> None:
     """Nothing else, in the order of the file."""
     schema = pa.schema([("other", pa.int8()), ("late", pa.bool_()), ("x", pa.float32()), ("id", pa.int64())])

@@ -18,7 +18,10 @@ from nightjar.inference.predictors.adapter import frameworks
 from support import Lake
 
 ROOT = Path(__file__).parent.parent.parent
-LIBRARIES = ("torch", "sklearn", "skops", "onnxruntime", "lightgbm", "xgboost", "catboost")
+LIBRARIES = ("torch", "sklearn", "skops", "onnxruntime", "lightgbm", "xgboost", "catboost", "transformers")
+OF_TEXTS = ("classifier", "embedder", "tagger", "textloading", "textmodel")
+"""The predictors of texts, of which only `textloading` knows the library that loads models."""
+
 HEAVY = ("ray", *LIBRARIES, "prefect", "pandas", "boto3")
 
 
@@ -169,7 +172,12 @@ def importers(room: str, module: str) -> set[str]:
             },
         ),
         ("inference", "ray.data", {"inference/engine/ray/internals.py", "inference/engine/ray/passes.py"}),
-        ("inference", "torch", {f"inference/predictors/{n}.py" for n in ("exported", "modules", "placing", "weights")}),
+        (
+            "inference",
+            "torch",
+            {f"inference/predictors/{n}.py" for n in ("exported", "modules", "placing", "weights", *OF_TEXTS)},
+        ),
+        ("inference", "transformers", {"inference/predictors/textloading.py"}),
         ("inference", "sklearn", {"inference/predictors/sklearn.py"}),
         ("inference", "skops", {"inference/predictors/sklearn.py"}),
         ("inference", "onnxruntime", {f"inference/predictors/{name}.py" for name in ("onnx", "session")}),
@@ -214,7 +222,8 @@ def test_each_sdk_has_its_owners_and_no_others(room: str, module: str, owners: s
 def test_only_the_predictors_name_a_framework() -> None:
     """Neither in code nor in a message: what is said of a framework outside its adapter is a guess for all others."""
     libraries = {name for adapter in frameworks() for name in adapter.libraries}
-    names = re.compile("|".join({*FRAMEWORKS, *libraries, r"\.pt2", "tensorflow", "keras"}))
+    uses = {rf"\b{name}\b" for name in FRAMEWORKS}  # some are plain words, which are parts of others
+    names = re.compile("|".join({*uses, *libraries, r"\.pt2", "tensorflow", "keras"}))
     assert names.search("import torch")
     allowed = {ROOT / "inference/job/seams.py", *(ROOT / "inference/predictors").glob("*.py")}
     files = {*(ROOT / "inference").rglob("*.py"), *(ROOT / "flows").rglob("*.py")} - allowed

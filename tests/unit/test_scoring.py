@@ -405,3 +405,4 @@ def test_the_automatic_batch_size_depends_on_schema_and_device_alone(
     schema: pa.Schema, gpu: bool, expected: int
 ) -> None:
     assert auto_batch_rows(schema, gpu) == expected
+    assert auto_batch_rows(schema, gpu, packs=True) == (16384 if gpu else 2048), "its rows are packed by their tokens"

@@ -1,0 +1,164 @@
+"""Rows per second of text embeddings: Nightjar beside a class of Ray Data's documentation and sentence-transformers.
+
+All run in this process, one after the other, with the same model, the same texts and as many threads; each reads the
+texts from Parquet and writes its vectors to Parquet. A model is loaded before its clock starts. The vectors must agree.
+
+The texts are WordNet's glosses (`python examples/embeddings/prepare.py` fetches them and the model), and the same with
+long texts among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import yaml
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "embeddings"
+MODEL = EXAMPLE / "models" / "minilm"
+WIDTH = 384
+LONG_EVERY, LONG_GLOSSES = 64, 30
+"""Of the skewed texts each 64th is thirty glosses long, which is more tokens than the model takes."""
+
+Batch = dict[str, Any]
+Vectors = np.ndarray[Any, Any]
+Run = Callable[[Path, Path], tuple[float, Vectors]]
+"""Embeds the texts of a file. Returns the seconds from its first read to its last write, and the vectors."""
+
+
+class DocumentedPredictor:
+    """As Ray Data's documentation writes a predictor for `map_batches`: fixed batches, padded to their longest text."""
+
+    def __init__(self) -> None:
+        from transformers import AutoModel, AutoTokenizer
+
+        settings = json.loads((MODEL / "sentence_bert_config.json").read_text())
+        self.tokenizer = AutoTokenizer.from_pretrained(MODEL, model_max_length=settings["max_seq_length"])
+        self.model = AutoModel.from_pretrained(MODEL).eval()
+
+    def __call__(self, batch: Batch) -> Batch:
+        given = self.tokenizer(list(batch["text"]), padding=True, truncation=True, return_tensors="pt")
+        with torch.inference_mode():
+            tokens = self.model(**given).last_hidden_state
+        mask = given["attention_mask"][:, :, None].float()
+        vectors = (tokens * mask).sum(1) / mask.sum(1)
+        return {"embedding": torch.nn.functional.normalize(vectors, dim=1).numpy()}
+
+
+class SentenceTransformers:
+    """`encode` of the library sentence-transformers, which sorts the texts that it is given by their length."""
+
+    def __init__(self) -> None:
+        from sentence_transformers import SentenceTransformer
+
+        self.model = SentenceTransformer(str(MODEL), device="cpu")
+
+    def __call__(self, batch: Batch) -> Batch:
+        return {"embedding": self.model.encode(list(batch["text"]), show_progress_bar=False)}
+
+
+def by_batches(predictor: Callable[[Batch], Batch], rows: int, source: Path, target: Path) -> tuple[float, Vectors]:
+    """A predictor's run over a file, in batches of so many rows."""
+    schema = pa.schema([("embedding", pa.list_(pa.float32(), WIDTH))])
+    began = time.perf_counter()
+    with pq.ParquetFile(source) as file, pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        for batch in file.iter_batches(rows):
+            found = predictor({"text": batch["text"].to_numpy(zero_copy_only=False)})["embedding"]
+            column = pa.FixedSizeListArray.from_arrays(pa.array(found.reshape(-1)), WIDTH)
+            writer.write(pa.table([column], schema=schema))
+    return time.perf_counter() - began, vectors_of([target])
+
+
+def by_nightjar(options: dict[str, Any], threads: int, source: Path, target: Path) -> tuple[float, Vectors]:
+    """The score step of a night on the local engine: from the first shard's start to the last one's end."""
+    from nightjar.inference.engine import LOCAL
+    from nightjar.inference.run import steps
+    from nightjar.inference.run.request import make_request
+
+    target.mkdir()
+    outputs = {"embedding": f"float32[{WIDTH}]"}
+    job = {
+        "name": "embeddings",
+        "input": {"uri": str(source), "shard_rows": pq.read_metadata(source).num_rows},
+        "model": {"uses": "embed", "path": str(MODEL), "features": ["text"], "outputs": outputs, "options": options},
+        "output": {"uri": f"{target}/out/"},
+        "resources": {"actors": 1, "cpus": threads},
+    }
+    (target / "job.yaml").write_text(yaml.safe_dump(job))
+    request = make_request(target / "job.yaml", date="2026-11-19", engine=LOCAL)
+    scored = steps.score(request, steps.discover(request))
+    return scored.progress.steady_s, vectors_of(sorted((target / "out").rglob("data/*.parquet")))
+
+
+def vectors_of(files: list[Path]) -> Vectors:
+    table = pa.concat_tables(pq.read_table(file, columns=["embedding"]) for file in files)
+    return np.asarray(table["embedding"].combine_chunks().flatten()).reshape(-1, WIDTH)
+
+
+def write_texts(folder: Path, rows: int) -> dict[str, Path]:
+    """Glosses from all over WordNet, and the same with a few long texts."""
+    glosses = pq.read_table(EXAMPLE / "data" / "glosses.parquet", columns=["gloss"])["gloss"].to_pylist()
+    chosen = np.random.default_rng(0).choice(len(glosses), rows, replace=False)
+    plain = [glosses[place] for place in chosen]
+    skewed = [
+        " ".join(glosses[place : place + LONG_GLOSSES]) if row % LONG_EVERY == 0 else glosses[place]
+        for row, place in enumerate(chosen)
+    ]
+    files = {"glosses": folder / "glosses.parquet", "skewed": folder / "skewed.parquet"}
+    for file, texts in zip(files.values(), (plain, skewed), strict=True):
+        pq.write_table(pa.table({"text": texts}), file)
+    return files
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=3_000)
+    parser.add_argument("--batch", type=int, default=64, help="rows of a batch of the documentation's predictor")
+    parser.add_argument("--batch-tokens", type=int, help="model.options.batch_tokens; default: Nightjar's own")
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    options = {"batch_tokens": asked.batch_tokens} if asked.batch_tokens else {}
+    peers: dict[str, Run] = {
+        "nightjar": partial(by_nightjar, options, asked.threads),
+        "documentation": partial(by_batches, DocumentedPredictor(), asked.batch),
+    }
+    if importlib.util.find_spec("sentence_transformers"):
+        peers["sentence-transformers"] = partial(by_batches, SentenceTransformers(), asked.rows)
+    with tempfile.TemporaryDirectory() as place:
+        for name, source in write_texts(Path(place), asked.rows).items():
+            took: dict[str, list[float]] = {peer: [] for peer in peers}
+            wanted: Vectors | None = None
+            for repeat in range(asked.repeat):
+                for peer, run in peers.items():
+                    seconds, vectors = run(source, Path(place, f"{name}-{peer}-{repeat}"))
+                    wanted = vectors if wanted is None else wanted
+                    np.testing.assert_allclose(vectors, wanted, atol=1e-4, err_msg=peer)
+                    took[peer].append(seconds)
+            tell(name, asked.rows, took)
+
+
+def tell(name: str, rows: int, took: dict[str, list[float]]) -> None:
+    """Print rows per second, and Nightjar's speed as a multiple of each peer's within a repeat."""
+    for peer, times in took.items():
+        ratios = [other / own for own, other in zip(took["nightjar"], times, strict=True)]
+        spread = f"{min(ratios):.2f}–{max(ratios):.2f}"
+        print(f"{name:8} {peer:22} {rows / statistics.median(times):6.0f} rows/s, nightjar {spread} times as fast")
+
+
+if __name__ == "__main__":
+    main()

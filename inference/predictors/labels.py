@@ -1,0 +1,61 @@
+"""The outputs of a model that scores labels: the best one, its score, all scores, or those of labels by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nightjar.inference.arrow_types import is_list, is_number, is_text
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.messages import nearest
+from nightjar.inference.predictors.arrays import Array
+
+_MADE = ("label", "score", "scores")
+_SHOWN = 20
+
+
+class LabelOutputs:
+    """Makes the declared outputs of scores of shape (n, labels)."""
+
+    def __init__(self, job: Job, labels: Sequence[str]) -> None:
+        """labels: in the order of the scores.
+
+        Raises:
+            JobError: An output is declared that is not made, or of a type that it cannot have.
+        """
+        self._labels = np.array(labels, object)
+        self._columns = {name: place for place, name in enumerate(labels) if name not in _MADE}
+        self._types = job.model.output_types()
+        for name, kind in self._types.items():
+            if name not in {*_MADE, *self._columns}:
+                raise JobError(
+                    f"model.outputs: the {job.model.uses} adapter does not make {name!r}; it makes label, score, "
+                    f"scores (one number for each label), and the score of a label by its name: {_named(labels)}"
+                    + nearest(name, [*_MADE, *self._columns])
+                )
+            _check_type(name, kind, len(labels))
+
+    def of(self, scores: Array) -> dict[str, Any]:
+        """The declared outputs by name."""
+        best = scores.argmax(1)
+        made = {"label": self._labels[best], "score": scores[np.arange(len(scores)), best], "scores": scores}
+        return {name: made[name] if name in _MADE else scores[:, self._columns[name]] for name in self._types}
+
+
+def _check_type(name: str, kind: pa.DataType, labels: int) -> None:
+    fits, wanted = is_number(kind), "a number, as float32"
+    if name == "label":
+        fits, wanted = is_text(kind), "string"
+    elif name == "scores":
+        fits, wanted = is_list(kind) and getattr(kind, "list_size", labels) in {labels, -1}, f"float32[{labels}]"
+    if not fits:
+        raise JobError(f"model.outputs.{name}: it is {wanted}, and not {kind}")
+
+
+def _named(labels: Sequence[str]) -> str:
+    more = f" … ({len(labels)} in all)" if len(labels) > _SHOWN else ""
+    return ", ".join(labels[:_SHOWN]) + more

@@ -1,0 +1,136 @@
+"""Looks into the folder of a transformers model without a library: whether all of it is there, and whether it is whole.
+
+The weights are safetensors; pickled weights (`pytorch_model.bin`) are taken only if the job allows pickles.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
+
+_SAFE, _PICKLED = "model.safetensors", "pytorch_model.bin"
+_TOKENISERS = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
+_HOW = "write one with model.save_pretrained(folder) and tokenizer.save_pretrained(folder)"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """The folder with config.json. named: how the job names it, for messages. safe: its weights are safetensors."""
+
+    path: Path
+    named: str
+    config: dict[str, Any]
+    safe: bool
+
+
+def look(job: Job, path: Path, named: str) -> ModelFolder:
+    """Look at a model's folder: its configuration, the files of its weights, and those of its tokenizer.
+
+    Raises:
+        JobError: One is missing or cut, or the weights are pickles and the job allows none.
+    """
+    if not path.is_dir():
+        what = "is a file" if path.exists() else "is not there"
+        raise JobError(f"model.path: {named} {what}; the {job.model.uses} adapter needs a model's folder: {_HOW}")
+    config = read_json(path / "config.json", f"{named}/config.json", f"so this is no model's folder: {_HOW}")
+    if not isinstance(config.get("model_type"), str):
+        raise JobError(f"model.path: {named}/config.json names no model_type, so this is no transformers model; {_HOW}")
+    safe = _check_weights(job, path, named)
+    if not any((path / name).is_file() for name in _TOKENISERS):
+        raise JobError(
+            f"model.path: {named} has no tokenizer.json, so texts cannot be read for this model; save its tokenizer "
+            "into the same folder: tokenizer.save_pretrained(folder)"
+        )
+    return ModelFolder(path, named, config, safe)
+
+
+def read_json(path: Path, named: str, otherwise: str = "") -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        JobError: There is no such file, or it holds no object. otherwise: what that means.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        if not isinstance(content, dict):
+            raise TypeError("it holds no object")
+    except (OSError, TypeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise JobError(
+            f"model.path: {named} cannot be read: {reason}" + (f"; {otherwise}" if otherwise else "")
+        ) from error
+    return content
+
+
+def _check_weights(job: Job, path: Path, named: str) -> bool:
+    """Whether the weights are safetensors. Checks that all their files are there, and whole."""
+    if found := _weights(path, named, _SAFE):
+        for name in found:
+            _check_whole(path / name, f"{named}/{name}")
+        return True
+    pickled = _weights(path, named, _PICKLED)
+    if not pickled:
+        raise JobError(f"model.path: {named} has no weights ({_SAFE}); {_HOW}")
+    if not job.model.allow_pickle:
+        raise JobError(
+            f"model.path: {named} has its weights only as a pickle ({pickled[0]}), which could run code; write them "
+            "as safetensors (model.save_pretrained(folder)), or set model.allow_pickle: true if you trust whoever made "
+            "the file"
+        )
+    return False
+
+
+def _weights(path: Path, named: str, whole: str) -> list[str]:
+    """The files of the weights: one, or those that an index names; none if there is neither."""
+    if (path / whole).is_file():
+        return [whole]
+    index = f"{whole}.index.json"
+    if not (path / index).is_file():
+        return []
+    places = read_json(path / index, f"{named}/{index}").get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise JobError(f"model.path: {named}/{index} names no files of weights")
+    files = sorted({str(name) for name in places.values()})
+    for name in files:
+        if Path(name).name != name or not (path / name).is_file():
+            raise JobError(f"model.path: {named}/{index} names {name!r}, which is not beside it")
+    return files
+
+
+def _check_whole(path: Path, named: str) -> None:
+    """Check that a file of safetensors has all the bytes that its header names.
+
+    Source: "Format" in the README of safetensors: the header's length in 8 bytes, the header as JSON, the tensors.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            size = path.stat().st_size
+            if length > size - 8:
+                raise ValueError("it is cut, or no file of safetensors")
+            header = json.loads(file.read(length))
+        needs = 8 + length + max(_ends(header), default=0)
+        if needs != size:
+            raise ValueError(f"it has {size:,} bytes, and its header names {needs:,}")
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise JobError(f"model.path: {named} cannot be read: {reason}; copy or write it again") from error
+
+
+def _ends(header: Any) -> Iterator[int]:
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            yield int(tensor["data_offsets"][1])

@@ -1,0 +1,70 @@
+"""Which texts go through the model together: those of similar length, as many as memory and the token budget allow.
+
+A batch costs what its longest text costs, times its rows. So the texts of a micro-batch are sorted by length, and
+packed into calls with rows × longest ≤ budget. Imports no framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from nightjar.inference.predictors.arrays import Array
+
+Call = Callable[[Array], None]
+"""Gets the indices of rows, the longest first; computes these, and keeps what came out."""
+
+
+class Packer:
+    """Packs rows into calls of the model. Keeps what it learns about memory as long as the process lives.
+
+    tokens: the most rows × longest of a call; None for all rows at once, until memory does not suffice. alone: rows of
+    at least so many tokens have a call each, because one of them did not fit alone.
+    """
+
+    def __init__(self, tokens: int | None, memory_errors: tuple[type[BaseException], ...]) -> None:
+        self.tokens = tokens
+        self.alone: int | None = None
+        self._errors = memory_errors
+
+    def run(self, lengths: Array, call: Call) -> None:
+        """Call the model until each row was in one call that succeeded. lengths: tokens of each row.
+
+        A call that runs out of memory is repeated with half of what did not fit.
+
+        Raises:
+            BaseException: Whatever a call raises; one of the memory errors only for a row that does not fit alone.
+        """
+        order = np.argsort(-lengths, kind="stable")
+        first, before = 0, self.tokens
+        while first < len(order):
+            longest = int(lengths[order[first]])
+            rows = order[first : first + self._rows(longest, len(order))]
+            if len(rows) == 1:
+                self._single(rows, longest, call, before)
+            elif not self._fits(rows, call):
+                self.tokens = len(rows) * longest // 2
+                continue
+            first, before = first + len(rows), self.tokens
+
+    def _rows(self, longest: int, most: int) -> int:
+        if self.alone is not None and longest >= self.alone:
+            return 1
+        return most if self.tokens is None else max(1, self.tokens // longest)
+
+    def _fits(self, rows: Array, call: Call) -> bool:
+        """Whether memory sufficed. The exception is gone afterwards: its frames would hold the memory."""
+        try:
+            call(rows)
+        except self._errors:
+            return False
+        return True
+
+    def _single(self, rows: Array, longest: int, call: Call, before: int | None) -> None:
+        """Call the model with one row. If it does not fit alone, the budget is what it was before this row's calls."""
+        try:
+            call(rows)
+        except self._errors:
+            self.tokens, self.alone = before, longest
+            raise
