@@ -1,7 +1,8 @@
 """The user's own code, unchanged: `uses: "module:Name"` and `preprocess: "module:name"`.
 
 A class with `__init__(**options)` and `__call__(batch)`, as written for Ray Data's `map_batches`, is constructed once
-per actor. A plain function gets the options as keywords. Errors of either pass through unchanged.
+per actor, and so is a subclass of its `TorchInference`. A function gets the options as keywords. Either may be async.
+Errors pass through unchanged.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import Adapter, Predictor, WithoutDevices
+from nightjar.inference.predictors.asynchronous import Synchronous
+from nightjar.inference.predictors.torchinference import Managed, is_torch_inference
 
 BatchFunction = Callable[[Any], Any]
 
@@ -52,17 +55,18 @@ class Own(WithoutDevices):
         """Find and construct the predictor with its options and the model's path.
 
         Raises:
-            JobError: It cannot be found, does not take its options or the model's path, or is async.
+            JobError: It cannot be found, or does not take its options or the model's path.
         """
         target = find("model.uses", job.model.uses, folder_of(job))
-        return _Called(_ready("model.uses", job.model.uses, target, _options(job, path), path))
+        made = _ready("model.uses", job.model.uses, target, _options(job, path), path)
+        return Managed(made) if is_torch_inference(target) else _Called(made)
 
 
 class _Called:
     """A callable as a `Predictor`. It prepares its batches itself."""
 
     def __init__(self, function: BatchFunction) -> None:
-        self.predict = function
+        self.predict = Synchronous(function)
         self.device = device_of(function)
 
     def prepare(self, batch: Any) -> Any:
@@ -76,12 +80,12 @@ def load_preprocess(job: Job) -> BatchFunction | None:
     """The callable of `preprocess` (a class is constructed once); None if the job has none.
 
     Raises:
-        JobError: It cannot be found, needs arguments, or is async.
+        JobError: It cannot be found, or needs arguments.
     """
     if job.preprocess is None:
         return None
     target = find("preprocess", job.preprocess, folder_of(job))
-    return _ready("preprocess", job.preprocess, target, {}, None)
+    return Synchronous(_ready("preprocess", job.preprocess, target, {}, None))
 
 
 def imported(job: Job) -> dict[str, Any]:
@@ -97,7 +101,7 @@ def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
     """Check that the imported objects can be called with the job's options, without calling them.
 
     Raises:
-        JobError: An object is not a predictor, is async, or does not take its options or the model's path.
+        JobError: An object is not a predictor, or does not take its options or the model's path.
     """
     for key, target in targets.items():
         if key not in {"model.uses", "preprocess"}:
@@ -247,17 +251,14 @@ def _refuse_unusable(key: str, spec: str, target: Any) -> None:
     if not callable(target):
         raise JobError(f"{key}: {spec} is a {type(target).__name__}, not a class or function")
     # `dir`, because `hasattr` is true for every class: calling a class constructs it.
-    if inspect.isclass(target) and "__call__" not in dir(target):
+    if inspect.isclass(target) and "__call__" not in dir(target) and not is_torch_inference(target):
         raise JobError(f"{key}: class {spec} has no __call__(batch); give it one")
-    if _is_async(target) or _is_async(getattr(target, "__call__", None)):  # noqa: B004 (the function is needed)
-        raise JobError(f"{key}: {spec} is async; write __call__ or the function as a plain `def`")
-
-
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _signature(target: Any) -> inspect.Signature | None:
+    """What a class or function takes. Ray Data's `TorchInference` hands everything to `initialize`."""
+    if is_torch_inference(target):
+        target = functools.partial(target.initialize, None)
     try:
         return inspect.signature(target)
     except (TypeError, ValueError):  # written in C: only a call would tell

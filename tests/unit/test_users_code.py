@@ -99,19 +99,6 @@ def test_a_generator_that_yields_too_little_is_an_invalid_output(make_job: MakeJ
 
 
 @pytest.mark.parametrize(
-    "code",
-    [
-        "class Predictor:\n async def __call__(self, batch):\n  return batch",
-        "class Predictor:\n async def __call__(self, batch):\n  yield batch",
-        "async def Predictor(batch):\n return batch",
-    ],
-)
-def test_async_callables_are_refused(make_job: MakeJob, code: str) -> None:
-    with pytest.raises(JobError, match=r"model\.uses: mine:Predictor is async"):
-        load_scorer(make_job(code), None)
-
-
-@pytest.mark.parametrize(
     ("code", "message"),
     [
         ("Predictor = 3", "mine:Predictor is a int, not a class or function"),
