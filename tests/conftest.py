@@ -70,6 +70,8 @@ def ray_local() -> Iterator[None]:
                 address="local",
                 num_cpus=2,
                 num_gpus=2,  # in name: Ray counts them, and nobody computes on them
+                resources={"licence": 2, "accelerator_type:A100": 1},
+                labels={"zone": "eu"},
                 include_dashboard=False,
                 logging_level="ERROR",
                 log_to_driver=False,

@@ -222,15 +222,30 @@ class ActorRange(Section):
 
 
 class Resources(Section):
-    """The actor pool; `cpus` and `gpus` are per actor.
+    """The actor pool; everything but `actors` and `concurrency_limit` is per actor.
 
-    concurrency_limit: the name of a global concurrency limit in Prefect, shared by jobs that share GPUs.
+    memory_gb: in GiB. custom: amounts of resources that the cluster's owner has named. accelerator_type and labels: of
+    the nodes that will do. concurrency_limit: the name of a global concurrency limit in Prefect, shared by jobs that
+    share GPUs.
     """
 
     actors: Annotated[int, Field(ge=1)] | ActorRange = 2
     cpus: float = Field(default=1, ge=0, strict=False)
     gpus: float = Field(default=0, ge=0, strict=False)
+    memory_gb: float | None = Field(default=None, gt=0, strict=False)
+    custom: dict[str, Annotated[float, Field(gt=0, strict=False)]] = {}
+    accelerator_type: str | None = Field(default=None, min_length=1)
+    labels: dict[str, str] = {}
     concurrency_limit: str | None = Field(default=None, min_length=1)
+
+    @field_validator("custom")
+    @classmethod
+    def _not_rays_own(cls, value: dict[str, float]) -> dict[str, float]:
+        ours = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_gb"}
+        for name in value:
+            if name in ours:
+                raise ValueError(f"{name!r} is a resource of Ray's own; write resources.{ours[name]}")
+        return value
 
     @property
     def cores(self) -> int:

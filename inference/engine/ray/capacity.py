@@ -2,15 +2,83 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.sections import Resources
+from nightjar.inference.messages import listed
 
 _COPIES = 3
 """The number of copies of the shards' descriptors in the object store at once: discovered, planned, and in blocks."""
+
+_GIB = 1 << 30
+_UNITS = {"CPU": "CPUs", "GPU": "GPUs", "memory": "GiB of memory"}
+_KIND = "accelerator_type:"
+"""A node with an accelerator has a resource of this name and the accelerator's type."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one process of a job needs of a node."""
+
+    need: Resources
+
+    @property
+    def plain(self) -> bool:
+        """Whether any node with enough CPUs will do."""
+        need = self.need
+        return not (need.gpus or need.memory_gb or need.custom or need.accelerator_type or need.labels)
+
+    def options(self) -> dict[str, Any]:
+        """The same as options of a task or an actor."""
+        need = self.need
+        asked: dict[str, Any] = {"num_cpus": need.cpus, "num_gpus": need.gpus}
+        if need.memory_gb:
+            asked["memory"] = int(need.memory_gb * _GIB)
+        if need.custom:
+            asked["resources"] = dict(need.custom)
+        if need.accelerator_type:
+            asked["accelerator_type"] = need.accelerator_type
+        if need.labels:
+            asked["label_selector"] = dict(need.labels)
+        return asked
+
+    def fitting(self, node: dict[str, Any]) -> int:
+        """The number of such processes that fit on a node, as Ray describes it."""
+        held, kind = node["Resources"], self.need.accelerator_type
+        if (kind and _KIND + kind not in held) or not self.need.labels.items() <= node["Labels"].items():
+            return 0
+        room = [held.get(name, 0.0) / each for name, each in self._amounts().items() if each > 0]
+        return int(min(room, default=1024))
+
+    def __str__(self) -> str:
+        words = [_amount(name, each) for name, each in self._amounts().items()]
+        words += [f"accelerator_type {self.need.accelerator_type}"] if self.need.accelerator_type else []
+        return listed([*words, *(f"label {name}={value}" for name, value in self.need.labels.items())], "and")
+
+    def held_by(self, node: dict[str, Any]) -> str:
+        """What a node has of what is needed, in words."""
+        held, labels = node["Resources"], node["Labels"]
+        words = [_amount(name, held.get(name, 0.0)) for name in self._amounts()]
+        if self.need.accelerator_type:
+            kinds = [name.removeprefix(_KIND) for name in held if name.startswith(_KIND)]
+            words.append(f"accelerator_type {', '.join(kinds) or 'none'}")
+        words += [f"label {name}={labels[name]}" if name in labels else f"no label {name}" for name in self.need.labels]
+        return listed(words, "and")
+
+    def _amounts(self) -> dict[str, float]:
+        """By the names of Ray's resources, in Ray's units."""
+        need = self.need
+        memory = {"memory": need.memory_gb * _GIB} if need.memory_gb else {}
+        return {"CPU": need.cpus, "GPU": need.gpus, **memory, **need.custom}
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / _GIB if name == 'memory' else amount:.4g} {_UNITS.get(name, name)}"
 
 
 def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
@@ -21,17 +89,17 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
     Raises:
         ClusterError: It has not. Names the key to change, with the numbers.
     """
-    need = job.resources
-    nodes = [node["Resources"] for node in alive()]
-    placeable = sum(fits(node, need.cpus, need.gpus) for node in nodes)
+    need, demand = job.resources, Demand(job.resources)
+    nodes = alive()
+    placeable = sum(map(demand.fitting, nodes))
     if placeable < need.min_actors * pools:
-        have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
+        have = "; ".join(map(demand.held_by, nodes))
+        more = "" if demand.plain else ", or what else resources asks for"
         raise ClusterError(
-            f"resources: {f'{pools} × ' if pools > 1 else ''}{need.min_actors} actors of {need.cpus:g} CPUs and "
-            f"{need.gpus:g} GPUs each do not fit: "
+            f"resources: {f'{pools} × ' if pools > 1 else ''}{need.min_actors} actors of {demand} each do not fit: "
             f"this cluster has {len(nodes)} nodes ({have}), room for {placeable}. "
-            f"Lower resources.actors, cpus or gpus{' or --parallel' if pools > 1 else ''}, or choose another cluster "
-            "with --ray"
+            f"Lower resources.actors, cpus or gpus{more}{' or --parallel' if pools > 1 else ''}, or choose another "
+            "cluster with --ray"
         )
     store = total("object_store_memory")
     if descriptors * _COPIES > store:
@@ -45,12 +113,6 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
 def alive() -> list[dict[str, Any]]:
     """The cluster's live nodes, as Ray describes them."""
     return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-
-
-def fits(node: dict[str, float], cpus: float, gpus: float) -> int:
-    """The number of processes with these CPUs and GPUs that fit on a node with these resources."""
-    room = [node.get(kind, 0.0) / each for kind, each in (("CPU", cpus), ("GPU", gpus)) if each > 0]
-    return int(min(room, default=1024))
 
 
 def total(resource: str) -> float:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from ray.data import ActorPoolStrategy, DataContext
 
 from nightjar.inference.engine.protocol import NO_EVENT
+from nightjar.inference.engine.ray.capacity import Demand
 from nightjar.inference.engine.ray.gathering import capture, gather
 from nightjar.inference.engine.ray.internals import bound_events_ahead, mapped
 from nightjar.inference.engine.stream import streamed
@@ -165,8 +166,7 @@ def _pass(spec: WorkerSpec, blocks: list[pa.Table], most: int, suspects: bool) -
             _Actor,
             _Sealed(spec),
             compute=pool,
-            num_cpus=need.cpus,
-            num_gpus=need.gpus,
+            **Demand(need).options(),
             max_restarts=-1,
             max_task_retries=0,
         )

@@ -11,6 +11,7 @@ import ray
 import ray.exceptions
 
 from nightjar.inference.engine.protocol import NO_EVENT
+from nightjar.inference.engine.ray.capacity import Demand
 from nightjar.inference.engine.ray.gathering import capture, gather
 from nightjar.inference.engine.ray.warming import taken
 from nightjar.inference.errors import ClusterLost, JobError, NightjarError
@@ -67,14 +68,12 @@ def _tried(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps, *, 
 
 def _begun(spec: WorkerSpec, steps: PreflightSteps, places: list[Piece], last: bool) -> tuple[Any, Callable[[], None]]:
     """Begin preflight in the process that waits for it, or in a new one. Returns its answers, and what ends it."""
-    need = spec.job.resources
-    warm = None if need.gpus else taken(spec.job.retry.stall_s)
+    demand = Demand(spec.job.resources)
+    warm = taken(spec.job.retry.stall_s) if demand.plain else None
     if warm is not None:
         told = warm.run.options(num_returns="streaming").remote(_captured, steps, spec, places, last)
         return told, partial(ray.kill, warm)
-    task: Any = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
-        _captured
-    )
+    task: Any = ray.remote(**demand.options(), max_retries=0, max_calls=1, num_returns="streaming")(_captured)
     answers: Any = task.options(name="nightjar preflight").remote(steps, spec, places, last)
     return answers, partial(ray.cancel, answers, force=True)
 

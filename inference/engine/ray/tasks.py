@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.inference.engine.blocks import audit_blocks
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
-from nightjar.inference.engine.ray.capacity import alive, fits, total
+from nightjar.inference.engine.ray.capacity import Demand, alive, total
 from nightjar.inference.engine.ray.gathering import capture
 from nightjar.inference.errors import ClusterLost, NightjarError
 from nightjar.inference.job.model import Job
@@ -83,13 +83,11 @@ def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
     Raises:
         ClusterLost: A process was lost, or no result came for as long as a shard may take.
     """
-    need = spec.job.resources
-    again = ray.remote(num_cpus=need.cpus, num_gpus=need.gpus, max_retries=0, max_calls=1, num_returns="streaming")(
-        _rescore_lines
-    )
+    demand = Demand(spec.job.resources)
+    again = ray.remote(**demand.options(), max_retries=0, max_calls=1, num_returns="streaming")(_rescore_lines)
     running: dict[Any, str] = {}
-    for host, lines in _by_host(chosen, need.max_actors):
-        where = _elsewhere(host, need.cpus, need.gpus)
+    for host, lines in _by_host(chosen, spec.job.resources.max_actors):
+        where = _elsewhere(host, demand)
         task: Any = again.options(name="nightjar rescore", scheduling_strategy=where).remote(spec, lines)
         running[task] = host
     merged, patience = Rescored(), spec.job.retry.shard_s + NO_EVENT * spec.job.retry.stall_s
@@ -127,9 +125,9 @@ def _by_host(chosen: pa.Table, processes: int) -> Iterator[tuple[str, list[dict[
             yield host, lines[part::parts]
 
 
-def _elsewhere(host: str, cpus: float, gpus: float) -> Any:
+def _elsewhere(host: str, demand: Demand) -> Any:
     """Where to place what shall not run on this host, if it can be helped."""
-    others = [n for n in alive() if n["NodeManagerHostname"] != host and fits(n["Resources"], cpus, gpus)]
+    others = [node for node in alive() if node["NodeManagerHostname"] != host and demand.fitting(node)]
     return NodeAffinitySchedulingStrategy(others[0]["NodeID"], soft=True) if others else "DEFAULT"
 
 

@@ -1,0 +1,59 @@
+"""What `resources` asks for is what each actor gets, and what the cluster must have."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nightjar.inference.engine.ray.capacity import check_cluster
+from nightjar.inference.errors import ClusterError
+from support import Lake
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+
+TOLD = """
+import json
+from pathlib import Path
+
+import ray
+
+class Model:
+    def __init__(self):
+        here = ray.get_runtime_context()
+        told = {"resources": here.get_assigned_resources(), "actor": here.get_actor_id()}
+        (Path(__LIVE__) / f"{here.get_worker_id()}.told").write_text(json.dumps(told))
+
+    def __call__(self, batch):
+        return {"score": batch["x"] * 2}
+"""
+
+
+def test_each_process_gets_what_the_job_asks_for(lake: Lake) -> None:
+    """In preflight, in the pool, and where shards are scored again."""
+    lake.write_model(TOLD)
+    asked = {"actors": 1, "memory_gb": 0.25, "custom": {"licence": 0.5}, "accelerator_type": "A100"}
+    lake.ready(model__uses="model:Model", resources={**asked, "labels": {"zone": "eu"}}, rescore__share=1.0).run()
+    told = [json.loads(path.read_text()) for path in lake.folder.glob("*.told")]
+    assert sorted(each["actor"] is not None for each in told) == [False, False, True]
+    for each in told:
+        got = each["resources"]
+        assert (got["memory"], got["licence"], got["CPU"]) == (0.25 * 2**30, 0.5, 1)
+        assert got["accelerator_type:A100"] > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"memory_gb": 9000}, r"1 actors of 1 CPUs, 0 GPUs and 9000 GiB of memory each .*2 CPUs, 2 GPUs and \S+ GiB"),
+        ({"custom": {"licence": 3}}, r"and 3 licence each do not fit: .*2 licence\), room for 0"),
+        ({"custom": {"seat": 1}}, r"and 1 seat each do not fit: .*0 seat\)"),
+        ({"accelerator_type": "H100"}, r"accelerator_type H100 each do not fit: .*accelerator_type A100\)"),
+        ({"labels": {"zone": "us"}}, r"label zone=us each do not fit: .*label zone=eu\)"),
+        ({"labels": {"rack": "7"}}, r"label rack=7 each do not fit: .*no label rack\)"),
+    ],
+)
+def test_a_cluster_that_has_not_what_is_asked_for_is_refused(lake: Lake, asked: dict[str, Any], why: str) -> None:
+    with pytest.raises(ClusterError, match=rf"^resources: .*{why}"):
+        check_cluster(lake.ready(resources={"actors": 1, **asked}).request().job)

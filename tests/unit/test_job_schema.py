@@ -1,0 +1,112 @@
+"""The JSON Schema of the job file says what the job file takes: it is the code's, and judges as the code does."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job import schema
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
+
+ROOT = Path(__file__).parent.parent.parent
+JOB: dict[str, Any] = {
+    "name": "delays",
+    "input": {"uri": "data/", "wait": {"for": "2h", "until": "_SUCCESS"}},
+    "model": {"uses": "mine:score", "outputs": {"score": "float32"}},
+    "carry": ["id"],
+    "output": {"uri": "out/", "tables": [{"delta": "table/"}]},
+    "resources": {"actors": {"min": 1, "max": 4}, "gpus": 0.5},
+    "identity": "strict",
+    "checks": [{"column": "score", "min": 0}, {"rows": {"min": 1}}, {"files": {"max": 9}}],
+    "schedule": {"cron": "0 2 * * *"},
+}
+
+
+def judged(job: dict[str, Any]) -> tuple[bool, bool]:
+    """Whether the schema takes a job, and whether the code does."""
+    try:
+        parse_job(copy.deepcopy(job), Path("/jobs/job.yaml"))
+        taken = True
+    except JobError:
+        taken = False
+    return Draft202012Validator(schema.job_schema()).is_valid(job), taken
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The job with one key set; None takes it out."""
+    job = copy.deepcopy(JOB)
+    *parents, last = path.split(".")
+    held = job
+    for name in parents:
+        held = held[name]
+    held.pop(last, None) if value is None else held.update({last: value})
+    return job
+
+
+def test_the_schema_in_the_docs_is_the_codes() -> None:
+    """If not: `python -m nightjar.inference.job.schema > docs/job.schema.json`."""
+    Draft202012Validator.check_schema(schema.job_schema())
+    assert (ROOT / "docs" / "job.schema.json").read_text() == schema.text()
+
+
+@pytest.mark.parametrize("path", [*ROOT.glob("examples/*/*.yaml"), *ROOT.glob("deployments/**/*job*.yaml")], ids=str)
+def test_every_job_of_the_project_conforms(path: Path) -> None:
+    faults = Draft202012Validator(schema.job_schema()).iter_errors(yaml.safe_load(path.read_text()))
+    assert [fault.message for fault in faults] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("name", "delays"),
+        *[("input.format", name) for name in SOURCES],
+        ("model.batch_size", 7),
+        ("model.options", {"any": [1, {"thing": None}]}),
+        ("resources.actors", 3),
+        ("identity", {"strict": True, "packages": ["numpy"]}),
+        ("input.wait", {"for": "90s", "until": 12}),
+        ("checks", []),
+        ("retry", {"attempts": 20, "backoff_s": 0}),
+        ("rescore", {"share": 0.5}),
+    ],
+)
+def test_both_take_it(path: str, value: Any) -> None:
+    assert judged(changed(path, value)) == (True, True)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_both_take_each_framework(framework: str) -> None:
+    assert judged(changed("model", {"uses": framework, "path": "m", "outputs": {"y": "float32"}})) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("nme", "delays"),
+        ("name", None),
+        ("folder", "/jobs"),
+        ("input.uri", None),
+        ("input.uri", 3),
+        ("input.format", "xlsx"),
+        ("input.shard_rows", 0),
+        ("model.uses", "pytorch"),
+        ("model.outputs", {}),
+        ("model.batch_size", "many"),
+        ("output.tables", [{"hudi": "table/"}]),
+        ("output.tables", [{}]),
+        ("resources.actors", {"min": 0, "max": 1}),
+        ("retry", {"attempts": 21}),
+        ("checks", [{"clumn": "score", "min": 0}]),
+        ("identity", "lax"),
+        ("schedule", {}),
+    ],
+)
+def test_both_refuse_it(path: str, value: Any) -> None:
+    assert judged(changed(path, value)) == (False, False)
