@@ -58,7 +58,7 @@ def status(request: RunRequest) -> RunStatus:
         rows_quarantined=progress.rows_quarantined,
         summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
         again=about.again,
-        notes=about.notes(progress.cuts),
+        notes=about.notes(progress.cuts, progress.batch_rows),
         failed_shards=len(failed),
         failures=tuple(
             FailedShard(shard, len(said), said[-1].cause, said[-1].message)

@@ -15,8 +15,9 @@ class Progress:
     """Totals of a run. Rows of shards whose file could not be read are not in `rows`.
 
     uncounted: the number of planned shards whose rows are not known before they are read; `rows` has what was read of
-    them. cuts: batches that raised and were scored in parts, in all shards that are done, by whichever command. step:
-    the present step: plan, load, score, validate or publish. writer: the nonce of its writer.
+    them. cuts: batches that raised and were scored in parts, in all shards that are done, by whichever command.
+    batch_rows: the smallest micro-batch to which lack of memory forced one of them, else 0. step: the present step: plan,
+    load, score, validate or publish. writer: the nonce of its writer.
     """
 
     shards: int = 0
@@ -28,6 +29,7 @@ class Progress:
     reused_rows: int = 0
     retries: int = 0
     cuts: int = 0
+    batch_rows: int = 0
     failed_attempts: int = 0
     deaths: int = 0
     first_start: float = 0.0
@@ -77,6 +79,7 @@ class Progress:
             rows_out=line.rows_out,
             rows_quarantined=line.rows_quarantined,
             cuts=self.cuts if line.cuts is None else line.cuts,
+            batch_rows=self.batch_rows,
             uncounted=line.uncounted,
             # Failures under an earlier plan count, too.
             failed_attempts=self.failed_attempts,
@@ -94,6 +97,7 @@ class Progress:
         self.rows_out += line.rows_out
         self.rows_quarantined += line.rows_quarantined
         self.cuts += line.cuts
+        self.batch_rows = min(filter(None, (self.batch_rows, line.batch_rows)), default=0)
         self._count()
         if line.adopted_from:
             self.reused_shards += 1

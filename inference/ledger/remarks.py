@@ -75,12 +75,15 @@ class Remarks:
         kept = Collection(self.outside.all())
         return [news for each in seen if (news := kept.add(each)) is not None]
 
-    def notes(self, batches_cut: int) -> tuple[str, ...]:
-        """The sentences to show, without `again`, which is shown before them."""
+    def notes(self, batches_cut: int, batch_rows: int = 0) -> tuple[str, ...]:
+        """The sentences to show, without `again`, which is shown before them. batches_cut, batch_rows: as in
+        `Progress`.
+        """
         loaded = added(self.loaded, self.tried) if self.unproven else self.loaded
         return (
             *self.preflight,
             *cut_batches(batches_cut),
+            *small_batches(batch_rows),
             *_others(changes(loaded)),
             *sentences(self.outside.all()),
         )
@@ -107,4 +110,14 @@ def cut_batches(batches: int) -> list[str]:
     return [
         f"{batches:,} batches failed and were scored in parts, which takes longer; see the errors in the quarantine, "
         "and if it is empty, check whether the predictor can take batches of this size"
+    ]
+
+
+def small_batches(rows: int) -> list[str]:
+    """The sentence about a run in which memory did not suffice for micro-batches of more rows than these; 0: it did."""
+    if not rows:
+        return []
+    return [
+        f"memory did not suffice for micro-batches of more than {rows:,} rows, so that smaller ones were scored; more "
+        "memory for each actor allows larger ones"
     ]

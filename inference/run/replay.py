@@ -31,7 +31,7 @@ from nightjar.inference.records import UNKNOWN, Piece, Shard
 from nightjar.inference.run.child import Child, WorkLost
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.resume import identity_of_plan
-from nightjar.inference.scoring.assignment import WorkerSpec, batch_rows, open_scorer
+from nightjar.inference.scoring.assignment import WorkerSpec, batch_size, open_scorer
 from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Entry
@@ -291,6 +291,6 @@ def _measure(spec: WorkerSpec, shard: Shard) -> Iterator[Measured]:
     for piece in shard.pieces:
         read = read_piece(spec.storage, spec.job, piece, spec.schema)
         rows += read.table.num_rows
-        size, types = BatchSize(batch_rows(spec)), spec.job.model.output_types()
+        size, types = batch_size(spec), spec.job.model.output_types()
         _finish(score_table(read.table.select(columns), scorer, size, types, skip=read.failures))
     yield Measured(shard.id, rows, loaded - began, time.monotonic() - loaded)

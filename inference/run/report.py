@@ -272,7 +272,8 @@ def remarks(newest: revs.Revision) -> list[tuple[str, str]]:
     if newest.sealed:
         return []
     about = newest.state.about
-    return worded(about.again, about.notes(newest.state.progress.cuts))
+    progress = newest.state.progress
+    return worded(about.again, about.notes(progress.cuts, progress.batch_rows))
 
 
 def worded(again: Iterable[str], notes: Iterable[str]) -> list[tuple[str, str]]:

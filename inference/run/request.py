@@ -248,11 +248,12 @@ def worker_spec(
     epoch: int = 0,
     segment: int = 0,
     rows: int | None = 0,
+    ceiling: int = 0,
 ) -> WorkerSpec:
     """The spec for the workers of a request. Without a revision they can score, but not write.
 
     schema: all columns of the input. rows: of the whole run, which decide the most rows that may be quarantined; None
-    if they are not known before they are read.
+    if they are not known before they are read. ceiling: as in `WorkerSpec`.
     """
     return WorkerSpec(
         job=request.job,
@@ -266,4 +267,5 @@ def worker_spec(
         budget=None if rows is None else budget_rows(request.job.retry.max_quarantined, rows),
         scoring=request.scoring,
         cache=request.cache,
+        ceiling=ceiling,
     )

@@ -207,7 +207,11 @@ def _counted(line: Planned, writer: LedgerWriter, made: Plan) -> Planned:
 
 def progress_of(writer: LedgerWriter, made: Plan) -> Progress:
     failures = [failed for found in writer.state.failures.values() for failed in found]
-    progress = Progress(failed_attempts=len(failures), deaths=sum(failed.died for failed in failures))
+    progress = Progress(
+        failed_attempts=len(failures),
+        deaths=sum(failed.died for failed in failures),
+        batch_rows=writer.state.progress.batch_rows,
+    )
     assert writer.state.planned is not None
     progress.fold(_counted(writer.state.planned, writer, made))
     return progress

@@ -24,6 +24,7 @@ from nightjar.inference.output import targets
 from nightjar.inference.output.space import check_space
 from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
+from nightjar.inference.run.ceilings import ceiling
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, mend_places
@@ -84,6 +85,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         if writer.state.intent is not None:
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)
+        progress = progress_of(writer, made)
         spec = worker_spec(
             request,
             discovery.schema,
@@ -91,8 +93,8 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             epoch=writer.epoch,
             segment=writer.number,
             rows=None if made.uncounted else made.rows,
+            ceiling=ceiling(request, identity.fingerprint, progress),
         )
-        progress = progress_of(writer, made)
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, told_of, _only(request, made))
         told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
@@ -109,7 +111,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             device=loaded.device,
             startup_s=started,
             seconds=time.time() - began,
-            warnings=writer.state.about.notes(progress.cuts),
+            warnings=writer.state.about.notes(progress.cuts, progress.batch_rows),
             again=writer.state.about.again,
         )
 
@@ -162,10 +164,11 @@ def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> S
         rows_out=totals.rows_out,
         rows_quarantined=totals.rows_quarantined,
         cuts=totals.batches_cut,
+        batch_rows=totals.batch_rows,
         reused_shards=totals.shards,
         reused_rows=totals.rows_in,
     )
-    notes = manifest.remarks().notes(progress.cuts)
+    notes = manifest.remarks().notes(progress.cuts, progress.batch_rows)
     assert newest.state.published is not None
     number = newest.state.published.number
     return Scored(newest.number, newest.state.epoch, fingerprint, progress, entry, number, warnings=notes)

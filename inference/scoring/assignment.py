@@ -27,7 +27,7 @@ from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import clip
 from nightjar.inference.predictors import Scorer, input_columns, load_scorer
 from nightjar.inference.records import Shard
-from nightjar.inference.scoring.microbatches import auto_batch_rows
+from nightjar.inference.scoring.microbatches import BatchSize, auto_batch_rows
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.protocol import Storage
 
@@ -40,7 +40,8 @@ class WorkerSpec:
     have them. scoring, cache: as in `RunRequest`. epoch, segment: the writer's epoch, and the newest ledger segment
     that it knew. budget: the most rows that the whole run may quarantine; None if the run's rows are not known before
     they are read. own_process: whether the worker has its process to itself, as everywhere except in tests. Then the
-    code's folder becomes the working directory, and what the user's code uses is noted.
+    code's folder becomes the working directory, and what the user's code uses is noted. ceiling: the most rows of a
+    micro-batch for `batch_size: auto`, because memory did not suffice for more before; 0 if nothing is known.
     """
 
     job: Job
@@ -55,6 +56,7 @@ class WorkerSpec:
     scoring: ScoringSet
     cache: str
     own_process: bool = True
+    ceiling: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +172,16 @@ def _installed_packages(spec: WorkerSpec) -> tuple[Linked, ...]:
     return linked
 
 
-def batch_rows(spec: WorkerSpec) -> int:
-    """Rows per micro-batch. It depends only on job and schema."""
+def batch_size(spec: WorkerSpec) -> BatchSize:
+    """The rows per micro-batch to begin with. They depend only on the job, the schema, and what is known of memory."""
     size = spec.job.model.batch_size
     if isinstance(size, int):
-        return size
+        return BatchSize(size)
     columns = input_columns(spec.job, spec.schema)
     features = pa.schema([spec.schema.field(name) for name in columns])
     framework = FRAMEWORKS.get(spec.job.model.uses)
     packs = framework is not None and framework.packs
-    return auto_batch_rows(features, spec.job.resources.gpus > 0, packs)
+    found = BatchSize(auto_batch_rows(features, spec.job.resources.gpus > 0, packs))
+    if 0 < spec.ceiling < found.rows:
+        found.force(spec.ceiling)
+    return found

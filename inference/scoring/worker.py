@@ -46,10 +46,10 @@ from nightjar.inference.scoring.assignment import (
     Assignment,
     Opened,
     WorkerSpec,
-    batch_rows,
+    batch_size,
     open_scorer,
 )
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, score_table
+from nightjar.inference.scoring.microbatches import ScoredRows, score_table
 from nightjar.inference.scoring.position import At, Running
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.watchdog import Watchdog
@@ -79,7 +79,7 @@ class ShardWorker:
         self.spec = spec
         self._opened = Opened(scorer) if scorer else open_scorer(spec)
         self.scorer = self._opened.scorer
-        self.size = BatchSize(batch_rows(spec))
+        self.size = batch_size(spec)
         self.name = this_worker()
         self._segment = spec.segment
         self._features = list(input_columns(spec.job, spec.schema))

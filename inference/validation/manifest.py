@@ -45,7 +45,9 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of all shards. bytes: of the data parts. batches_cut: that failed and were scored in parts."""
+    """Of all shards. bytes: of the data parts. batches_cut: that failed and were scored in parts. batch_rows: as in
+    `Progress`.
+    """
 
     shards: int
     rows_in: int
@@ -53,6 +55,7 @@ class Totals:
     rows_quarantined: int
     bytes: int
     batches_cut: int = 0
+    batch_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,7 @@ def _totals(table: pa.Table, audited: Audited) -> Totals:
         rows_quarantined=audited.rows_quarantined,
         bytes=audited.size,
         batches_cut=outcomes.total(table, "cuts"),
+        batch_rows=min(filter(None, table["batch_rows"].to_pylist()), default=0),
     )
 
 

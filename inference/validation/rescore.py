@@ -34,7 +34,7 @@ from nightjar.inference.output.parts import read_part
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import RowFailure, Shard
 from nightjar.inference.scoring.assembly import Assembly
-from nightjar.inference.scoring.assignment import WorkerSpec, batch_rows, open_scorer
+from nightjar.inference.scoring.assignment import WorkerSpec, batch_size, open_scorer
 from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Storage, join
@@ -88,7 +88,7 @@ def rescore(spec: WorkerSpec, lines: Iterable[dict[str, Any]]) -> Iterator[Resco
     Raises:
         RunFailed: Scoring spoilt this process.
     """
-    scorer, size = open_scorer(spec).scorer, BatchSize(batch_rows(spec))
+    scorer, size = open_scorer(spec).scorer, batch_size(spec)
     storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
     for line in lines:
         try:

@@ -14,7 +14,7 @@ import pytest
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity import snapshots
-from nightjar.inference.scoring.assignment import WorkerSpec, batch_rows, enter_copy, open_scorer, read_schema
+from nightjar.inference.scoring.assignment import WorkerSpec, batch_size, enter_copy, open_scorer, read_schema
 from support import Lake
 
 MODEL = """
@@ -198,11 +198,21 @@ def test_rows_of_a_micro_batch_are_chosen_by_what_the_model_sees(
     if features is None:
         lake.write_model("def score(batch):\n    return {'score': batch['x']}\n")
     spec = lake.ready(**job, model__features=features).worker_spec()
-    assert batch_rows(spec) == rows
+    assert batch_size(spec).rows == rows
 
 
 def test_a_number_of_rows_is_taken_as_it_is(lake: Lake) -> None:
-    assert batch_rows(lake.ready(model__batch_size=77).worker_spec()) == 77
+    spec = lake.ready(model__batch_size=77).worker_spec()
+    assert batch_size(spec).rows == batch_size(replace(spec, ceiling=5)).rows == 77
+
+
+@pytest.mark.parametrize(("ceiling", "rows", "forced"), [(100, 100, 100), (16384, 16384, 0), (99999, 16384, 0)])
+def test_no_more_rows_are_scored_at_once_than_memory_sufficed_for(
+    lake: Lake, ceiling: int, rows: int, forced: int
+) -> None:
+    spec = lake.ready(model__batch_size="auto", model__features=["x"], carry=[]).worker_spec()
+    size = batch_size(replace(spec, ceiling=ceiling))
+    assert (size.rows, size.forced) == (rows, forced)
 
 
 @pytest.mark.parametrize(("size", "gpus", "rows"), [("auto", 0, 2048), ("auto", 1, 16384), (77, 0, 77)])

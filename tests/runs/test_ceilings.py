@@ -1,0 +1,89 @@
+"""The micro-batches for which memory suffices are found once, by whoever needs them first, and remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nightjar.inference.errors import ShardsFailed
+from nightjar.inference.output.publications import newest
+from nightjar.inference.validation.manifest import read_manifest
+from support import Lake
+
+SMALL_MEMORY = '''
+import os
+
+import torch
+
+def score(batch):
+    """Twice x, where a device's memory suffices for 1000 rows."""
+    rows = len(batch["x"])
+    with open(os.path.join(__LIVE__, "calls"), "a") as calls:
+        calls.write(f"{rows}\\n")
+    if rows > 1000:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return {"score": batch["x"] * 2}
+'''
+
+
+@pytest.fixture
+def growing(lake: Lake) -> Lake:
+    """A night of 500, 1500 and 6000 rows, each in a shard of its own."""
+    for index, rows in enumerate((500, 1500, 6000)):
+        lake.write_file(f"part-{index}.parquet", 10_000 * index, rows)
+    lake.write_model(SMALL_MEMORY)
+    lake.write_job(model__batch_size="auto", input__shard_rows=6000, resources={"actors": 1})
+    return lake
+
+
+def calls(lake: Lake) -> list[int]:
+    """The rows of each call since this was last asked, without preflight's 32 and none."""
+    path = Path(lake.folder / "calls")
+    sizes = [int(line) for line in path.read_text().split()] if path.exists() else []
+    path.unlink(missing_ok=True)
+    return sizes
+
+
+def test_the_next_night_begins_with_what_memory_sufficed_for(growing: Lake) -> None:
+    ran = growing.run(date="2026-11-18")
+    assert ran.scored.progress.rows_out == 8000
+    assert sorted({size for size in calls(growing) if size > 1000}) == [1500, 3000, 6000]
+    assert any("micro-batches of more than 750 rows" in said for said in ran.scored.warnings)
+    ran = growing.run(date="2026-11-19")
+    assert max(calls(growing)) == 750
+    assert ran.scored.progress.rows_out == 8000
+    now = newest(growing.request().storage, growing.request().output)
+    manifests = [read_manifest(growing.request().storage, growing.request().output, now.runs[run]) for run in now.runs]
+    assert [manifest.totals.batch_rows for manifest in manifests] == [750, 750]
+
+
+def test_a_continued_run_does_not_search_again(growing: Lake) -> None:
+    (growing.folder / "data" / "part-3.parquet").write_bytes(b"not a table")
+    with pytest.raises(ShardsFailed, match="1 of 4 shards"):
+        growing.run()
+    assert max(calls(growing)) > 1000
+    growing.write_file("part-3.parquet", 90_000, 5000)
+    growing.run()
+    assert max(calls(growing)) == 750
+
+
+def test_other_code_and_fresh_search_again(growing: Lake) -> None:
+    """Another model may need less memory, and somebody may have given the actors more."""
+    growing.run(date="2026-11-18")
+    growing.write_model(SMALL_MEMORY.replace("rows > 1000", "rows > 9000"))
+    calls(growing)
+    growing.run(date="2026-11-19")
+    assert max(calls(growing)) == 6000
+    growing.write_model(SMALL_MEMORY)
+    growing.run(date="2026-11-20")
+    growing.run(date="2026-11-21", fresh=True)
+    assert max(calls(growing)) == 6000
+
+
+def test_a_number_of_rows_stays_the_number(growing: Lake) -> None:
+    """It is what the job says, every night, and halved every night."""
+    growing.write_job(model__batch_size=2000, input__shard_rows=6000, resources={"actors": 1})
+    for date in ("2026-11-18", "2026-11-19"):
+        growing.run(date=date)
+        assert max(calls(growing)) == 2000
