@@ -145,6 +145,7 @@ def test_out_of_memory_halves_the_batch_and_is_said(lake: Lake) -> None:
     np.testing.assert_array_equal(lake.published()["score"], np.arange(8000, dtype=np.float32) * 2)
     receipts = [record for record in lake.records() if record["t"] == "receipt"]
     assert [receipt["batch_rows"] for receipt in receipts] == [64] * 8
+    assert [said for said in ran.scored.warnings if "micro-batches of more than 64 rows" in said]
 
 
 def test_transient_storage_faults_are_overcome_in_place_and_counted(lake: Lake) -> None:
