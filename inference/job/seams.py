@@ -25,7 +25,7 @@ FRAMEWORKS = {
         "an exported program (.pt2), TorchScript (.pt) or weights (.pt, .pth, .safetensors)",
         factory="model",
     ),
-    "sklearn": Framework("nightjar.inference.predictors.sklearn", "a skops file (.skops)"),
+    "sklearn": Framework("nightjar.inference.predictors.sklearn", "a skops file (.skops), or a pickle or joblib file"),
     "onnx": Framework("nightjar.inference.predictors.onnx", "an ONNX model (.onnx, or its folder)"),
     "lightgbm": Framework("nightjar.inference.predictors.lightgbm", "a Booster's text file (.txt)"),
     "xgboost": Framework("nightjar.inference.predictors.xgboost", "a Booster's file (.json or .ubj)"),

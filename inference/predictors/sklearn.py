@@ -1,4 +1,5 @@
-"""`uses: sklearn`: a scikit-learn model in a skops file, which names its types and holds no pickle.
+"""`uses: sklearn`: a scikit-learn model in a skops file, which names its types and holds no pickle; or, if the job allows
+it, in a pickle or joblib file.
 
 Types that skops does not trust by default are loaded only if `model.options.trusted` names them. The file has the
 learnt values, but not the code that computes with them. So the versions of scikit-learn, and of the packages that
@@ -27,7 +28,10 @@ from nightjar.inference.predictors.installed import missing, versions
 
 _METHODS = ("predict", "predict_proba", "decision_function")
 _NEEDS = ("scikit-learn", "skops")
-_HOW = "write one with skops.io.dump(model, 'model.skops')"
+_HOW = (
+    "write one with skops.io.dump(model, 'model.skops'). A pickle or joblib file can run any code; if you trust whoever "
+    "made it, set model.allow_pickle: true"
+)
 
 
 class Sklearn(WithoutDevices):
@@ -44,11 +48,6 @@ class Sklearn(WithoutDevices):
                 f"model.options.method: {method!r} is not one of {', '.join(_METHODS)}" + nearest(str(method), _METHODS)
             )
         _trusted(job)
-        if job.model.allow_pickle:
-            raise JobError(
-                "model.allow_pickle: the sklearn adapter loads no pickles; remove the key, and name the types that it "
-                "may load in model.options.trusted"
-            )
         check_cpu(job)
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
@@ -67,9 +66,11 @@ class Sklearn(WithoutDevices):
         """No check: only the model knows which types it takes; a model with an encoder takes text, too."""
 
     def inspect(self, job: Job, path: str) -> None:
-        """Check that the file is a skops file. Its types are not checked: only skops can, and its import takes
-        seconds.
+        """Check that the file is a skops file, unless pickles are allowed. Its types are not checked: only skops can, and
+        its import takes seconds.
         """
+        if job.model.allow_pickle and not zipfile.is_zipfile(path):
+            return
         try:
             with zipfile.ZipFile(path) as archive:
                 schema = json.loads(archive.read("schema.json"))
@@ -85,7 +86,7 @@ class Sklearn(WithoutDevices):
     def load(self, job: Job, path: str | None) -> Predictor:
         path = needed(job, path)
         self.inspect(job, path)
-        return _Estimator(job, _load(job, path))
+        return _Estimator(job, _load(job, path) if zipfile.is_zipfile(path) else _unpickled(job, path))
 
 
 @lru_cache(1)
@@ -123,6 +124,18 @@ def _load(job: Job, path: str) -> Any:
         "code or crash the process; if you trust whoever made the file, write "
         f"model.options.trusted: [{', '.join([*trusted, *unknown])}]"
     )
+
+
+def _unpickled(job: Job, path: str) -> Any:
+    """Load a pickle, with or without joblib. Raises a JobError if it cannot be loaded."""
+    try:
+        import joblib
+    except ImportError as error:
+        raise missing("sklearn", _NEEDS) from error
+    try:
+        return joblib.load(path)
+    except Exception as error:
+        raise JobError(f"model.path: joblib cannot load {job.model.path}: {type(error).__name__}: {error}") from error
 
 
 class _Estimator:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import skops.io
+from lightgbm import LGBMClassifier
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
@@ -124,7 +127,6 @@ def test_a_method_that_the_model_has_not_is_said_with_those_it_has(tmp_path: Pat
             r"options\.metod: the sklearn adapter knows only the options .*did you mean 'method'",
         ),
         (options(trusted="sklearn.tree._tree.Tree"), r"options\.trusted: write a list"),
-        ({"allow_pickle": True}, r"allow_pickle: the sklearn adapter loads no pickles"),
     ],
 )
 def test_keys_that_mean_nothing_to_it_are_refused(tmp_path: Path, section: dict[str, Any], sentence: str) -> None:
@@ -194,6 +196,37 @@ def test_an_archive_that_is_not_by_skops_is_refused_without_skops(tmp_path: Path
         archive.writestr("schema.json", '{"fields": []}')
     with pytest.raises(JobError, match=r"^model\.path: .* is not a readable skops file: .* not of skops; write"):
         adapter_of(job).inspect(job, str(job.model.path))
+
+
+@pytest.mark.parametrize("how", ["pickle", "joblib", "compressed"])
+def test_a_pickle_is_loaded_only_if_the_job_allows_it(tmp_path: Path, how: str) -> None:
+    """Whatever object it holds that has one of the methods: here a model of LightGBM's."""
+    model = LGBMClassifier(n_estimators=3, verbose=-1).fit(NUMBERS, TWO)
+    path = tmp_path / "model.bin"
+    if how == "pickle":
+        path.write_bytes(pickle.dumps(model))
+    else:
+        joblib.dump(model, path, compress=3 if how == "compressed" else 0)
+    section = {"path": "model.bin", **options(method="predict_proba")}
+    with pytest.raises(JobError, match=r"^model\.path: .*model\.bin is not a readable skops file: .*allow_pickle: true$"):
+        scored(saved(tmp_path, LinearRegression(), **section))
+    job = saved(tmp_path, LinearRegression(), allow_pickle=True, **section)
+    adapter_of(job).inspect(job, str(path))
+    np.testing.assert_array_equal(scored(job)["score"], np.asarray(model.predict_proba(NUMBERS))[:, 1])
+
+
+def test_a_skops_file_stays_one_where_pickles_are_allowed(tmp_path: Path) -> None:
+    forest = RandomForestClassifier(3, random_state=0).fit(NUMBERS, TWO)
+    job = saved(tmp_path, forest, allow_pickle=True, **options(method="predict_proba"))
+    with pytest.raises(JobError, match=rf"holds {TREE}, which skops does not trust"):
+        scored(job)
+
+
+def test_a_pickle_that_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(pickle.dumps(NUMBERS)[:-100])
+    job = saved(tmp_path, LinearRegression(), path="model.bin", allow_pickle=True)
+    with pytest.raises(JobError, match=r"^model\.path: joblib cannot load .*model\.bin: \w+: [^\n]+$"):
+        scored(job)
 
 
 def test_a_type_of_no_installed_package_is_refused(tmp_path: Path) -> None:
