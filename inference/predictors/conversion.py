@@ -1,0 +1,124 @@
+"""Converts the values of one output to an Arrow array of exactly the declared type.
+
+Floats may lose precision. Integers must fit. A float becomes an integer only if it is a whole number. Numbers and text
+are never converted into each other. None and values that numpy masks become null; NaN stays NaN in a float output.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nightjar.inference.arrow_types import is_list, is_number, is_text
+from nightjar.inference.errors import OutputInvalid
+from nightjar.inference.predictors.arrays import Array, is_series, is_tensor, joined
+
+
+def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = None) -> pa.Array:
+    """Convert one output's values to an array of exactly the declared type. rows: the expected number of values.
+
+    Raises:
+        OutputInvalid: The values do not fit the type.
+    """
+    try:
+        array = _array(value, declared, rows)
+        fits = _fits(array.type, declared)
+        cast = _cast(array, declared) if fits else None
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise OutputInvalid(f"output {name!r} does not fit {declared}: {error}") from error
+    if cast is None:
+        raise OutputInvalid(f"output {name!r} is declared {declared}, but the predictor returned {array.type}")
+    return cast
+
+
+def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
+    """The values as an Arrow array of their own type."""
+    if isinstance(value, pa.ChunkedArray):
+        return joined(value)
+    if isinstance(value, pa.Array):
+        return value.storage if isinstance(value, pa.ExtensionArray) else value
+    if is_series(value):
+        # In a numpy-backed float Series NaN stays NaN, as in an array; pandas' own types have nulls.
+        numpy_backed = isinstance(value.dtype, np.dtype)
+        return _array(value.to_numpy() if numpy_backed else pa.array(value), declared, rows)
+    if is_tensor(value):
+        return _from_numpy(_from_tensor(value), declared, rows)
+    if isinstance(value, list | tuple):
+        return _from_list(list(value), declared, rows)
+    return _from_numpy(value if isinstance(value, np.ma.MaskedArray) else np.asarray(value), declared, rows)
+
+
+def _from_tensor(value: Any) -> Array:
+    value = value.detach().cpu().resolve_conj().resolve_neg()
+    if str(value.dtype).startswith(("torch.bfloat16", "torch.float8")):  # numpy has no such type
+        value = value.float()
+    values: Array = value.numpy()
+    return values
+
+
+def _from_list(values: list[Any], declared: pa.DataType, rows: int | None) -> pa.Array:
+    values = [_from_tensor(item) if is_tensor(item) else None if item is np.ma.masked else item for item in values]
+    if any(isinstance(item, np.ma.MaskedArray) and np.ma.is_masked(item) for item in values):
+        return _from_numpy(np.ma.stack(values), declared, rows)  # np.stack and Arrow would lose the masks
+    if values and all(isinstance(item, np.ndarray) for item in values) and not is_list(declared):
+        return _from_numpy(np.stack(values), declared, rows)
+    return pa.array(values, from_pandas=_nan_is_null(declared))
+
+
+def _from_numpy(values: Array, declared: pa.DataType, rows: int | None) -> pa.Array:
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    if values.ndim == 0:
+        values = values.reshape(1)  # `squeeze` on a batch of one row: a common mistake
+    elif rows == 1 and is_list(declared) and values.ndim == 1 and values.dtype != object:
+        values = values.reshape(1, -1)  # the same for an output of lists
+    if values.ndim > 1 and not is_list(declared):
+        if values.size != len(values):
+            raise ValueError(f"it has shape {values.shape}, and {declared} holds one value a row")
+        values = values.reshape(len(values))
+    if values.ndim > 1 and np.ma.is_masked(values):
+        raise ValueError("it masks some of the numbers of a row; return lists with None in their place")
+    return _flat_or_lists(values, declared)
+
+
+def _flat_or_lists(values: Array, declared: pa.DataType) -> pa.Array:
+    if values.ndim == 1:
+        return pa.array(values, from_pandas=_nan_is_null(declared))
+    if values.shape[1] == 0:
+        return pa.array(values.tolist())
+    inner = _flat_or_lists(values.reshape(-1, *values.shape[2:]), declared)
+    return pa.FixedSizeListArray.from_arrays(inner, values.shape[1])
+
+
+def _nan_is_null(declared: pa.DataType) -> bool:
+    """Whether NaN means null: among texts or dates pandas writes missing values as NaN; among numbers NaN is a
+    value.
+    """
+    return not is_list(declared) and not is_number(declared)
+
+
+def _fits(source: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether values of one type may be converted to the other at all. The cast then checks each value."""
+    if source == declared or pa.types.is_null(source):
+        return True
+    if pa.types.is_dictionary(source):
+        return _fits(source.value_type, declared)
+    if is_list(source) and is_list(declared):
+        return _fits(source.value_type, declared.value_type)
+    binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    kinds = (is_number, is_text, pa.types.is_temporal, lambda type_: any(is_kind(type_) for is_kind in binary))
+    return any(kind(source) and kind(declared) for kind in kinds)
+
+
+def _cast(array: pa.Array, declared: pa.DataType) -> pa.Array:
+    if array.type == declared:
+        return array
+    cast = array.cast(declared)
+    # Arrow converts any number but 0 to true; here only 1 is true.
+    if pa.types.is_boolean(declared) and not pa.types.is_null(array.type):
+        back = cast.cast(array.type)
+        if pc.all(pc.equal(back, array), min_count=0).as_py() is False:
+            raise ValueError("it holds numbers other than 0 and 1")
+    return cast
