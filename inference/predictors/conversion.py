@@ -23,6 +23,8 @@ def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = No
     Raises:
         OutputInvalid: The values do not fit the type.
     """
+    if isinstance(declared, pa.FixedShapeTensorType):
+        return _tensors(name, to_arrow(name, value, _nested(declared), rows), declared)
     try:
         array = _array(value, declared, rows)
         fits = _fits(array.type, declared)
@@ -32,6 +34,26 @@ def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = No
     if cast is None:
         raise OutputInvalid(f"output {name!r} is declared {declared}, but the predictor returned {array.type}")
     return cast
+
+
+def _nested(kind: pa.DataType) -> pa.DataType:
+    """A tensor's type as lists in lists."""
+    nested = kind.value_type
+    for length in reversed(kind.shape):
+        nested = pa.list_(nested, length)
+    return nested
+
+
+def _tensors(name: str, lists: pa.Array, declared: pa.DataType) -> pa.Array:
+    """Tensors from lists in lists, each of its dimension's length."""
+    values, nulls = lists, lists.null_count
+    for _ in declared.shape:
+        values = values.flatten()
+        nulls += values.null_count
+    if nulls:
+        raise OutputInvalid(f"output {name!r} is a tensor, which has no nulls; a row is None, or has a None inside")
+    storage = pa.FixedSizeListArray.from_arrays(values, type=declared.storage_type)
+    return pa.ExtensionArray.from_storage(declared, storage)
 
 
 def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
@@ -96,7 +118,7 @@ def _nan_is_null(declared: pa.DataType) -> bool:
     """Whether NaN means null: among texts or dates pandas writes missing values as NaN; among numbers NaN is a
     value.
     """
-    return not is_list(declared) and not is_number(declared)
+    return not (is_list(declared) or is_number(declared) or pa.types.is_struct(declared))
 
 
 def _fits(source: pa.DataType, declared: pa.DataType) -> bool:
@@ -107,6 +129,9 @@ def _fits(source: pa.DataType, declared: pa.DataType) -> bool:
         return _fits(source.value_type, declared)
     if is_list(source) and is_list(declared):
         return _fits(source.value_type, declared.value_type)
+    if pa.types.is_struct(source) and pa.types.is_struct(declared):
+        held = {field.name: field.type for field in source}
+        return all(field.name in held and _fits(held[field.name], field.type) for field in declared)
     binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
     kinds = (is_number, is_text, pa.types.is_temporal, lambda type_: any(is_kind(type_) for is_kind in binary))
     return any(kind(source) and kind(declared) for kind in kinds)
@@ -115,6 +140,13 @@ def _fits(source: pa.DataType, declared: pa.DataType) -> bool:
 def _cast(array: pa.Array, declared: pa.DataType) -> pa.Array:
     if array.type == declared:
         return array
+    if pa.types.is_struct(declared) and not pa.types.is_null(array.type):
+        # Arrow would look for the fields in their order, and refuse those that are not declared.
+        held = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+        fields = [_cast(held[field.name], field.type) for field in declared]
+        return pa.StructArray.from_arrays(fields, fields=list(declared), mask=array.is_null())
+    if is_list(declared) and _holds_struct(declared.value_type) and not pa.types.is_null(array.type):
+        return _lists(array, _cast(array.flatten(), declared.value_type), declared)
     cast = array.cast(declared)
     # Arrow converts any number but 0 to true; here only 1 is true.
     if pa.types.is_boolean(declared) and not pa.types.is_null(array.type):
@@ -122,3 +154,18 @@ def _cast(array: pa.Array, declared: pa.DataType) -> pa.Array:
         if pc.all(pc.equal(back, array), min_count=0).as_py() is False:
             raise ValueError("it holds numbers other than 0 and 1")
     return cast
+
+
+def _holds_struct(kind: pa.DataType) -> bool:
+    while is_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_struct(kind))
+
+
+def _lists(lists: pa.Array, values: pa.Array, declared: pa.DataType) -> pa.Array:
+    """The lists with other values, as the declared type. values: those of all lists that are not null, in order."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
+    ends = np.cumsum(lengths.to_numpy(), dtype=np.int32)
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    found = pa.ListArray.from_arrays(offsets, values, mask=lists.is_null())
+    return found if found.type == declared else found.cast(declared)

@@ -12,6 +12,7 @@ from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.predictors.arrays import Array, columns, joined
 from nightjar.inference.predictors.conversion import to_arrow
+from nightjar.inference.tensors import is_tensor_type
 
 
 def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str, pa.Array]:
@@ -56,7 +57,7 @@ def is_positive(classes: Sequence[Any] | None, types: Mapping[str, pa.DataType])
     if classes is None or len(classes) == len(types):
         return False
     first, *others = types.values()
-    if not others and is_list(first):
+    if not others and _holds_several(first):
         return False
     if not others and len(classes) == 2:
         return True
@@ -76,7 +77,7 @@ def by_column(raw: Array, types: Mapping[str, pa.DataType], called: str) -> dict
         OutputInvalid: The array has another number of columns than there are outputs.
     """
     first, *others = types
-    if not others and (raw.ndim == 1 or is_list(types[first])):
+    if not others and (raw.ndim == 1 or _holds_several(types[first])):
         return {first: raw}
     if raw.ndim == 2 and raw.shape[1] == len(types):
         return dict(zip(types, raw.T, strict=True))
@@ -103,6 +104,11 @@ def in_order(raw: Any, names: Sequence[str], what: str) -> dict[str, Any]:
             f"output {names[min(len(found), len(names) - 1)]!r} has no counterpart"
         )
     return dict(zip(names, found, strict=True))
+
+
+def _holds_several(kind: pa.DataType) -> bool:
+    """Whether a value of the type is several numbers."""
+    return is_list(kind) or is_tensor_type(kind)
 
 
 def _outputs(raw: Any, types: Mapping[str, pa.DataType], rows: int | None) -> dict[str, pa.Array]:

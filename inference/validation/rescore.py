@@ -166,15 +166,23 @@ def differences(before: pa.ChunkedArray, after: pa.ChunkedArray, tolerance: floa
     """Which rows differ (a bool array of shape (rows,)), and the greatest relative difference of two finite numbers.
 
     Two numbers agree if |a - b| ≤ tolerance × (1 + |a|). Null agrees with null, and NaN with NaN. Values other than
-    floats and lists of floats must be equal.
+    floats must be equal; those in lists, tensors and structs are compared in the same way.
     """
-    a, b = _plain(before), _plain(after)
+    a, b = before.combine_chunks(), after.combine_chunks()
     if len(a) != len(b):
         raise AssertionError(f"{len(a)} values and {len(b)} values are compared")
-    if pa.types.is_floating(a.type) and a.type == b.type:
-        return _float_differences(a, b, tolerance)
-    if _holds_floats(a.type) and a.type == b.type:
-        return _list_differences(a, b, tolerance)
+    return _differences(a, b, tolerance)
+
+
+def _differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.ndarray, float]:
+    a, b = _plain(a), _plain(b)
+    if a.type == b.type:
+        if pa.types.is_floating(a.type):
+            return _float_differences(a, b, tolerance)
+        if is_list(a.type):
+            return _list_differences(a, b, tolerance)
+        if pa.types.is_struct(a.type):
+            return _struct_differences(a, b, tolerance)
     try:
         unequal = pc.fill_null(pc.not_equal(a, b), False)
     except pa.ArrowNotImplementedError:
@@ -183,15 +191,19 @@ def differences(before: pa.ChunkedArray, after: pa.ChunkedArray, tolerance: floa
     return np.asarray(pc.or_(unequal, pc.not_equal(pc.is_null(a), pc.is_null(b)))), 0.0
 
 
-def _plain(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
+def _plain(array: pa.Array) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
 
 
-def _holds_floats(kind: pa.DataType) -> bool:
-    return is_list(kind) and bool(pa.types.is_floating(kind.value_type))
+def _struct_differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.ndarray, float]:
+    differs = np.asarray(pc.is_null(a)) != np.asarray(pc.is_null(b))
+    greatest = 0.0
+    for one, other in zip(a.flatten(), b.flatten(), strict=True):
+        within, most = _differences(one, other, tolerance)
+        differs, greatest = differs | within, max(greatest, most)
+    return differs, greatest
 
 
 def _float_differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.ndarray, float]:
@@ -212,7 +224,7 @@ def _list_differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.nd
     differs = lengths[0] != lengths[1]
     alike = pa.array(~differs)
     kept = np.flatnonzero(~differs)
-    values, greatest = _float_differences(pc.list_flatten(a.filter(alike)), pc.list_flatten(b.filter(alike)), tolerance)
+    values, greatest = _differences(pc.list_flatten(a.filter(alike)), pc.list_flatten(b.filter(alike)), tolerance)
     rows = np.repeat(kept, np.maximum(lengths[0][kept], 0))
     differs[rows[values]] = True
     return differs, greatest

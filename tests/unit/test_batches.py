@@ -13,7 +13,8 @@ from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.predictors.arrays import to_numpy
 from nightjar.inference.predictors.batches import to_batch
-from nightjar.inference.predictors.outputs import normalise, to_arrow
+from nightjar.inference.predictors.conversion import to_arrow
+from nightjar.inference.predictors.outputs import normalise
 
 F32 = pa.float32()
 
