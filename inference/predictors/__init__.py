@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches, outputs, user
 from nightjar.inference.predictors.adapter import Predictor, adapter_of
-from nightjar.inference.predictors.private import Copier
+from nightjar.inference.predictors.private import Copier, OwnCopy
 
 __all__ = ["Scorer", "check_keys", "input_columns", "load_scorer", "warm"]
 
@@ -26,8 +27,14 @@ class Scorer(Protocol):
     device: str
     wrote: bool
 
+    def prepare(self, table: pa.Table) -> Any:
+        """The first step, on the CPU: make the model's input from the columns named by `input_columns`."""
+
+    def score(self, prepared: Any) -> dict[str, pa.Array]:
+        """The second step: call the model with what `prepare` returned. Another thread may prepare meanwhile."""
+
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
-        """Score the columns named by `input_columns`. The user's code gets copies of them, never the table itself.
+        """Both steps: score the columns named by `input_columns`. The user's code gets copies of them, never the table itself.
 
         Returns exactly the declared outputs, each with `table.num_rows` values of its declared type. Errors of the
         user's own code pass through unchanged.
@@ -97,6 +104,18 @@ def load_scorer(job: Job, model_path: str | None) -> Scorer:
     return _Scorer(job, form, preprocess, adapter.load(job, model_path), adapter.reads_arrow)
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """The model's input for so many rows. given: the copy that the user's code got, with its digest from before, if it
+    is watched.
+    """
+
+    rows: int
+    content: Any
+    given: OwnCopy | None = None
+    before: bytes | None = None
+
+
 class _Scorer:
     """Arrow → batch → preprocess → features → predictor → Arrow."""
 
@@ -120,20 +139,23 @@ class _Scorer:
         self._reads_arrow = reads_arrow
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        return self.score(self.prepare(table))
+
+    def prepare(self, table: pa.Table) -> _Prepared:
         if self._preprocess is None and self._features is not None:
             table = table.select(list(self._features))
         if self._preprocess is None and self._reads_arrow:
-            return self._scored(table, table.num_rows)
+            return _Prepared(table.num_rows, self._predictor.prepare(table))
         given = self._copy(table)
         before = None if self._watched else given.digest()
-        scored = self._scored(self._batch(given.table), table.num_rows)
-        if before is not None:
-            self._watched, self.wrote = True, given.digest() != before
-        return scored
+        return _Prepared(table.num_rows, self._predictor.prepare(self._batch(given.table)), given, before)
 
-    def _scored(self, batch: Any, rows: int) -> dict[str, pa.Array]:
-        raw = self._predictor.predict(self._predictor.prepare(batch))
-        return outputs.normalise(raw, self._types, rows)
+    def score(self, prepared: _Prepared) -> dict[str, pa.Array]:
+        raw = self._predictor.predict(prepared.content)
+        scored = outputs.normalise(raw, self._types, prepared.rows)
+        if not self._watched and prepared.given is not None:
+            self._watched, self.wrote = True, prepared.given.digest() != prepared.before
+        return scored
 
     def _batch(self, table: pa.Table) -> Any:
         batch = batches.to_batch(table, self._form)

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import traceback
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.messages import clip, utf8
 from nightjar.inference.predictors.adapter import is_device_lost, is_memory
 from nightjar.inference.records import RowFailure
+from nightjar.inference.scoring.ahead import Preparer
 from nightjar.inference.scoring.cuts import Cuts
 
 T = TypeVar("T")
@@ -119,13 +120,14 @@ def score_table(
     budget: int | None = None,
     origin: int = 0,
     cuts: Cuts | None = None,
+    preparer: Preparer | None = None,
 ) -> Generator[Ahead, None, ScoredRows]:
     """Score a table, yielding `Ahead` before each call of the scorer and returning `ScoredRows`.
 
     Micro-batches start at multiples of their size from the table's first row, so that results do not depend on how the
     table was read. skip: row → failure; these rows never go to the scorer. singly: rows that are each scored alone.
     origin: the index in the file of the table's first row, for messages. cuts: counts the batches that raise, over all
-    tables of an attempt.
+    tables of an attempt. preparer: prepares the next micro-batch for the scorer while this one is scored.
 
     Raises:
         OverBudget: More than `budget` rows failed; raised as soon as they did.
@@ -139,10 +141,25 @@ def score_table(
         if not 0 <= row < table.num_rows:
             raise ValueError(f"skip names row {row} of a table of {table.num_rows} rows")
         tally.fail(row, replace(skip[row], row=row))
-    for span in _micro_batches(table.num_rows, size, singly):
-        piece = _without(_Slice(table.slice(span.start, len(span)), span), skipped)
+
+    def micro_batch(first: int) -> _Slice:
+        """From this row on. How far it goes depends on the size, which may shrink from one to the next."""
+        span = _span(first, table.num_rows, size, singly)
+        return _Slice(table.slice(span.start, len(span)), span)
+
+    if preparer:
+        preparer.forget()
+    first = 0
+    while first < table.num_rows:
+        whole = micro_batch(first)
+        first += len(whole.rows)
+        piece = _without(whole, skipped)
+        ready = preparer.take(piece.rows) if preparer else None
+        if preparer and first < table.num_rows:
+            following = _without(micro_batch(first), skipped)
+            preparer.begin(following.table, following.rows)
         if piece.rows:
-            yield from _score_piece(piece, scorer, size, tally)
+            yield from _score_piece(piece, scorer, size, tally, ready)
     return tally.scored(table.num_rows)
 
 
@@ -210,18 +227,12 @@ class _Tally:
         return ScoredRows(outputs, kept, tuple(self.failures[row] for row in failed))
 
 
-def _micro_batches(rows: int, size: BatchSize, singly: range) -> Iterator[range]:
-    """Consecutive spans that cover the table. Lazy, because `size` may shrink between two of them."""
-    first = 0
-    while first < rows:
-        if first in singly:
-            stop = first + 1
-        else:
-            stop = min(rows, (first // size.rows + 1) * size.rows)
-            if singly and first < singly.start:
-                stop = min(stop, singly.start)
-        yield range(first, stop)
-        first = stop
+def _span(first: int, rows: int, size: BatchSize, singly: range) -> range:
+    """The micro-batch that begins with this row of a table of so many rows."""
+    if first in singly:
+        return range(first, first + 1)
+    stop = min(rows, (first // size.rows + 1) * size.rows)
+    return range(first, min(stop, singly.start) if singly and first < singly.start else stop)
 
 
 def _without(piece: _Slice, skipped: list[int]) -> _Slice:
@@ -235,8 +246,10 @@ def _without(piece: _Slice, skipped: list[int]) -> _Slice:
     return _Slice(pa.concat_tables(slices), np.delete(np.asarray(piece.rows), [row - base for row in gaps]).tolist())
 
 
-def _score_piece(piece: _Slice, scorer: ScoreRows, size: BatchSize, tally: _Tally) -> Generator[Ahead, None, None]:
-    """Score one micro-batch, in halves where the whole of it raises."""
+def _score_piece(
+    piece: _Slice, scorer: ScoreRows, size: BatchSize, tally: _Tally, ready: ScoreRows | None
+) -> Generator[Ahead, None, None]:
+    """Score one micro-batch, in halves where the whole of it raises. ready: scores the whole of it, if it is prepared."""
     before = size.rows, size.forced
     todo = [piece]  # a stack, its top the earliest rows, so that outputs come in input order
     while todo:
@@ -245,7 +258,8 @@ def _score_piece(piece: _Slice, scorer: ScoreRows, size: BatchSize, tally: _Tall
             todo.append(now.part(size.rows, len(now.rows)))
             now = now.part(0, size.rows)
         yield now.ahead()
-        outcome = _attempt(scorer, now.table, tally.types)
+        outcome = _attempt(ready if ready and now is piece else scorer, now.table, tally.types)
+        ready = None
         if not isinstance(outcome, _Raised):
             tally.chunks.append(outcome)
             tally.done(now)

@@ -1,7 +1,7 @@
 """Scores shards from start to receipt, in one process. It does not need Ray; the engine runs it in its actors.
 
-Reading is one piece ahead of scoring, and writing one shard behind, so that storage and model work at the same time. An
-error that can be caught becomes a `Failed` event, and the worker goes on to the next shard.
+Reading is one piece ahead of scoring, preparing one micro-batch if there is more than one core or a GPU, and writing one
+shard behind, so that storage, CPU and model work at the same time. An error that can be caught becomes a `Failed` event, and the worker goes on to the next shard.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from nightjar.inference.records import (
     Started,
 )
 from nightjar.inference.scoring import memory
+from nightjar.inference.scoring.ahead import Preparer
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import (
     Assignment,
@@ -85,6 +86,9 @@ class ShardWorker:
         self._features = list(input_columns(spec.job, spec.schema))
         self._reader = ThreadPoolExecutor(1, "nightjar-read")
         self._writer = ThreadPoolExecutor(1, "nightjar-write")
+        # On a single core a thread that prepares would only take the model's time.
+        need = spec.job.resources
+        self._preparer = Preparer(self.scorer) if need.gpus > 0 or need.cores > 1 else None
         self._watchdog = Watchdog(spec.job.retry.stall_s)
         self._at: At | None = None
         self._behind: tuple[Started, Future[Event]] | None = None
@@ -220,6 +224,7 @@ class ShardWorker:
             budget=None if self.spec.budget is None else self.spec.budget - assembly.failed,
             origin=piece.first_row,
             cuts=assembly.cuts,
+            preparer=None if running.alone else self._preparer,
         )
         while True:
             try:

@@ -1,0 +1,144 @@
+"""The next micro-batch is prepared while the model computes; what comes of the rows is the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nightjar.inference.errors import BatchesBroken, OverBudget
+from nightjar.inference.records import RowFailure
+from nightjar.inference.scoring.ahead import Preparer
+from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
+from support import Lake
+
+TYPES = {"score": pa.int64()}
+
+
+class Doubling:
+    """Doubles x in two steps; each step fails at some values, and the second one above some number of rows."""
+
+    def __init__(self, unprepared: set[int] = frozenset(), unscored: set[int] = frozenset(), most: int = 1000) -> None:  # type: ignore[assignment]
+        self.unprepared, self.unscored, self.most = unprepared, unscored, most
+        self.before: Callable[[list[int]], object] = lambda _: None
+        self.prepared: list[list[int]] = []
+
+    def prepare(self, table: pa.Table) -> list[int]:
+        values: list[int] = table["x"].to_pylist()
+        self.prepared.append(values)
+        if self.unprepared & set(values):
+            raise ValueError("cannot be prepared")
+        return values
+
+    def score(self, values: list[int]) -> dict[str, pa.Array]:
+        self.before(values)
+        if len(values) > self.most:
+            raise MemoryError
+        if self.unscored & set(values):
+            raise ValueError("cannot be scored")
+        return {"score": pa.array(np.array(values, np.int64) * 2)}
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        return self.score(self.prepare(table))
+
+
+def outcome(
+    scorer: Doubling, rows: int, size: int, skip: dict[int, RowFailure], budget: int | None, preparer: Preparer | None
+) -> object:
+    table = pa.table({"x": pa.array(range(rows), pa.int64())})
+    try:
+        found: ScoredRows = drained(
+            score_table(table, scorer, BatchSize(size), TYPES, skip=skip, budget=budget, preparer=preparer)
+        )
+    except (OverBudget, BatchesBroken) as error:
+        return type(error), str(error)
+    kept = None if found.kept is None else found.kept.tolist()
+    return found.outputs, kept, [(each.row, each.error, each.message) for each in found.failures]
+
+
+@given(
+    rows=st.integers(0, 40),
+    size=st.integers(1, 12),
+    unprepared=st.sets(st.integers(0, 40), max_size=4),
+    unscored=st.sets(st.integers(0, 40), max_size=4),
+    skipped=st.sets(st.integers(0, 40), max_size=6),
+    most=st.integers(1, 15),
+    budget=st.one_of(st.none(), st.integers(0, 6)),
+)
+def test_the_same_comes_of_the_rows(
+    rows: int, size: int, unprepared: set[int], unscored: set[int], skipped: set[int], most: int, budget: int | None
+) -> None:
+    skip = {row: RowFailure(row, "Odd", "left out", "") for row in skipped if row < rows}
+    ahead = Doubling(unprepared, unscored, most)
+    preparer = Preparer(ahead)
+    expected = outcome(Doubling(unprepared, unscored, most), rows, size, skip, budget, None)
+    assert outcome(ahead, rows, size, skip, budget, preparer) == expected
+    # What was begun for a table that ended early is not taken for the next one.
+    assert outcome(Doubling(), rows, size, skip, None, Preparer(Doubling())) == outcome(
+        Doubling(), rows, size, skip, None, None
+    )
+
+
+def test_what_was_begun_for_one_table_is_never_scored_for_another() -> None:
+    scorer = Doubling(unscored={0})
+    preparer = Preparer(scorer)
+    one, other = (pa.table({"x": pa.array(range(start, start + 4), pa.int64())}) for start in (0, 10))
+    with pytest.raises(OverBudget):
+        drained(score_table(one, scorer, BatchSize(1), TYPES, budget=0, preparer=preparer))
+    found: ScoredRows = drained(score_table(other, scorer, BatchSize(1), TYPES, preparer=preparer))
+    assert found.outputs["score"].to_pylist() == [20, 22, 24, 26]
+
+
+def test_a_batch_is_prepared_while_the_one_before_is_scored() -> None:
+    """One batch ahead, not more."""
+    scorer, begun = Doubling(), threading.Event()
+    prepare = scorer.prepare
+
+    def preparing(table: pa.Table) -> list[int]:
+        found = prepare(table)
+        if found[0] == 2:
+            begun.set()
+        return found
+
+    def scoring(values: list[int]) -> None:
+        if values[0] == 0:
+            assert begun.wait(60)
+            assert scorer.prepared == [[0, 1], [2, 3]]
+
+    scorer.prepare, scorer.before = preparing, scoring  # type: ignore[method-assign]
+    table = pa.table({"x": pa.array(range(6), pa.int64())})
+    found: ScoredRows = drained(score_table(table, scorer, BatchSize(2), TYPES, preparer=Preparer(scorer)))
+    assert found.outputs["score"].to_pylist() == [0, 2, 4, 6, 8, 10]
+    assert scorer.prepared == [[0, 1], [2, 3], [4, 5]]
+
+
+OVERLAPS = """
+import threading
+
+second = threading.Event()
+
+def prep(batch):
+    if 256 in batch["x"]:
+        second.set()
+    return batch
+
+def score(batch):
+    if 0 in batch["x"] and len(batch["x"]) == 256 and not second.wait({patience}):
+        raise ValueError("nothing was prepared meanwhile")
+    return {{"score": batch["x"] * 2}}
+"""
+
+
+@pytest.mark.parametrize(("cpus", "patience", "failed"), [(2, 60, 0), (1, 0.01, 256)])
+def test_a_worker_with_two_cores_prepares_ahead(lake: Lake, cpus: int, patience: float, failed: int) -> None:
+    """With one core it does not: a thread would only take the model's time."""
+    lake.write_file("a.parquet", 0, 1000)
+    lake.write_model(OVERLAPS.format(patience=patience))
+    lake.write_job(preprocess="model:prep", resources={"actors": 1, "cpus": cpus}, retry={"max_quarantined": 1.0})
+    ran = lake.run()
+    assert (ran.scored.progress.rows_out, ran.scored.progress.rows_quarantined) == (1000 - failed, failed)
