@@ -11,8 +11,8 @@ import pyarrow as pa
 def arrow_type(text: str) -> pa.DataType:
     """An Arrow type from its text.
 
-    `float32`, `string`, `timestamp[us, UTC]`, `list<float32>`, `float32[384]` for lists of this length, `uint8[32, 32, 3]`
-    for tensors of this shape, `struct<label: string, score: float32>`.
+    `float32`, `string`, `timestamp[us, UTC]`, `list<float32>`, `float32[384]` for lists of this length,
+    `uint8[32, 32, 3]` for tensors of this shape, `struct<label: string, score: float32>`.
 
     Raises:
         ValueError: The text names no type.

@@ -16,8 +16,8 @@ class Progress:
 
     uncounted: the number of planned shards whose rows are not known before they are read; `rows` has what was read of
     them. cuts: batches that raised and were scored in parts, in all shards that are done, by whichever command.
-    batch_rows: the smallest micro-batch to which lack of memory forced one of them, else 0. step: the present step: plan,
-    load, score, validate or publish. writer: the nonce of its writer.
+    batch_rows: the smallest micro-batch to which lack of memory forced one of them, else 0. step: the present step:
+    plan, load, score, validate or publish. writer: the nonce of its writer.
     """
 
     shards: int = 0

@@ -34,7 +34,7 @@ class Scorer(Protocol):
         """The second step: call the model with what `prepare` returned. Another thread may prepare meanwhile."""
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
-        """Both steps: score the columns named by `input_columns`. The user's code gets copies of them, never the table itself.
+        """Both steps: score the columns named by `input_columns`. The user's code gets copies of them, never the table.
 
         Returns exactly the declared outputs, each with `table.num_rows` values of its declared type. Errors of the
         user's own code pass through unchanged.

@@ -1,4 +1,4 @@
-"""Converts what a predictor returns to exactly the declared outputs: the right names, the right types, one value a row."""
+"""Converts what a predictor returns to the declared outputs: the right names, the right types, one value a row."""
 
 from __future__ import annotations
 

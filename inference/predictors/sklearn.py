@@ -1,5 +1,5 @@
-"""`uses: sklearn`: a scikit-learn model in a skops file, which names its types and holds no pickle; or, if the job allows
-it, in a pickle or joblib file.
+"""`uses: sklearn`: a scikit-learn model in a skops file, which names its types and holds no pickle; or, if the job
+allows it, in a pickle or joblib file.
 
 Types that skops does not trust by default are loaded only if `model.options.trusted` names them. The file has the
 learnt values, but not the code that computes with them. So the versions of scikit-learn, and of the packages that
@@ -29,8 +29,8 @@ from nightjar.inference.predictors.installed import missing, versions
 _METHODS = ("predict", "predict_proba", "decision_function")
 _NEEDS = ("scikit-learn", "skops")
 _HOW = (
-    "write one with skops.io.dump(model, 'model.skops'). A pickle or joblib file can run any code; if you trust whoever "
-    "made it, set model.allow_pickle: true"
+    "write one with skops.io.dump(model, 'model.skops'). A pickle or joblib file can run any code; if you trust "
+    "whoever made it, set model.allow_pickle: true"
 )
 
 
@@ -66,8 +66,8 @@ class Sklearn(WithoutDevices):
         """No check: only the model knows which types it takes; a model with an encoder takes text, too."""
 
     def inspect(self, job: Job, path: str) -> None:
-        """Check that the file is a skops file, unless pickles are allowed. Its types are not checked: only skops can, and
-        its import takes seconds.
+        """Check that the file is a skops file, unless pickles are allowed. Its types are not checked: only skops can,
+        and its import takes seconds.
         """
         if job.model.allow_pickle and not zipfile.is_zipfile(path):
             return

@@ -7,7 +7,7 @@ Unlike there, the device may be the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nightjar.inference.errors import OutputInvalid

@@ -249,7 +249,7 @@ def _without(piece: _Slice, skipped: list[int]) -> _Slice:
 def _score_piece(
     piece: _Slice, scorer: ScoreRows, size: BatchSize, tally: _Tally, ready: ScoreRows | None
 ) -> Generator[Ahead, None, None]:
-    """Score one micro-batch, in halves where the whole of it raises. ready: scores the whole of it, if it is prepared."""
+    """Score one micro-batch, in halves where the whole of it raises. ready: scores all of it, if it is prepared."""
     before = size.rows, size.forced
     todo = [piece]  # a stack, its top the earliest rows, so that outputs come in input order
     while todo:

@@ -102,7 +102,14 @@ VALUES = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
 
 @pytest.mark.parametrize(
     "value",
-    [VALUES, VALUES.astype(np.float64), torch.from_numpy(VALUES), list(VALUES), VALUES.tolist(), np.asfortranarray(VALUES)],
+    [
+        VALUES,
+        VALUES.astype(np.float64),
+        torch.from_numpy(VALUES),
+        list(VALUES),
+        VALUES.tolist(),
+        np.asfortranarray(VALUES),
+    ],
     ids=["array", "float64", "torch", "arrays", "lists", "fortran"],
 )
 def test_a_tensor_keeps_its_shape(value: Any) -> None:
@@ -142,7 +149,12 @@ def test_floats_are_compared_within_the_tolerance_wherever_they_are() -> None:
     near, far = {"label": "a", "score": 1.0001}, {"label": "a", "score": 1.1}
     base = {"label": "a", "score": 1.0}
     assert differing(SCORED, [base] * 4, [near, far, None, {**near, "label": "b"}]) == [False, True, True, True]
-    assert differing(pa.list_(SCORED), [[base], [base], [], None], [[near], [far], [], []]) == [False, True, False, True]
+    assert differing(pa.list_(SCORED), [[base], [base], [], None], [[near], [far], [], []]) == [
+        False,
+        True,
+        False,
+        True,
+    ]
     assert differing(pa.list_(pa.string()), [["a"], ["a"], None], [["a"], ["b"], None]) == [False, True, False]
     tensors = [pa.ExtensionArray.from_storage(TENSOR, pa.array([[x] * 6], TENSOR.storage_type)) for x in (1, 1.0001, 2)]
     one, close, other = (pa.chunked_array([each]) for each in tensors)
@@ -155,7 +167,10 @@ import numpy as np
 def score(batch):
     x = np.asarray(batch["x"])
     best = [{"label": "odd" if n % 2 else "even", "score": float(n) / 10, "unused": 1} for n in x]
-    return {"best": best, "all": [[each] * int(n % 3) for n, each in zip(x, best)], "map": np.stack([x] * 6, 1).reshape(-1, 2, 3)}
+    return {"best": best, "all": [[each] * int(n % 3) for n, each in zip(x, best)], "map": maps(x)}
+
+def maps(x):
+    return np.stack([x] * 6, 1).reshape(-1, 2, 3)
 """
 
 

@@ -208,7 +208,9 @@ def test_a_pickle_is_loaded_only_if_the_job_allows_it(tmp_path: Path, how: str) 
     else:
         joblib.dump(model, path, compress=3 if how == "compressed" else 0)
     section = {"path": "model.bin", **options(method="predict_proba")}
-    with pytest.raises(JobError, match=r"^model\.path: .*model\.bin is not a readable skops file: .*allow_pickle: true$"):
+    with pytest.raises(
+        JobError, match=r"^model\.path: .*model\.bin is not a readable skops file: .*allow_pickle: true$"
+    ):
         scored(saved(tmp_path, LinearRegression(), **section))
     job = saved(tmp_path, LinearRegression(), allow_pickle=True, **section)
     adapter_of(job).inspect(job, str(path))
