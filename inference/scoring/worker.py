@@ -1,7 +1,7 @@
 """Scores shards from start to receipt, in one process. It does not need Ray; the engine runs it in its actors.
 
-Reading is one piece ahead of scoring, preparing one micro-batch if there is a GPU or more than one core, and writing one
-shard behind, so that storage, CPU and model work at the same time. An error that can be caught becomes a `Failed`
+Reading is one piece ahead of scoring, preparing one micro-batch if there is a GPU or more than one core, and writing
+one shard behind, so that storage, CPU and model work at the same time. An error that can be caught becomes a `Failed`
 event, and the worker goes on to the next shard.
 """
 
