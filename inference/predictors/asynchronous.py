@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from functools import cached_property
 from typing import Any
 
@@ -35,7 +35,7 @@ class Synchronous:
     def _result(self, running: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(running, self._loop).result()
 
-    def _pieces(self, pieces: AsyncGenerator[Any, None]) -> Generator[Any, None, None]:
+    def _pieces(self, pieces: AsyncIterator[Any]) -> Generator[Any, None, None]:
         end = object()
 
         async def following() -> Any:
