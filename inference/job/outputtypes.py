@@ -81,4 +81,6 @@ def type_name(kind: pa.DataType) -> str:
         return f"list<{type_name(kind.value_type)}>"
     if isinstance(kind, pa.StructType):
         return f"struct<{', '.join(f'{field.name}: {type_name(field.type)}' for field in kind)}>"
+    if isinstance(kind, pa.TimestampType) and kind.tz is not None:
+        return f"timestamp[{kind.unit}, {kind.tz}]"
     return _AS_WRITTEN.get(str(kind), str(kind))

@@ -85,7 +85,11 @@ def _from_list(values: list[Any], declared: pa.DataType, rows: int | None) -> pa
     values = [_from_tensor(item) if is_tensor(item) else None if item is np.ma.masked else item for item in values]
     if any(isinstance(item, np.ma.MaskedArray) and np.ma.is_masked(item) for item in values):
         return _from_numpy(np.ma.stack(values), declared, rows)  # np.stack and Arrow would lose the masks
-    if values and all(isinstance(item, np.ndarray) for item in values) and not is_list(declared):
+    if (
+        values
+        and all(isinstance(item, np.ndarray) for item in values)
+        and not (is_list(declared) and values[0].ndim < 2)
+    ):
         return _from_numpy(np.stack(values), declared, rows)
     return pa.array(values, from_pandas=_nan_is_null(declared))
 

@@ -83,7 +83,7 @@ def test_both_take_it(path: str, value: Any) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_both_take_each_framework(framework: str) -> None:
-    assert judged(changed("model", {"uses": framework, "path": "m", "outputs": {"y": "float32"}})) == (True, True)
+    assert judged(changed("model", {"uses": framework, "path": "m", "outputs": {"score": "float32"}})) == (True, True)
 
 
 @pytest.mark.parametrize(

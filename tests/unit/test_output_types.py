@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.outputtypes import arrow_type, type_name
 from nightjar.inference.predictors.conversion import to_arrow
@@ -181,7 +182,7 @@ def test_they_are_published_checked_and_scored_again(lake: Lake) -> None:
     outputs = {"best": "struct<label: string, score: float32>", "map": "float32[2, 3]"}
     outputs["all"] = "list<struct<label: string, score: float32>>"
     lake.write_job(model__outputs=outputs, carry=["id"], rescore={"share": 1.0, "tolerance": 0.0})
-    lake.run()
+    lake.run(engine=LOCAL)
     (part,) = (lake.revision() / "data").glob("*.parquet")
     table = pq.read_table(part)
     assert table.schema.field("map").type == TENSOR

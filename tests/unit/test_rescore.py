@@ -29,7 +29,7 @@ def differing(kind: pa.DataType, before: list[Any], after: list[Any], tolerance:
         warnings.simplefilter("error")
         found, greatest = differences(a, b, tolerance)
     assert found.dtype == bool
-    floats = pa.types.is_floating(getattr(kind, "value_type", kind))
+    floats = pa.types.is_floating(getattr(kind, "value_type", kind)) or pa.types.is_struct(kind)
     assert floats or greatest == 0.0, "nothing else has a distance"
     return [int(row) for row in found.nonzero()[0]]
 
