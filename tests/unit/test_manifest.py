@@ -87,6 +87,7 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
             "rows_quarantined": 1,
             "bytes": sum(part["size"] for part in shards["data"].to_pylist()),
             "batches_cut": sum(shards["cuts"].to_pylist()),
+            "batch_rows": 0,
         },
         "shards": {
             "file": ran.verdict.shards.rpartition("/")[2],
