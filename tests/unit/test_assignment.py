@@ -222,7 +222,7 @@ def test_models_that_pack_rows_themselves_get_thousands_of_them(
     """However long the texts are; a number of rows is taken as it is."""
     spec = lake.ready(resources={"actors": 1, "gpus": gpus}).worker_spec()
     model = spec.job.model.model_copy(update={"uses": "embed", "batch_size": size})
-    assert batch_rows(replace(spec, job=spec.job.model_copy(update={"model": model}))) == rows
+    assert batch_size(replace(spec, job=spec.job.model_copy(update={"model": model}))).rows == rows
 
 
 def test_what_is_read_is_what_the_model_sees_what_is_carried_and_the_label(lake: Lake) -> None:
