@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError, OutputInvalid
-from nightjar.inference.predictors.arrays import Array, columns, joined
+from nightjar.inference.predictors.arrays import Array, columns, is_tensor, joined
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.tensors import is_tensor_type
 

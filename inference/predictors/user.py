@@ -134,7 +134,7 @@ def factory_keywords(job: Job, key: str, target: Any) -> dict[str, Any]:
         JobError: It does not take them.
     """
     spec, keywords = job.objects()[key], dict(job.model.options.get("args", {}))
-    if not callable(target) or _is_async(target):
+    if not callable(target) or inspect.iscoroutinefunction(target):
         what = "async" if callable(target) else f"a {type(target).__name__}"
         raise JobError(f"{key}: {spec} is {what}, not a function or class that makes the model")
     _check_arguments("model.options.args", spec, _signature(target), keywords, positional=0)

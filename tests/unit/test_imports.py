@@ -175,7 +175,10 @@ def importers(room: str, module: str) -> set[str]:
         (
             "inference",
             "torch",
-            {f"inference/predictors/{n}.py" for n in ("exported", "modules", "placing", "torchinference", "weights", *OF_TEXTS)},
+            {
+                f"inference/predictors/{n}.py"
+                for n in ("exported", "modules", "placing", "torchinference", "weights", *OF_TEXTS)
+            },
         ),
         ("inference", "transformers", {"inference/predictors/textloading.py"}),
         ("inference", "sklearn", {"inference/predictors/sklearn.py"}),
