@@ -10,19 +10,18 @@ from pydantic import BaseModel, ValidationError
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import CHECKS, Limits, RowLimits, RowsCheck
+from nightjar.inference.job.input import Input, Wait
 from nightjar.inference.job.locations import absolute, check_place, fixed, is_dated
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.schedule import Schedule
 from nightjar.inference.job.sections import (
     ActorRange,
     IdentityRules,
-    Input,
     Model,
     Output,
     Rescoring,
     Resources,
     Retry,
-    Wait,
 )
 from nightjar.inference.job.sentences import sentences
 from nightjar.inference.job.yamlfile import read_yaml

@@ -9,13 +9,13 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from nightjar.inference.job.checks import Check, ColumnCheck
+from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.schedule import Schedule
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.job.sections import (
     LINEAGE,
     IdentityRules,
-    Input,
     Model,
     Output,
     Rescoring,

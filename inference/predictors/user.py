@@ -8,21 +8,18 @@ Errors pass through unchanged.
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import Adapter, Predictor, WithoutDevices
 from nightjar.inference.predictors.asynchronous import Synchronous
+from nightjar.inference.predictors.finding import find, folder_of
 from nightjar.inference.predictors.torchinference import Managed, is_torch_inference
 
 BatchFunction = Callable[[Any], Any]
@@ -148,11 +145,6 @@ def _options(job: Job, model_path: str | None) -> dict[str, Any]:
     return options
 
 
-def folder_of(job: Job) -> Path:
-    """The folder of the user's own modules: that of the job file."""
-    return Path(job.folder or Path.cwd()).absolute()
-
-
 def device_of(predictor: Any) -> str:
     """The device that the user's model names, or that of its torch modules; 'cpu' if neither is known."""
     if (device := getattr(predictor, "device", None)) is not None and not callable(device):
@@ -161,67 +153,6 @@ def device_of(predictor: Any) -> str:
     held = getattr(predictor, "__dict__", {}).values() if torch is not None else ()
     modules = (value for value in held if isinstance(value, torch.nn.Module))
     return next((str(parameter.device) for module in modules for parameter in module.parameters()), "cpu")
-
-
-def find(key: str, spec: str, folder: Path) -> Any:
-    """Import the object that "module:Name" names. The folder is searched first, and stays on the path.
-
-    Raises:
-        JobError: There is no such module or name; or importing the module raised (the error is the cause).
-    """
-    name, _, attribute = spec.partition(":")
-    module = _import(key, name, folder)
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        known = {word for word in vars(module) if not word.startswith("_")}
-        raise JobError(
-            f"{key}: module {name!r} ({_place(module, folder)}) has no {attribute!r}" + nearest(attribute, known)
-        ) from None
-
-
-def _import(key: str, name: str, folder: Path) -> ModuleType:
-    _put_first(folder)
-    _forget_namesakes(folder)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _broken(key, name, error) from error
-        raise JobError(f"{key}: there is no module {name!r} in {folder} or among the installed packages") from None
-    except Exception as error:
-        raise _broken(key, name, error) from error
-
-
-def _broken(key: str, name: str, error: Exception) -> JobError:
-    return JobError(f"{key}: importing module {name!r} failed with {type(error).__name__}: {error}")
-
-
-def _place(module: ModuleType, folder: Path) -> str:
-    """A module's file, relative to the folder if it lies there, because the folder may be a copy of the job's."""
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return "built in"
-    return str(Path(file).relative_to(folder)) if Path(file).is_relative_to(folder) else file
-
-
-def _put_first(folder: Path) -> None:
-    path = str(folder)
-    if not sys.path or sys.path[0] != path:
-        sys.path[:] = [path, *(entry for entry in sys.path if entry != path)]
-    importlib.invalidate_caches()
-
-
-def _forget_namesakes(folder: Path) -> None:
-    """Unload modules of another job that have the same names as modules of this folder."""
-    ours = {path.stem: path for path in folder.glob("*.py")}
-    ours |= {path.parent.name: path for path in folder.glob("*/__init__.py")}
-    for top, path in ours.items():
-        file = getattr(sys.modules.get(top), "__file__", None)
-        if file is None or top == "__main__" or top in sys.stdlib_module_names or Path(file).absolute() == path:
-            continue
-        for name in [name for name in sys.modules if f"{name}.".startswith(f"{top}.")]:
-            del sys.modules[name]
 
 
 def _ready(key: str, spec: str, target: Any, options: dict[str, Any], path: str | None) -> BatchFunction:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from nightjar.inference.errors import GateFailed, Missing, Transient
 from nightjar.inference.input.files import matching_files
 from nightjar.inference.input.listing import input_folder
+from nightjar.inference.job.input import Wait
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.sections import Wait
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import GateResult
 

@@ -22,7 +22,7 @@ EVERY = "every variable"
 """The name that is noted if code reads the whole environment."""
 
 _NIGHTJAR = str(Path(__file__).parents[1]) + "/"
-_CALLS_THE_USER = tuple(_NIGHTJAR + name for name in ("predictors/user.py", "predictors/__init__.py"))
+_CALLS_THE_USER = tuple(_NIGHTJAR + f"predictors/{name}.py" for name in ("finding", "user", "__init__"))
 _WITNESS = str(Path(__file__).parent) + "/"
 _RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
 

@@ -17,8 +17,8 @@ from nightjar.inference.input.partitions import constant, values_of
 from nightjar.inference.input.sources.fitting import cast_exactly, fitted, marked
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.job.input import Input
 from nightjar.inference.job.outputtypes import type_name
-from nightjar.inference.job.sections import Input
 from nightjar.inference.storage.protocol import Entry, Storage
 
 

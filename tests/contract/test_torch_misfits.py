@@ -1,0 +1,200 @@
+"""Torch modules and weights that fit neither each other nor the job: one sentence each, and no pickle is loaded."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from predicting import MakeJob
+from torchnets import (
+    F32,
+    Loaded,
+    each_file,
+    has_safetensors,
+    load,
+    make_job,
+    module_of,
+    numbers,
+    scored,
+    table_of,
+    write,
+)
+
+from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.predictors import check_keys, load_scorer
+from nightjar.inference.predictors.adapter import adapter_of
+from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
+
+__all__ = ["load", "make_job"]  # fixtures
+
+
+@each_file
+def test_lists_of_another_width_cost_their_rows_and_columns_of_another_the_job(
+    load: Callable[..., Loaded], file: str
+) -> None:
+    job, _ = load(file, "Net")
+    with pytest.raises(JobError, match=r"^model\.features: a, b, c make .*\(n, 3\), and the module takes none such"):
+        scored(job, table_of(numbers(4, 3)))
+    rows = [[1.0, 2.0], [1.0, 2.0, 3.0], [3.0, 4.0]]
+    steps = score_table(
+        pa.table({"v": pa.array(rows, pa.list_(F32))}), load_scorer(job, job.model.path), BatchSize(3),
+        job.model.output_types(),
+    )  # fmt: skip
+    failures = drained(steps).failures
+    assert [(failure.row, failure.error) for failure in failures] == [(1, "ValueError")]
+
+
+@each_file
+def test_another_number_of_outputs_is_said(load: Callable[..., Loaded], file: str) -> None:
+    job, _ = load(file, "Net", outputs={"score": "float32", "other": "float32"})
+    with pytest.raises(
+        OutputInvalid, match=r"the module returned 1 outputs, but model\.outputs declares 2: output 'oth"
+    ):
+        scored(job, table_of(numbers(4, 2)))
+
+
+WEIGHTS = ["state.pt", "state.pth", pytest.param("state.safetensors", marks=has_safetensors)]
+
+
+@pytest.mark.parametrize("file", WEIGHTS)
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (
+            {"width": 5},
+            r"'layers\.0\.weight' has shape \(8, 2\) in .*{file}, and \(8, 5\) in the module that net:Net makes; see "
+            r"model\.options\.args$",
+        ),
+        (
+            None,
+            r".*{file} has 'layers\.0\.(weight|bias)' of shape \(8.*\) and 3 more, and the module that net:Tied ",
+        ),
+    ],
+)
+def test_weights_of_another_module_are_met_with_the_first_that_does_not_fit(
+    load: Callable[..., Loaded], make_job: MakeJob, file: str, args: dict[str, Any] | None, sentence: str
+) -> None:
+    job, _ = load(file, "Net")
+    options = {"model": "net:Net", "args": args} if args else {"model": "net:Tied"}
+    other = make_job(uses="torch", path=file, options=options)
+    with pytest.raises(JobError, match=rf"^model\.path: {sentence.replace('{file}', file)}"):
+        load_scorer(other, job.model.path)
+
+
+@pytest.mark.parametrize("file", WEIGHTS)
+def test_weights_that_lack_some_of_the_module_are_not_taken(
+    load: Callable[..., Loaded], tmp_path: Path, file: str
+) -> None:
+    job, module = load(file, "Net")
+    for name in ("3.weight", "3.bias"):
+        layer, attribute = name.split(".")
+        setattr(module.layers[int(layer)], attribute, None)
+    write(tmp_path, file, module)
+    with pytest.raises(
+        JobError,
+        match=rf"^model\.path: .*{file} lacks 'layers\.3\.weight' and 1 more, which has shape \(1, 8\) in the mod",
+    ):
+        load_scorer(job, job.model.path)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "sentence"),
+    [
+        ("m.pt2", {"model": "net:Net"}, "model.options.model: has no meaning for an exported program"),
+        ("m.pt2", {"dtype": "float16"}, "model.options.dtype: has no meaning for an exported program"),
+        ("m.pt", {"compile": True}, "model.options.compile: has no meaning for TorchScript"),
+        ("m.pt", {"args": {}}, "model.options.args: has no meaning for TorchScript"),
+        ("m.pth", {}, "model.options.model: "),
+        ("m.safetensors", {}, "model.options.model: "),
+        ("m.pt", {"model": "net.py"}, "model.options.model: 'net.py' must be \"module:name\""),
+        (
+            "m.pt",
+            {"model": "net:Net", "args": ["width"]},
+            "model.options.args: must be a mapping of keywords for net:Net",
+        ),
+        ("m.pt", {"model": "net:Net", "dtype": "half"}, "model.options.dtype: must be float32 or float16 or bfloat16"),
+        ("m.pt", {"autocast": "on"}, "model.options.autocast: must be true, float16 or bfloat16, not 'on'"),
+        ("m.pt", {"autocast": True, "dtype": "float16"}, "model.options.autocast: the weights already have another"),
+        ("m.pt", {"channels_last": 1}, "model.options.channels_last: must be true or false, not 1"),
+        (
+            "m.pt",
+            {"dtyp": "float16"},
+            "model.options.dtyp: the torch adapter knows only the options model, args, dtype",
+        ),
+    ],
+)
+def test_options_are_checked_by_the_kind_of_file_before_anything_is_loaded(
+    make_job: MakeJob, path: str, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        check_keys(make_job(uses="torch", path=path, options=options))
+    assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"model": "net:Nett"}, r"model\.options\.model: module 'net' \(net\.py\) has no 'Nett'; did you mean 'Net'\?"),
+        ({"model": "nett:Net"}, r"model\.options\.model: there is no module 'nett'"),
+        ({"model": "net:constant"}, r"model\.options\.model: net:constant is a int, not a function or class"),
+        ({"model": "net:later"}, r"model\.options\.model: net:later is async"),
+        ({"model": "net:number"}, r"model\.options\.model: net:number returned int, not a torch\.nn\.Module"),
+        ({"model": "net:Net", "args": {"widht": 3}}, r"model\.options\.args: net:Net cannot be called: .*'widht'"),
+        (
+            {"model": "net:fails", "args": {"size": 3}},
+            r"model\.options\.model: net:fails failed with ValueError: no net of size 3",
+        ),
+    ],
+)
+def test_a_factory_that_makes_no_module_is_named(
+    load: Callable[..., Loaded], make_job: MakeJob, options: dict[str, Any], sentence: str
+) -> None:
+    job, _ = load("state.pt", "Net")
+    with pytest.raises(JobError, match=f"^{sentence}"):
+        load_scorer(make_job(uses="torch", path="state.pt", options=options), job.model.path)
+
+
+def test_a_file_of_the_other_kind_is_told_apart(load: Callable[..., Loaded], make_job: MakeJob, tmp_path: Path) -> None:
+    load("script.pt", "Net")
+    load("state.pt", "Net")
+    for options, file, sentence in (
+        ({}, "state.pt", r"is not TorchScript that can be read: it holds no code; .* in model\.options\.model"),
+        ({"model": "net:Net"}, "script.pt", r"it is TorchScript, .*; remove model\.options\.model"),
+    ):
+        job = make_job(uses="torch", path=file, options=options)
+        for look in (adapter_of(job).inspect, load_scorer):
+            with pytest.raises(JobError, match=rf"^model\.path: .*{file} .*{sentence}"):
+                look(*((job, str(tmp_path / file))))  # type: ignore[operator]
+
+
+class Crafted:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("ran"),))
+
+
+def test_no_pickle_is_loaded_unless_the_job_allows_it(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = module_of("Net")
+    torch.save({**module.state_dict(), "evil": Crafted()}, tmp_path / "state.pt")
+    job = make_job(uses="torch", path="state.pt", options={"model": "net:Net"})
+    with pytest.raises(JobError, match=r"^model\.path: .*holds other objects than tensors.*model\.allow_pickle: true$"):
+        load_scorer(job, job.model.path)
+    assert not (tmp_path / "ran").exists()
+    torch.save(module, tmp_path / "state.pt")
+    allowed = make_job(uses="torch", path="state.pt", options={"model": "net:Net"}, allow_pickle=True)
+    found = scored(allowed, table_of(numbers(3, 2)))["score"]
+    with torch.no_grad():
+        np.testing.assert_array_equal(found, module(torch.from_numpy(numbers(3, 2))).numpy().reshape(-1))
+    (tmp_path / "bare.pt").write_bytes(pickle.dumps(Crafted()))
+    with pytest.raises(JobError, match=r"^model\.path: .*bare\.pt is not a state dict that can be read"):
+        load_scorer(make_job(uses="torch", path="bare.pt", options={"model": "net:Net"}), str(tmp_path / "bare.pt"))
