@@ -67,6 +67,8 @@ def test_every_job_of_the_project_conforms(path: Path) -> None:
     [
         ("name", "delays"),
         *[("input.format", name) for name in SOURCES],
+        ("input.partitions", {"country": "string"}),
+        ("input.schema", {"zip": "string", "v": "float32[3]"}),
         ("model.batch_size", 7),
         ("model.options", {"any": [1, {"thing": None}]}),
         ("resources.actors", 3),
@@ -96,6 +98,9 @@ def test_both_take_each_framework(framework: str) -> None:
         ("input.uri", 3),
         ("input.format", "xlsx"),
         ("input.shard_rows", 0),
+        ("input.partitions", ["country"]),
+        ("input.schema", {"zip": 1}),
+        ("input.declared", {"zip": "string"}),
         ("model.uses", "pytorch"),
         ("model.outputs", {}),
         ("model.batch_size", "many"),
