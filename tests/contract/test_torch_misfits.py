@@ -14,9 +14,9 @@ import torch
 from predicting import MakeJob
 from torchnets import (
     F32,
+    WEIGHTS,
     Loaded,
     each_file,
-    has_safetensors,
     load,
     make_job,
     module_of,
@@ -57,9 +57,6 @@ def test_another_number_of_outputs_is_said(load: Callable[..., Loaded], file: st
         OutputInvalid, match=r"the module returned 1 outputs, but model\.outputs declares 2: output 'oth"
     ):
         scored(job, table_of(numbers(4, 2)))
-
-
-WEIGHTS = ["state.pt", "state.pth", pytest.param("state.safetensors", marks=has_safetensors)]
 
 
 @pytest.mark.parametrize("file", WEIGHTS)
