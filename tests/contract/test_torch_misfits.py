@@ -17,6 +17,7 @@ from torchnets import (
     WEIGHTS,
     Loaded,
     each_file,
+    has_safetensors,
     load,
     make_job,
     module_of,
@@ -167,7 +168,33 @@ def test_a_file_of_the_other_kind_is_told_apart(load: Callable[..., Loaded], mak
         job = make_job(uses="torch", path=file, options=options)
         for look in (adapter_of(job).inspect, load_scorer):
             with pytest.raises(JobError, match=rf"^model\.path: .*{file} .*{sentence}"):
-                look(*((job, str(tmp_path / file))))  # type: ignore[operator]
+                look(job, str(tmp_path / file))
+
+
+@has_safetensors
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda whole: b"",
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: whole[:-2],
+        lambda whole: whole + b"more",
+        lambda whole: b"PAR1" * 100,
+        lambda whole: whole[:8] + b"[" + whole[9:],
+    ],
+    ids=["empty", "cut", "end", "longer", "other", "header"],
+)
+def test_a_safetensors_file_that_is_not_whole_is_refused_before_it_is_loaded(
+    load: Callable[..., Loaded], tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    job, _ = load("state.safetensors", "Net")
+    path = tmp_path / "state.safetensors"
+    path.write_bytes(change(path.read_bytes()))
+    for look in (adapter_of(job).inspect, load_scorer):
+        with pytest.raises(
+            JobError, match=r"^model\.path: .*state\.safetensors is not a state dict that can be read: "
+        ):
+            look(job, str(path))
 
 
 class Crafted:
