@@ -36,8 +36,8 @@ def matching_files(storage: Storage, job: Job, others: Counter[str] | None = Non
     names.
 
     With `input.format` these are all files except those whose names tell another known format. Without it, these are
-    the files whose names tell a format. Files of a format that stands back are left out beside files of another format,
-    and taken with any `input.format`. A single file that the uri names is input whatever its name.
+    the files whose names tell a format, and files of a format that stands back are left out beside files of another
+    format. A single file that the uri names is input whatever its name.
 
     Raises:
         JobError: The files are of several formats, or a name is not text. Names `input.uri`.
@@ -65,6 +65,9 @@ def matching_files(storage: Storage, job: Job, others: Counter[str] | None = Non
     if first is None and standing_back:
         for entry in listing.matching(storage, job.input.uri):
             if (told := format_of(entry.uri)) is not None and source_named(told).stands_back:
+                first = first or entry
+                if told != format_of(first.uri):
+                    raise _mixed(job, first, entry)
                 yield entry
 
 
@@ -72,7 +75,7 @@ def _of_format(storage: Storage, uri: str, wanted: str) -> Iterator[Entry]:
     source = source_named(wanted)
     for entry in source.files(storage, uri):
         told = None if not source.suffixes or _is_exact(entry, uri) else format_of(entry.uri)
-        if told in (None, wanted) or source_named(told).stands_back:
+        if told in (None, wanted) or source_named(told).says_text:
             yield entry
 
 

@@ -43,13 +43,15 @@ class Wait(Section):
 class Input(Section):
     """Where tonight's rows are. `uri` is a file, a folder or a glob, local or s3://, gs://, az://.
 
-    partitions: columns from `key=value` folders of the files' paths, with their Arrow types. declared (`schema` in the
-    file): the Arrow types of columns of the files, in place of the types that the files give them. wait: how to wait
-    for the input; None to use the input that is there when the run begins.
+    options: those of the format, which checks them. partitions: columns from `key=value` folders of the files' paths,
+    with their Arrow types. declared (`schema` in the file): the Arrow types of columns of the files, in place of the
+    types that the files give them. wait: how to wait for the input; None to use the input that is there when the run
+    begins.
     """
 
     uri: str = Field(min_length=1)
     format: str | None = None
+    options: dict[str, Any] = Field(default={})
     shard_rows: int | None = Field(default=None, ge=1)
     wait: Wait | None = None
     partitions: dict[str, str] = Field(default={})

@@ -150,10 +150,11 @@ class Job(Section):
         # Column order matters to readers, so outputs are a list of pairs.
         model["outputs"] = list(self.model.outputs.items())
         model["options"] = as_json(self.model.options)
-        # Jobs without declared columns keep the identity that they had before there were any.
+        # Jobs without declared columns and options keep the identity that they had before there were any.
+        options = as_json(dict(sorted(self.input.options.items())))
         declared = {"input.partitions": self.input.partitions, "input.schema": self.input.declared}
         return {
-            **{key: columns for key, columns in declared.items() if columns},
+            **{key: given for key, given in (declared | {"input.options": options}).items() if given},
             "model": model,
             "preprocess": self.preprocess,
             "carry": self.carry,

@@ -47,6 +47,8 @@ SOURCES = {
     "csv": "nightjar.inference.input.sources.csv",
     "arrow": "nightjar.inference.input.sources.arrow",
     "text": "nightjar.inference.input.sources.text",
+    "image": "nightjar.inference.input.sources.image",
+    "binary": "nightjar.inference.input.sources.binary",
 }
 """`input.format` → the module whose `SOURCE` is an `input.sources.protocol.Source`. The first one reads a file that the
 job names by its path, and whose name tells no format."""

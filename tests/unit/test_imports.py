@@ -18,7 +18,7 @@ from nightjar.inference.predictors.adapter import frameworks
 from support import Lake
 
 ROOT = Path(__file__).parent.parent.parent
-LIBRARIES = ("torch", "sklearn", "skops", "onnxruntime", "lightgbm", "xgboost", "catboost", "transformers")
+LIBRARIES = ("PIL", "torch", "sklearn", "skops", "onnxruntime", "lightgbm", "xgboost", "catboost", "transformers")
 OF_TEXTS = ("classifier", "embedder", "tagger", "textloading", "textmodel")
 """The predictors of texts, of which only `textloading` knows the library that loads models."""
 

@@ -83,7 +83,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"name": "My Job"}, "name: 'My Job' must be lower case letters, digits and dashes: it names the artifacts"),
     (
         {"input": "data/"},
-        "input: must be a mapping with the keys uri, format, shard_rows, wait, partitions, schema, not 'data/'",
+        "input: must be a mapping with the keys uri, format, options, shard_rows, wait, partitions, schema, not "
+        "'data/'",
     ),
     ({"input__uri": ""}, "input.uri: must not be empty"),
     (
@@ -341,6 +342,7 @@ def test_a_job_survives_the_way_to_a_worker(tmp_path: Path) -> None:
 # ---- identity (promise 4) -----------------------------------------------------------------------------------
 
 ALTERS: dict[str, Any] = {
+    "input.options": {"size": [8, 8]},
     "input.partitions": {"country": "string"},
     "input.schema": {"zip": "string"},
     "model.uses": "model:other",

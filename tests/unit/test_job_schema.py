@@ -67,6 +67,7 @@ def test_every_job_of_the_project_conforms(path: Path) -> None:
     [
         ("name", "delays"),
         *[("input.format", name) for name in SOURCES],
+        ("input.options", {"size": [224, 224]}),
         ("input.partitions", {"country": "string"}),
         ("input.schema", {"zip": "string", "v": "float32[3]"}),
         ("model.batch_size", 7),

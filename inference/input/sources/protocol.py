@@ -5,12 +5,13 @@ A new format is a module with a `SOURCE` here, and one line in `job.seams.SOURCE
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
+from nightjar.inference.errors import JobError
 from nightjar.inference.input import listing
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, Piece
@@ -54,7 +55,15 @@ class Source(Protocol):
     suffixes: tuple[str, ...]
     divisible: bool
     stands_back: bool
+    says_text: bool
     typed: bool
+
+    def with_options(self, options: Mapping[str, Any]) -> Source:
+        """This source with `input.options` of a job.
+
+        Raises:
+            JobError: It has no such option, or not with such a value. Names the key.
+        """
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """List the files of `input.uri`, sorted by uri. A table format lists the files of its newest snapshot.
@@ -105,9 +114,17 @@ class Source(Protocol):
 class FileSource:
     """Base of the formats whose input is a file, a folder or a pattern."""
 
+    name: str
     divisible = False
     stands_back = False
+    says_text = False
     typed = True
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        """As `Source.with_options`, for a format that has none."""
+        if options:
+            raise JobError(f"input.options: the {self.name} format has no options; leave it out")
+        return self
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """As `Source.files`."""

@@ -35,8 +35,13 @@ def format_of(uri: str) -> str | None:
 
 
 def source_of(job: Job, uri: str) -> Source:
-    """The source that reads a file. If the job names a single file, and its name tells no format, the first is used."""
-    return source_named(job.input.format or format_of(uri) or next(iter(SOURCES)))
+    """The source that reads a file. If the job names a single file, and its name tells no format, the first is used.
+
+    Raises:
+        JobError: It does not have the options of `input.options`.
+    """
+    source = source_named(job.input.format or format_of(uri) or next(iter(SOURCES)))
+    return source.with_options(job.input.options) if job.input.options else source
 
 
 def describe(storage: Storage, job: Job, entry: Entry) -> Description:

@@ -28,6 +28,7 @@ class Text(lines.TextSource):
     name = "text"
     suffixes = packing.suffixes(".txt")
     stands_back = True
+    says_text = True
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises only if no line of the beginning is UTF-8 text, or it is UTF-16."""

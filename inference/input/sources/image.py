@@ -1,0 +1,205 @@
+"""Images: each file is one row, decoded by Pillow. What is wrong with a file costs that row.
+
+The options are those of `input.options`. The columns are `image`, height × width × channels of uint8; `path`, the
+file's location; and with `label: folder` the name of the file's folder as `label`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nightjar.inference.errors import InputCorrupt, JobError
+from nightjar.inference.input.sources.fitting import check_columns
+from nightjar.inference.input.sources.imagesize import dimensions, kind_of
+from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
+from nightjar.inference.messages import nearest
+from nightjar.inference.records import Piece
+from nightjar.inference.storage.protocol import Entry, Storage
+from nightjar.inference.tensors import VariableShapedTensor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Decoded
+
+MOST_PIXELS = 30_000 * 30_000
+"""An image of so many pixels, or more, is not decoded: a file of a few KB may claim to have them."""
+
+_HEAD = 1 << 16
+"""Bytes that are read to find an image's size. Behind long metadata it comes later; then the file is read."""
+
+_CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1}
+
+
+@dataclass(frozen=True)
+class Image(FileSource):
+    """The source of images. Beside other formats an image is more often a picture of the data than data.
+
+    size: height and width that each image is scaled to. mode: Pillow's name of the channels. label: whether there is
+    the column `label`.
+    """
+
+    size: tuple[int, int] | None = None
+    mode: str = "RGB"
+    label: bool = False
+
+    name = "image"
+    suffixes = (".jpg", ".jpeg", ".png", ".webp")
+    stands_back = True
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        """As `Source.with_options`."""
+        checks = {"size": _size, "mode": _mode, "label": _label}
+        if unknown := next((name for name in options if name not in checks), None):
+            raise JobError(
+                f"input.options.{unknown}: the image format has no such option"
+                + (nearest(str(unknown), checks) or f"; known: {', '.join(checks)}")
+            )
+        chosen: dict[str, Any] = {name: checks[name](value) for name, value in options.items()}
+        return replace(self, **chosen)
+
+    def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
+        """A text beside images is a note, whatever it may be beside files of other formats."""
+        return (entry for entry in super().files(storage, uri) if not entry.uri.lower().endswith(".txt"))
+
+    def describe(self, storage: Storage, entry: Entry) -> Description:
+        """Only the beginning is read. A file that is no image is a row, too: reading it will say what it is.
+
+        Raises:
+            JobError: Pillow is not installed.
+        """
+        _pillow()
+        with storage.open(entry.uri) as file:
+            head = bytes(file.read(_HEAD))
+            found = dimensions(head)
+            if found is None and kind_of(head) == "JPEG" and len(head) == _HEAD:
+                found = dimensions(head + bytes(file.read()))
+        height, width = self.size or found or (0, 0)
+        pixels = height * width if height * width < MOST_PIXELS else 0
+        return Description(self._schema(), (1,), (max(1, pixels * _CHANNELS[self.mode] + entry.size),))
+
+    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
+        """As `Source.columns`; they depend on the options alone."""
+        return self._schema()
+
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
+        """The file's row. It is decoded only if the image is asked for."""
+        check_columns(piece.uri, self._schema(), schema)
+        columns: dict[str, pa.Array] = {"path": pa.array([piece.uri], pa.string())}
+        if self.label:
+            columns["label"] = pa.array([piece.uri.split("/")[-2]], pa.string())
+        lost = Unreadable(piece, most)
+        if "image" in schema.names:
+            with storage.open(piece.uri) as file:
+                data = bytes(file.read())
+            try:
+                columns["image"] = self._tensor(self._decoded(piece.uri, data))
+            except InputCorrupt as error:
+                lost.fail(0, error)
+                return lost.read(nulls(schema, 1))
+        return lost.read(pa.table({name: columns[name] for name in schema.names}))
+
+    def sample(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
+    ) -> tuple[RowsRead, int]:
+        """The only row."""
+        return self.read(storage, piece, schema), 0
+
+    def _schema(self) -> pa.Schema:
+        kind = VariableShapedTensor(pa.uint8())
+        if self.size is not None:
+            kind = pa.fixed_shape_tensor(pa.uint8(), (*self.size, _CHANNELS[self.mode]))
+        label = [("label", pa.string())] if self.label else []
+        return pa.schema([("image", kind), ("path", pa.string()), *label])
+
+    def _decoded(self, uri: str, data: bytes) -> npt.NDArray[np.uint8]:
+        """Height × width × channels.
+
+        Raises:
+            InputCorrupt: It is not an image that can be decoded.
+        """
+        kind = kind_of(data)
+        if not data:
+            raise InputCorrupt(f"{uri}: an empty file, not an image")
+        if kind is None:
+            raise InputCorrupt(f"{uri}: not a JPEG, PNG or WebP image")
+        try:
+            image = _opened(kind, data)
+            if image.height * image.width >= MOST_PIXELS:
+                raise ValueError(
+                    f"it has {image.height:,} × {image.width:,} pixels, where at most {MOST_PIXELS - 1:,} are decoded"
+                )
+            values = np.asarray(self._as_asked(image))
+        except MemoryError:
+            raise
+        except Exception as error:
+            # A decoder raises whatever it happens to meet in a damaged file.
+            raise InputCorrupt(f"{uri}: a {kind} image that cannot be decoded: {error}") from error
+        return values.reshape(*values.shape[:2], _CHANNELS[self.mode])
+
+    def _as_asked(self, image: Decoded) -> Decoded:
+        converted = image if image.mode == self.mode else image.convert(self.mode)
+        if self.size is None:
+            return converted
+        height, width = self.size
+        return converted.resize((width, height), _pillow().Resampling.BILINEAR)
+
+    def _tensor(self, values: npt.NDArray[np.uint8]) -> pa.Array:
+        flat = pa.array(values.reshape(-1))
+        kind = self._schema().field("image").type
+        if self.size is not None:
+            return pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(flat, len(flat)))
+        data = pa.LargeListArray.from_arrays([0, len(flat)], flat)
+        stored = pa.StructArray.from_arrays([data, pa.array([values.shape], pa.list_(pa.int64()))], ["data", "shape"])
+        return pa.ExtensionArray.from_storage(kind, stored)
+
+
+SOURCE = Image()
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image as Pillow
+    except ModuleNotFoundError:
+        raise JobError(
+            "input.format: the image format needs pillow; install it: pip install 'nightjar-batch[images]'"
+        ) from None
+    return Pillow
+
+
+def _opened(kind: str, data: bytes) -> Decoded:
+    """The image, undecoded. Its own class is used, because `Image.open` has a limit of pixels for the whole process."""
+    from PIL import JpegImagePlugin, PngImagePlugin, WebPImagePlugin
+
+    classes: dict[str, Callable[[io.BytesIO], Decoded]] = {
+        "JPEG": JpegImagePlugin.JpegImageFile,
+        "PNG": PngImagePlugin.PngImageFile,
+        "WEBP": WebPImagePlugin.WebPImageFile,
+    }
+    return classes[kind](io.BytesIO(data))
+
+
+def _size(value: Any) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2 or any(type(each) is not int or each < 1 for each in value):
+        raise JobError(f"input.options.size: must be [height, width] in pixels, not {value!r}")
+    if value[0] * value[1] >= MOST_PIXELS:
+        raise JobError(f"input.options.size: must be less than {MOST_PIXELS:,} pixels, not {value!r}")
+    return value[0], value[1]
+
+
+def _mode(value: Any) -> str:
+    if value not in _CHANNELS:
+        raise JobError(f"input.options.mode: must be {', '.join(_CHANNELS)}, not {value!r}")
+    return str(value)
+
+
+def _label(value: Any) -> bool:
+    if value != "folder":
+        raise JobError(f"input.options.label: must be folder, not {value!r}")
+    return True

@@ -1,0 +1,295 @@
+"""Images and other files of which each is one row: values as Pillow has them, and what is wrong costs its row."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import JobError
+from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.files import input_files
+from nightjar.inference.input.plan import PACKED_FILES
+from nightjar.inference.input.sources.image import MOST_PIXELS
+from nightjar.inference.input.sources.imagesize import dimensions
+from nightjar.inference.input.sources.reading import describe, read_piece
+from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
+from nightjar.inference.records import Piece
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.tensors import VariableShapedTensor, to_arrays
+from support import Lake
+
+STORAGE = LakeStorage()
+FORMATS = ["JPEG", "PNG", "WEBP"]
+
+
+def picture(height: int, width: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
+    channels = len(Image.new(mode, (1, 1)).getbands())
+    values = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
+    return Image.fromarray(values.squeeze(axis=2) if channels == 1 else values, mode)
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def job(folder: Path, uri: str, **keys: Any) -> Job:
+    model = {"uses": "m:f", "outputs": {"y": "float64"}}
+    given = {"name": "t", "input": {"uri": uri, **keys}, "model": model, "output": {"uri": "out"}}
+    return parse_job(given, folder / "job.yaml")
+
+
+def read(path: Path, *columns: str, **keys: Any) -> RowsRead:
+    """The file's row, with these columns, or all."""
+    here, entry = job(path.parent, str(path), **keys), STORAGE.stat(str(path))
+    schema = describe(STORAGE, here, entry).schema
+    wanted = pa.schema([schema.field(name) for name in columns or schema.names])
+    return read_piece(STORAGE, here, Piece(entry.uri, entry.size, entry.version, 0, 1, (0, 1)), wanted)
+
+
+def array(found: RowsRead) -> np.ndarray:
+    assert not found.failures
+    return np.asarray(to_arrays(found.table["image"].chunk(0))[0])
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P", "CMYK", "1", "I;16"])
+def test_an_image_is_what_pillow_makes_of_it(tmp_path: Path, kind: str, mode: str) -> None:
+    path = tmp_path / f"a.{kind.lower()}"
+    source = Image.new("I;16", (7, 5), 40_000) if mode == "I;16" else picture(5, 7).convert(mode)
+    try:
+        path.write_bytes(encoded(source, kind))
+    except OSError:
+        return  # the format cannot have it
+    theirs = Image.open(path)
+    assert np.array_equal(array(read(path)), np.asarray(theirs.convert("RGB")))
+    for asked, channels in (("RGB", 3), ("RGBA", 4), ("L", 1)):
+        found = array(read(path, options={"mode": asked}))
+        assert found.shape == (5, 7, channels)
+        assert found.dtype == np.uint8
+        assert np.array_equal(found.squeeze(), np.asarray(theirs.convert(asked)))
+    scaled = read(path, options={"size": [4, 3]})
+    assert scaled.table.schema.field("image").type == pa.fixed_shape_tensor(pa.uint8(), (4, 3, 3))
+    assert np.array_equal(array(scaled), np.asarray(theirs.convert("RGB").resize((3, 4), Image.Resampling.BILINEAR)))
+
+
+def test_path_and_label_come_with_it_and_without_the_image_nothing_is_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "cats" / "a.png"
+    path.parent.mkdir()
+    path.write_bytes(encoded(picture(2, 3)))
+    found = read(path, options={"label": "folder"}).table
+    assert found.schema.names == ["image", "path", "label"]
+    assert found.schema.field("image").type == VariableShapedTensor(pa.uint8())
+    assert found.select(["path", "label"]).to_pylist() == [{"path": str(path), "label": "cats"}]
+    path.write_bytes(b"no image")
+    assert read(path, "label", "path", options={"label": "folder"}).table.to_pylist() == [
+        {"label": "cats", "path": str(path)}
+    ]
+
+
+def png_of(height: int, width: int) -> bytes:
+    """A file of a few bytes that claims to be so large."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])
+    body = chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + body
+
+
+WHOLE = encoded(picture(60, 50, seed=1))
+BAD = [
+    (b"", "an empty file, not an image"),
+    (b"x" * 500, "not a JPEG, PNG or WebP image"),
+    (b"GIF89a" + b"\0" * 50, "not a JPEG, PNG or WebP image"),
+    (WHOLE[: len(WHOLE) // 2], "a PNG image that cannot be decoded: "),
+    (WHOLE[:20], "a PNG image that cannot be decoded: "),
+    (encoded(picture(60, 50), "JPEG")[:1500], "a JPEG image that cannot be decoded: "),
+    (encoded(picture(60, 50), "WEBP")[:900], "a WEBP image that cannot be decoded: "),
+    (
+        png_of(30_000, 30_000),
+        "a PNG image that cannot be decoded: it has 30,000 × 30,000 pixels, where ",
+    ),
+    (WHOLE.replace(b"IHDR", b"IDHR"), "a PNG image that cannot be decoded: "),
+]
+
+
+@pytest.mark.parametrize(("content", "said"), BAD)
+def test_a_bad_image_is_the_failure_of_its_row(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(content)
+    for options in ({}, {"size": [8, 9]}):
+        found = read(path, options=options)
+        assert (found.table.num_rows, found.readable, found.table["image"].null_count) == (1, 0, 1)
+        assert found.failures[0].message.startswith(f"{path}: {said}")
+        assert found.failures[0].error == "InputCorrupt"
+
+
+def test_a_bomb_is_refused_without_its_pixels_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.png"
+    path.write_bytes(png_of(30_000, 30_000))
+    code = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        f"sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parent.parent)]!r}\n"
+        "from test_images import read\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        f"found = read(Path({str(path)!r}))\n"
+        "grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before\n"
+        "assert found.readable == 0\n"
+        "assert grown < 300_000, grown\n"
+    )
+    assert MOST_PIXELS == 30_000**2
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ})
+    assert done.returncode == 0, done.stderr
+
+
+SIZES = st.integers(1, 300)
+
+
+@given(
+    height=SIZES,
+    width=SIZES,
+    kind=st.sampled_from(FORMATS),
+    lossless=st.booleans(),
+    exif=st.sampled_from([0, 900, 60_000]),
+)
+def test_the_size_in_a_header_is_the_one_that_pillow_finds(
+    height: int, width: int, kind: str, lossless: bool, exif: int
+) -> None:
+    options: dict[str, Any] = {"lossless": lossless} if kind == "WEBP" else {}
+    options |= {"exif": b"Exif\0\0" + b"x" * exif} if exif else {}
+    content = encoded(Image.new("RGB", (width, height)), kind, **options)
+    assert dimensions(content) == (height, width)
+    assert dimensions(content[:11]) is None
+
+
+def test_a_size_behind_long_metadata_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(encoded(picture(90, 80), "JPEG", exif=b"Exif\0\0" + b"x" * 65_000, comment=b"y" * 60_000))
+    found = describe(STORAGE, job(tmp_path, str(path)), STORAGE.stat(str(path)))
+    assert (found.rows, found.sizes) == ((1,), (90 * 80 * 3 + path.stat().st_size,))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sise": [1, 2]}, "input.options.sise: the image format has no such option; did you mean 'size'?"),
+        ({"x": 1}, "input.options.x: the image format has no such option; known: size, mode, label"),
+        ({"size": 32}, "input.options.size: must be [height, width] in pixels, not 32"),
+        ({"size": [32, 0]}, "input.options.size: must be [height, width] in pixels, not [32, 0]"),
+        ({"size": [30_000, 30_000]}, "input.options.size: must be less than 900,000,000 pixels"),
+        ({"mode": "rgb"}, "input.options.mode: must be RGB, RGBA, L, not 'rgb'"),
+        ({"label": "file"}, "input.options.label: must be folder, not 'file'"),
+    ],
+)
+def test_a_wrong_option_is_told_before_anything_starts(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").write_bytes(WHOLE)
+    with pytest.raises(JobError) as caught:
+        discover(STORAGE, job(tmp_path, "in/", options=options))
+    assert str(caught.value).startswith(said)
+    with pytest.raises(JobError, match=r"^input\.options: the binary format has no options; leave it out$"):
+        discover(STORAGE, job(tmp_path, "in/", format="binary", options=options))
+
+
+def names(here: Job) -> list[str]:
+    return sorted(Path(entry.uri).name for entry in input_files(STORAGE, here))
+
+
+def test_images_are_input_by_their_names_only_where_there_is_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a.PNG", "b.jpeg", "c.webp", "d.jpg"):
+        (folder / name).write_bytes(WHOLE)
+    assert names(job(tmp_path, "in/")) == ["a.PNG", "b.jpeg", "c.webp", "d.jpg"]
+    (folder / "notes.txt").write_text("a note")
+    with pytest.raises(
+        JobError, match=r"several formats: .*\(image\) and .*\(text\)\. Set input.format to text or image"
+    ):
+        names(job(tmp_path, "in/"))
+    assert names(job(tmp_path, "in/", format="image")) == ["a.PNG", "b.jpeg", "c.webp", "d.jpg"]
+    (folder / "table.csv").write_text("x\n1\n")
+    assert names(job(tmp_path, "in/")) == ["table.csv"]
+    assert names(job(tmp_path, "in/", format="csv")) == ["notes.txt", "table.csv"]
+    assert names(job(tmp_path, "in/", format="image")) == ["a.PNG", "b.jpeg", "c.webp", "d.jpg"]
+    everything = ["a.PNG", "b.jpeg", "c.webp", "d.jpg", "notes.txt", "table.csv"]
+    assert names(job(tmp_path, "in/", format="binary")) == everything
+
+
+def test_a_file_of_any_kind_is_a_row_of_its_bytes(tmp_path: Path) -> None:
+    for name, content in (("a.bin", bytes(range(256))), ("b", b"")):
+        (tmp_path / name).write_bytes(content)
+        found = read(tmp_path / name, format="binary")
+        assert found.table.to_pylist() == [{"bytes": content, "path": str(tmp_path / name)}]
+
+
+MODEL = """
+import numpy as np
+
+def score(batch):
+    return {"score": np.array([float(image.mean()) for image in batch["image"]], np.float32)}
+"""
+
+
+def test_a_lake_of_images_is_scored_in_few_shards_and_bad_files_cost_their_rows(lake: Lake) -> None:
+    """Folders of small files, some of which are no images: they are quarantined, each under its name."""
+    expected, lost = {}, set()
+    for index in range(1200):
+        path = lake.folder / "data" / ("cats" if index % 2 else "dogs") / f"{index:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if index in (7, 600):
+            path.write_bytes(BAD[index % 3][0])
+            lost.add(str(path))
+            continue
+        image = picture(index % 5 + 1, index % 7 + 2, seed=index)
+        path.write_bytes(encoded(image))
+        expected[str(path)] = np.float32(np.asarray(image).mean())
+    lake.write_model(MODEL)
+    lake.write_job(
+        input={"uri": "data/", "options": {"label": "folder"}},
+        model__features=["image"],
+        carry=["path", "label"],
+        retry__max_quarantined=0.01,
+    )
+    assert 1200 / PACKED_FILES < len(lake.planned()) < 60
+    lake.run(engine=LOCAL)
+    found = lake.published()
+    assert dict(zip(found["path"], found["score"], strict=True)) == pytest.approx(expected)
+    assert (found["label"] == [Path(path).parent.name for path in found["path"]]).all()
+    assert set(lake.quarantined()["_file"]) == lost
+    assert set(lake.quarantined()["error"]) == {"InputCorrupt"}
+
+
+def test_options_are_part_of_the_identity_and_none_leaves_it_as_it_was(tmp_path: Path) -> None:
+    plain, small, other = (
+        job(tmp_path, "in/", **({"options": options} if options else {})).scoring_keys()
+        for options in ({}, {"size": [8, 8], "mode": "L"}, {"mode": "L", "size": [8, 8]})
+    )
+    assert "input.options" not in plain
+    assert small == other == plain | {"input.options": {"mode": "L", "size": [8, 8]}}
+
+
+def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(WHOLE)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(JobError, match=r"needs pillow; install it: pip install 'nightjar-batch\[images\]'$"):
+        read(path)
