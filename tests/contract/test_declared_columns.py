@@ -37,7 +37,7 @@ class Placed(Its):
     def job(self) -> Job:
         content = {
             "name": "t",
-            "input": {"uri": str(self.path), **self.keys},
+            "input": super().job.input.model_dump(include={"uri", "format"}, exclude_none=True) | self.keys,
             "model": {"uses": "m:f", "outputs": {"y": "float64"}},
             "output": {"uri": "out"},
         }
@@ -74,7 +74,7 @@ def test_folders_of_the_path_are_columns_with_the_declared_types(its: Placed) ->
     """Last in the file's columns, in any order where they are read, for whole units as for samples."""
     placed = its.at(FOLDERS, partitions=PARTITIONS)
     assert placed.described().schema.names == [*its.table.column_names, "country", "day"]
-    whole = with_paths(its.table)
+    whole = with_paths(placed.table)
     wanted = pa.schema([whole.schema.field(name) for name in ("day", its.text, "country")])
     assert placed.read(placed.piece(), wanted).equals(whole.select(wanted.names))
     assert placed.sampled(wanted, 5).equals(whole.select(wanted.names).slice(0, 5))
@@ -85,7 +85,7 @@ def test_folders_of_the_path_are_columns_with_the_declared_types(its: Placed) ->
 
 def test_folders_alone_are_read_with_the_rows_of_the_file(its: Placed) -> None:
     placed = its.at(FOLDERS, partitions=PARTITIONS)
-    whole = with_paths(its.table)
+    whole = with_paths(placed.table)
     wanted = pa.schema([whole.schema.field("day")])
     assert placed.read(placed.piece(), wanted).equals(whole.select(["day"]))
     assert placed.sampled(wanted, 3).equals(whole.select(["day"]).slice(0, 3))
@@ -102,18 +102,21 @@ def test_folders_of_a_bucket_say_what_those_of_a_disk_say(its: Placed, server: S
     (entry,) = input_files(storage, job)
     assert describe(storage, job, entry).schema == here.described().schema
     piece = replace(here.piece(), uri=entry.uri, version=entry.version)
-    wanted = with_paths(its.table).schema
+    # The path of a file that is one row differs.
+    wanted = pa.schema([each for each in with_paths(its.table).schema if each.name != "path"])
     assert read_piece(storage, job, piece, wanted).table.equals(here.read(here.piece(), wanted))
 
 
 def test_folders_that_nobody_declares_are_no_columns(its: Placed) -> None:
     placed = its.at(FOLDERS)
     assert placed.described().schema.names == its.table.column_names
-    assert placed.read(placed.piece()).equals(its.table)
+    assert placed.read(placed.piece()).equals(placed.table)
 
 
 def test_a_column_of_both_path_and_file_must_say_the_same(its: Placed) -> None:
     """In every row, or the file fails: neither of two values is published without a word."""
+    if its.way.a_row:
+        return  # what such a file is read as has no column that it could choose
     at = its.table.column_names.index(its.text)
     schema = pa.schema([pa.field(its.text, pa.string())])
 
@@ -150,7 +153,7 @@ def test_a_declared_type_is_read_in_place_of_the_files_own(its: Placed) -> None:
     placed = its.at("in", schema=declared)
     wanted = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in declared.items()])
     assert [placed.described().schema.field(name).type for name in wanted.names] == wanted.types
-    expected = its.table.select(wanted.names).cast(wanted)
+    expected = placed.table.select(wanted.names).cast(wanted)
     assert placed.read(placed.piece(), wanted).equals(expected)
     assert placed.sampled(wanted, 5).equals(expected.slice(0, 5))
 
