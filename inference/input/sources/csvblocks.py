@@ -14,7 +14,7 @@ from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.csvparsing import Header, converted, inferred_together, read_columns
 from nightjar.inference.input.sources.fitting import told
-from nightjar.inference.input.sources.linefaults import first_bad, in_parts, not_utf8
+from nightjar.inference.input.sources.linefaults import LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.records import Records
 from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
 from nightjar.inference.messages import clip, counted
@@ -87,7 +87,8 @@ class Block:
                 raise pa.ArrowInvalid(BARE)
             return _checked(text, len(records), lambda text: converted(text, self._header, schema))
 
-        return in_parts([self._record(row) for row in range(self.count)], parse)
+        records = [self._record(row) for row in range(self.count)]
+        return in_parts(records, parse, _broken(records, self._header))
 
     def _record(self, row: int) -> bytes:
         return self._text[self._starts[row] : self._stops[row]]
@@ -101,6 +102,26 @@ class Block:
 
     def _fault(self, row: int, schema: pa.Schema, error: pa.ArrowInvalid | UnicodeDecodeError) -> RowFault:
         return _fault(self._at(self._starts[row]), self._record(row), self._header, schema, error)
+
+
+def _broken(records: Sequence[bytes], header: Header) -> dict[int, LineError]:
+    """The records that are not UTF-8, or have not as many fields as the header: one look at all of them finds these."""
+    found: dict[int, LineError] = {}
+    for row, record in enumerate(records):
+        try:
+            record.decode()
+        except UnicodeDecodeError as error:
+            found[row] = error
+    whole = [row for row in range(len(records)) if row not in found]
+    text = b"".join(records[row] for row in whole)
+
+    def note(row: pv.InvalidRow) -> str:
+        found[whole[row.number - 1]] = pa.ArrowInvalid(f"{row.actual_columns} fields")
+        return "skip"
+
+    if b"\r" not in text.replace(b"\r\n", b"") and text:  # else Arrow counts other records
+        _skipping(text, header, note)
+    return found
 
 
 def _checked(text: bytes, records: int, parse: Callable[[bytes], pa.Table]) -> pa.Table:
@@ -142,7 +163,17 @@ def _fields(record: bytes, header: Header) -> int:
         found.append(row.actual_columns)
         return "skip"
 
-    options = pv.ParseOptions(delimiter=header.delimiter.decode(), newlines_in_values=True, invalid_row_handler=note)
-    names = pv.ReadOptions(column_names=header.names, block_size=len(record) + 1)
-    pv.read_csv(pa.BufferReader(record), names, options)
+    _skipping(record, header, note)
     return found[-1]
+
+
+def _skipping(text: bytes, header: Header, note: Callable[[pv.InvalidRow], str]) -> None:
+    """Parse records, and note those that have another number of fields than the header."""
+    first = header.names[:1]
+    pv.read_csv(
+        pa.BufferReader(text),
+        # In one thread, because only then the records are numbered.
+        pv.ReadOptions(use_threads=False, column_names=header.names, block_size=len(text) + 1),
+        pv.ParseOptions(delimiter=header.delimiter.decode(), newlines_in_values=True, invalid_row_handler=note),
+        pv.ConvertOptions(check_utf8=False, include_columns=first, column_types=dict.fromkeys(first, pa.string())),
+    )

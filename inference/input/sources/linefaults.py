@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -11,21 +12,30 @@ from nightjar.inference.errors import InputCorrupt
 
 T = TypeVar("T")
 
+LineError: TypeAlias = "pa.ArrowInvalid | UnicodeDecodeError"
+"""What parsing a line raises."""
+
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 """What a text begins with that is UTF-16, as some programs write it."""
 
 
 def in_parts(
-    lines: Sequence[bytes], parse: Callable[[Sequence[bytes]], T]
-) -> Iterator[tuple[int, int, T | pa.ArrowInvalid | UnicodeDecodeError]]:
+    lines: Sequence[bytes], parse: Callable[[Sequence[bytes]], T], known: Mapping[int, LineError] = {}
+) -> Iterator[tuple[int, int, T | LineError]]:
     """Parse lines, as many at once as can be, in order: yield (first, last + 1, what was parsed), or a line's error.
 
-    Lines that fail together are cut in two, again and again, down to the lines that fail alone.
+    Lines that fail together are cut in two, again and again, down to the lines that fail alone. known: lines that are
+    known to fail: each is one less to be found so.
     """
-    todo = [(0, len(lines))] if lines else []
+    edges = [-1, *sorted(known), len(lines)]
+    todo = [(row, row + 1) for row in known] + [(low + 1, high) for low, high in itertools.pairwise(edges)]
+    todo = sorted((span for span in todo if span[0] < span[1]), reverse=True)
     while todo:
         low, high = todo.pop()
-        found: T | pa.ArrowInvalid | UnicodeDecodeError
+        if low in known:
+            yield low, high, known[low]
+            continue
+        found: T | LineError
         try:
             found = parse(lines[low:high])
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:

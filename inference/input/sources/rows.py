@@ -14,9 +14,9 @@ from nightjar.inference.errors import InputCorrupt, OverBudget, SchemaMismatch
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.records import Piece, RowFailure
 
-MOST_UNREADABLE = 100_000
+MOST_UNREADABLE = 10_000
 """The most rows of one piece that may be unreadable while the run has no budget, because nobody knows its rows yet.
-Their failures are kept in memory, and finding each takes a good part of a millisecond."""
+Their failures are kept in memory, and finding a value of another type takes some milliseconds."""
 
 RAW_CHARS = 2048
 """The longest text of an unreadable row that is kept, in characters."""
