@@ -13,6 +13,7 @@ import pytest
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, SchemaMismatch, ShardsFailed
 from nightjar.inference.input.partitions import constant, values_of
+from nightjar.inference.input.sources import lines
 from nightjar.inference.job.outputtypes import arrow_type
 from support import Lake
 
@@ -151,6 +152,22 @@ def test_a_column_that_only_paths_have_is_met_with_the_key_to_write(
     said = str(caught.value)
     assert said.startswith(f"{sentence} is not a column of the input, but a folder of its paths ({name}=")
     assert said.endswith(f"; to have it as a column, write input.partitions: {{{name}: string}}")
+
+
+def test_where_only_paths_are_asked_for_no_value_of_a_file_costs_its_row(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is of another type than the beginning shows."""
+    monkeypatch.setattr(lines, "SAMPLE_BYTES", 10)
+    folder = _made(lake.folder / "lines" / "month=3")
+    (folder / "a.csv").write_text("n,name\n1,a\nodd,b\n3,c\n")
+    (lake.folder / "plain.py").write_text('def score(batch):\n    return {"score": batch["month"]}\n')
+    lake.write_job(
+        input={"uri": "lines/", "partitions": {"month": "int8"}}, model__features=["month"], model__uses="plain:score",
+        carry=[],
+    )  # fmt: skip
+    lake.run()
+    assert lake.published()["score"].tolist() == [3.0] * 3
 
 
 def test_a_dated_folder_of_the_uri_is_a_column_too(lake: Lake) -> None:
