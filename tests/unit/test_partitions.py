@@ -157,17 +157,17 @@ def test_a_column_that_only_paths_have_is_met_with_the_key_to_write(
 def test_where_only_paths_are_asked_for_no_value_of_a_file_costs_its_row(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second is of another type than the beginning shows."""
-    monkeypatch.setattr(lines, "SAMPLE_BYTES", 10)
+    """The last is of another type than the beginning shows."""
+    monkeypatch.setattr(lines, "SAMPLE_BYTES", 900)
     folder = _made(lake.folder / "lines" / "month=3")
-    (folder / "a.csv").write_text("n,name\n1,a\nodd,b\n3,c\n")
+    (folder / "a.csv").write_text("n,name\n" + "1,a\n" * 20_000 + "odd,b\n")
     (lake.folder / "plain.py").write_text('def score(batch):\n    return {"score": batch["month"]}\n')
     lake.write_job(
         input={"uri": "lines/", "partitions": {"month": "int8"}}, model__features=["month"], model__uses="plain:score",
         carry=[],
     )  # fmt: skip
     lake.run()
-    assert lake.published()["score"].tolist() == [3.0] * 3
+    assert lake.published()["score"].tolist() == [3.0] * 20_001
 
 
 def test_a_dated_folder_of_the_uri_is_a_column_too(lake: Lake) -> None:
