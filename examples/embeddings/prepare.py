@@ -68,7 +68,10 @@ def write_glosses(path: Path) -> None:
     ids, words, texts = zip(*rows, strict=True)
     unfinished = path.with_suffix(".unfinished")
     pq.write_table(
-        pa.table({"id": ids, "words": words, "gloss": texts}), unfinished, "zstd", row_group_size=ROW_GROUP_ROWS
+        pa.table({"id": ids, "words": words, "gloss": texts}),
+        unfinished,
+        compression="zstd",
+        row_group_size=ROW_GROUP_ROWS,
     )
     unfinished.replace(path)
 

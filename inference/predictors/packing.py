@@ -1,7 +1,8 @@
 """Which texts go through the model together: those of similar length, as many as memory and the token budget allow.
 
 A batch costs what its longest text costs, times its rows. So the texts of a micro-batch are sorted by length, and
-packed into calls with rows × longest ≤ budget. Imports no framework.
+packed into calls with rows × longest ≤ budget, whose longest text is at most twice as long as the shortest. Imports no
+framework.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Packer:
         while first < len(order):
             longest = int(lengths[order[first]])
             rows = order[first : first + self._rows(longest, len(order))]
+            if self.tokens is not None:
+                rows = rows[lengths[rows] * 2 >= longest]
             if len(rows) == 1:
                 self._single(rows, longest, call, before)
             elif not self._fits(rows, call):

@@ -26,6 +26,7 @@ def test_each_row_is_in_one_call_and_calls_keep_to_the_budget(lengths: list[int]
         longest = lengths[rows[0]]
         assert longest == max(lengths[row] for row in rows)
         assert tokens is None or len(rows) == 1 or len(rows) * longest <= tokens
+        assert tokens is None or longest <= 2 * min(lengths[row] for row in rows)
     assert [lengths[row] for rows in calls for row in rows] == sorted(lengths, reverse=True)
     assert tokens is not None or len(calls) <= 1
 
@@ -59,7 +60,7 @@ def test_where_each_row_fits_alone_lack_of_memory_loses_none_and_is_learnt_once(
 def test_a_row_that_fits_nowhere_is_raised_and_what_was_learnt_of_it_is_little() -> None:
     """The budget is as before; only rows as long as this one go alone from now on."""
     packer = Packer(100, (MemoryError,))
-    lengths = [5, 50, 40, 5]
+    lengths = [25, 50, 40, 25]
     calls: list[list[int]] = []
 
     def call(rows: np.ndarray) -> None:
@@ -72,7 +73,7 @@ def test_a_row_that_fits_nowhere_is_raised_and_what_was_learnt_of_it_is_little()
             packer.run(np.array(lengths), call)
     assert calls == [[1, 2], [1], [1]]
     assert (packer.tokens, packer.alone) == (100, 50)
-    assert packed([5, 60, 49, 51], packer) == [[1], [3], [2, 0]]
+    assert packed([30, 60, 49, 51], packer) == [[1], [3], [2, 0]]
 
 
 def test_another_error_than_of_memory_is_raised_at_once() -> None:
@@ -97,3 +98,9 @@ def test_texts_are_padded_at_their_ends_up_to_the_longest_of_them() -> None:
     assert all(values.dtype == np.int64 for values in found.values())
     alone = Tokens(tokens.ids, None, tokens.starts).padded(np.array([1]), pad=1)
     assert {name: values.tolist() for name, values in alone.items()} == {"input_ids": [[4]], "attention_mask": [[1]]}
+
+
+def test_short_rows_do_not_wait_for_the_end_of_a_long_ones_call() -> None:
+    """Two long rows leave room for a third: rows less than half as long would be mostly padding there."""
+    assert packed([9, 100, 4, 100, 50, 10, 49], Packer(400, ())) == [[1, 3, 4], [6], [5, 0], [2]]
+    assert packed([9, 100, 4], Packer(None, ())) == [[1, 0, 2]], "unless a call is exactly the micro-batch"
