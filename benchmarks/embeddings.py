@@ -25,11 +25,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+import transformers
 import yaml
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "embeddings"
 MODEL = EXAMPLE / "models" / "minilm"
 WIDTH = 384
+WARM = "warm"
 LONG_EVERY, LONG_GLOSSES = 64, 30
 """Of the skewed texts each 64th is thirty glosses long, which is more tokens than the model takes."""
 
@@ -43,11 +45,9 @@ class DocumentedPredictor:
     """As Ray Data's documentation writes a predictor for `map_batches`: fixed batches, padded to their longest text."""
 
     def __init__(self) -> None:
-        from transformers import AutoModel, AutoTokenizer
-
         settings = json.loads((MODEL / "sentence_bert_config.json").read_text())
-        self.tokenizer = AutoTokenizer.from_pretrained(MODEL, model_max_length=settings["max_seq_length"])
-        self.model = AutoModel.from_pretrained(MODEL).eval()
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL, model_max_length=settings["max_seq_length"])
+        self.model = transformers.AutoModel.from_pretrained(MODEL).eval()
 
     def __call__(self, batch: Batch) -> Batch:
         given = self.tokenizer(list(batch["text"]), padding=True, truncation=True, return_tensors="pt")
@@ -109,7 +109,7 @@ def vectors_of(files: list[Path]) -> Vectors:
 
 
 def write_texts(folder: Path, rows: int) -> dict[str, Path]:
-    """Glosses from all over WordNet, and the same with a few long texts."""
+    """Glosses from all over WordNet, and the same with a few long texts; before them a few to warm up with."""
     glosses = pq.read_table(EXAMPLE / "data" / "glosses.parquet", columns=["gloss"])["gloss"].to_pylist()
     chosen = np.random.default_rng(0).choice(len(glosses), rows, replace=False)
     plain = [glosses[place] for place in chosen]
@@ -117,21 +117,23 @@ def write_texts(folder: Path, rows: int) -> dict[str, Path]:
         " ".join(glosses[place : place + LONG_GLOSSES]) if row % LONG_EVERY == 0 else glosses[place]
         for row, place in enumerate(chosen)
     ]
-    files = {"glosses": folder / "glosses.parquet", "skewed": folder / "skewed.parquet"}
-    for file, texts in zip(files.values(), (plain, skewed), strict=True):
-        pq.write_table(pa.table({"text": texts}), file)
+    files = {}
+    for name, texts in {WARM: skewed[:128], "glosses": plain, "skewed": skewed}.items():
+        files[name] = folder / f"{name}.parquet"
+        pq.write_table(pa.table({"text": texts}), files[name])
     return files
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=3_000)
+    parser.add_argument("--rows", type=int, default=1_000)
     parser.add_argument("--batch", type=int, default=64, help="rows of a batch of the documentation's predictor")
     parser.add_argument("--batch-tokens", type=int, help="model.options.batch_tokens; default: Nightjar's own")
-    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
+    transformers.utils.logging.disable_progress_bar()
     options = {"batch_tokens": asked.batch_tokens} if asked.batch_tokens else {}
     peers: dict[str, Run] = {
         "nightjar": partial(by_nightjar, options, asked.threads),
@@ -143,13 +145,14 @@ def main() -> None:
         for name, source in write_texts(Path(place), asked.rows).items():
             took: dict[str, list[float]] = {peer: [] for peer in peers}
             wanted: Vectors | None = None
-            for repeat in range(asked.repeat):
+            for repeat in range(1 if name == WARM else asked.repeat):
                 for peer, run in peers.items():
                     seconds, vectors = run(source, Path(place, f"{name}-{peer}-{repeat}"))
                     wanted = vectors if wanted is None else wanted
                     np.testing.assert_allclose(vectors, wanted, atol=1e-4, err_msg=peer)
                     took[peer].append(seconds)
-            tell(name, asked.rows, took)
+            if name != WARM:
+                tell(name, asked.rows, took)
 
 
 def tell(name: str, rows: int, took: dict[str, list[float]]) -> None:
