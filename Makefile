@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 FLIGHTS = examples/flights
+GLOSSES = examples/embeddings
 ROWS   ?= 32_000_000
 REPEAT ?= 3
 PEERS  ?= a,b,c,d,e,f
@@ -15,13 +16,19 @@ ROOM   ?=
 # With this set, each of the hundreds of processes of the tests would compile both packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-long mutants check bench chaos soak audit clean
+.PHONY: run embeddings test test-long mutants check bench chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/python $(FLIGHTS)/train.py
 	$(BIN)/nightjar run $(FLIGHTS)/job.yaml
 	$(BIN)/python $(FLIGHTS)/evaluate.py
+
+embeddings: $(VENV)/.installed  ## The embeddings example, end to end: fetch 117,659 glosses and a model, embed, publish, search
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers]'
+	$(BIN)/python $(GLOSSES)/prepare.py
+	$(BIN)/nightjar run $(GLOSSES)/job.yaml
+	$(BIN)/python $(GLOSSES)/nearest.py "a large animal that eats grass"
 
 test: $(VENV)/.installed-dev $(VENV)/.installed-system check  ## Lint, types and tests
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -84,4 +91,5 @@ $(VENV)/.installed-system: tests/system.sh | $(VENV)/bin/pip
 	touch $@
 
 clean:  ## Removes what the examples and benchmarks made, but not the environment
-	rm -rf $(FLIGHTS)/data $(FLIGHTS)/models $(FLIGHTS)/out benchmarks/results
+	rm -rf $(FLIGHTS)/data $(FLIGHTS)/models $(FLIGHTS)/out \
+	  $(GLOSSES)/data $(GLOSSES)/models $(GLOSSES)/out benchmarks/results
