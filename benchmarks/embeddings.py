@@ -129,6 +129,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000)
     parser.add_argument("--batch", type=int, default=64, help="rows of a batch of the documentation's predictor")
     parser.add_argument("--batch-tokens", type=int, help="model.options.batch_tokens; default: Nightjar's own")
+    parser.add_argument("--texts", nargs="+", choices=["glosses", "skewed"], default=["glosses", "skewed"])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     asked = parser.parse_args()
@@ -143,6 +144,8 @@ def main() -> None:
         peers["sentence-transformers"] = partial(by_batches, SentenceTransformers(), asked.rows)
     with tempfile.TemporaryDirectory() as place:
         for name, source in write_texts(Path(place), asked.rows).items():
+            if name not in {WARM, *asked.texts}:
+                continue
             took: dict[str, list[float]] = {peer: [] for peer in peers}
             wanted: Vectors | None = None
             for repeat in range(1 if name == WARM else asked.repeat):
