@@ -286,7 +286,8 @@ def test_no_network_is_asked_and_nothing_is_printed(whole: Path, tmp_path: Path)
 
 
 def write_job(folder: Path, uses: str = "embed") -> None:
-    content = task_job(folder, uses).model_dump(mode="json", include={"name", "input", "output", "model"})
+    named = {"name", "input", "output", "model"}
+    content = task_job(folder, uses).model_dump(mode="json", by_alias=True, include=named)
     content["input"].pop("wait")
     (folder / "job.yaml").write_text(yaml.safe_dump(content))
 
