@@ -16,7 +16,7 @@ ROOM   ?=
 # With this set, each of the hundreds of processes of the tests would compile both packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run embeddings test test-long mutants check bench chaos soak audit clean
+.PHONY: run embeddings test test-long mutants check bench bench-embeddings chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -51,6 +51,10 @@ check: $(VENV)/.installed-dev  ## ruff and mypy, strict
 bench: $(VENV)/.installed $(VENV)-peers/.installed  ## Nightjar beside a bare loop, Ray Data, a DataLoader, Daft and Spark; needs Java 17
 	$(BIN)/python benchmarks/run.py --rows $(ROWS) --repeat $(REPEAT) --peers $(PEERS) --apart $(VENV)-peers
 	$(BIN)/python benchmarks/copies.py --data benchmarks/results/work/data-$(subst _,,$(ROWS))-64
+
+bench-embeddings: $(VENV)/.installed-dev  ## Embeddings beside Ray Data's documentation and, if it is installed, sentence-transformers
+	$(BIN)/python $(GLOSSES)/prepare.py
+	$(BIN)/python benchmarks/embeddings.py
 
 chaos: $(VENV)/.installed-dev  ## Runs nights, kills actors, nodes, driver and storage at random, and compares every publication
 	$(BIN)/python tests/chaos/chaos.py --seconds $(SECONDS) --seed $(SEED)
