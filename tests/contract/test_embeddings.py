@@ -48,13 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 def vectors(job: Job, texts: Any) -> np.ndarray[Any, Any]:
     column = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.string())
     found = load_scorer(job, job.model.path)(pa.table({"text": column}))["vector"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
 
-import torch
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
@@ -34,13 +32,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("models")
     save_model(made / "model", "BertForTokenClassification", id2label=LABELS)
     return made
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def tags(folder: Path, **section: Any) -> Job:

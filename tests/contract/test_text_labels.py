@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
 
-import torch
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
@@ -38,13 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, labels in ("nli", INFERENCE), ("turned", {0: "Entailment", 1: "neutral", 2: "contradiction"}):
         save_model(made / name, kind, id2label=labels, label2id={label: place for place, label in labels.items()})
     return made
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def made(job: Job, table: pa.Table) -> dict[str, list[Any]]:
