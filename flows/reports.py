@@ -50,17 +50,24 @@ class EngineFigures:
     """startup_s: until the model was loaded. first_start: when the first shard was begun, in seconds since 1970.
 
     steady_s: from the first shard's start to the last one's end. rows_per_s: scored in that time.
+    workers: those whose memory was measured, which only Linux tells. resident_mb: of the largest one.
+    proportional_mb: of all together, where a page that several of them share is counted once.
     """
 
     startup_s: float
     first_start: float
     steady_s: float
     rows_per_s: int
+    workers: int
+    resident_mb: int
+    proportional_mb: int
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """A finished run. rows_in = rows_out + rows_quarantined.
+    """A finished run. rows_in = rows_out + rows_quarantined. rows_partial: of `rows_out`, those that only some of
+    several models could score; they are in the quarantine, too. rows_left_out: read besides; they do not match
+    `input.where`.
 
     state: `published`, or `validated` where it was not to be published. publication: its number, else 0. reused_shards:
     those that were committed before. again: what made shards old that had a result. notes: what a person should know of
@@ -77,6 +84,8 @@ class RunResult:
     rows_in: int
     rows_out: int
     rows_quarantined: int
+    rows_partial: int
+    rows_left_out: int
     shards: int
     reused_shards: int
     failed_attempts: int
@@ -127,9 +136,9 @@ class RunStatus(Explained):
     """How far a run is. A run that never began has revision 0 and no shards.
 
     holder: who writes it now. published_revision: the one readers see, if they see one of this run. publication: the
-    newest publication of the output, whatever it shows. published: the last of the runs that readers see.
-    tables: the job's output.tables; one whose publication is lower does not show yet what readers of the files see.
-    rows_out, rows_quarantined, committed: of the shards that are done. failures: the first of the failed shards.
+    newest publication of the output, whatever it shows. published: the last of the runs that readers see. tables: the
+    job's output.tables; one whose publication is lower does not show yet what readers of the files see. rows_out,
+    rows_quarantined, rows_partial, committed: of the shards that are done. failures: the first of the failed shards.
     """
 
     job: str
@@ -145,6 +154,7 @@ class RunStatus(Explained):
     committed: int = 0
     rows_out: int = 0
     rows_quarantined: int = 0
+    rows_partial: int = 0
     summary: str = ""
     again: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -219,9 +229,11 @@ class Estimate:
 class PlanReport:
     """What would be scored. unread: why files could not be read, empty if all could. rows_per_shard: fewest and most.
 
-    rows: those that are known before the files are read; of uncounted_files they are not.
+    rows: those that are known before the files are read; of uncounted_files they are not. where: of these rows only
+    those are scored that match it. files_left_out: files that cannot match, by what their paths say, or
+    their table.
     committed: shards that have a result; to_score: those that have none. columns: of the input. again: what makes
-    shards old that had a result. measured: with `--measure` alone.
+    shards old that had a result. measured: with `--measure` alone. snapshot: of the table that is the input.
     """
 
     job: str
@@ -238,6 +250,9 @@ class PlanReport:
     columns: int
     again: tuple[str, ...]
     measured: Estimate | None = None
+    where: str = ""
+    files_left_out: int = 0
+    snapshot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +281,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What `nightjar check` found. state: `ready`. identity: what a shard's identity is made of, a line each."""
+    """What `nightjar check` found. state: `ready`. identity: what a shard's identity is made of, a line each.
+
+    snapshot: of the table that is the input. preprocess: where it would run, and why; empty if the job has none.
+    """
 
     job: str
     run_id: str
@@ -282,6 +300,8 @@ class CheckReport:
     identity: tuple[str, ...]
     sample: Sample
     notes: tuple[str, ...]
+    snapshot: str = ""
+    preprocess: str = ""
 
 
 @dataclass(frozen=True, slots=True)

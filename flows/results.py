@@ -27,6 +27,7 @@ class FinishedRun:
         if self.scored.finished:
             done = f"nothing to score: published before, as #{number}"
         lost = f", {progress.rows_quarantined:,} quarantined" if progress.rows_quarantined else ""
+        lost += f", {progress.rows_partial:,} partly scored" if progress.rows_partial else ""
         return f"{done}: {progress.rows_out:,} of {progress.rows:,} rows{lost}, {counted(progress.shards, 'shard')}"
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         StorageError,
         TablesBehind,
     )
-    from nightjar.inference.input.sources.protocol import Source
+    from nightjar.inference.input.sources.protocol import Description, FileSource, Source
+    from nightjar.inference.input.sources.rows import RowsRead
     from nightjar.inference.job.file import load_job
     from nightjar.inference.job.model import Job
     from nightjar.inference.output.targets import Target
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Adapter",
     "ClusterError",
+    "Description",
     "Engine",
+    "FileSource",
     "GateFailed",
     "Held",
     "Interrupted",
@@ -42,6 +45,7 @@ __all__ = [
     "JobError",
     "NightjarError",
     "Predictor",
+    "RowsRead",
     "RunFailed",
     "Source",
     "Storage",
@@ -67,9 +71,12 @@ _MODULES = {
         "nightjar.inference.errors",
     ),
     "Adapter": "nightjar.inference.predictors.adapter",
+    "Description": "nightjar.inference.input.sources.protocol",
     "Engine": "nightjar.inference.engine.protocol",
+    "FileSource": "nightjar.inference.input.sources.protocol",
     "Job": "nightjar.inference.job.model",
     "Predictor": "nightjar.inference.predictors.adapter",
+    "RowsRead": "nightjar.inference.input.sources.rows",
     "Source": "nightjar.inference.input.sources.protocol",
     "Storage": "nightjar.inference.storage.protocol",
     "Target": "nightjar.inference.output.targets",

@@ -22,6 +22,7 @@ NightjarError                 * marks errors that are worth repeating
 │   └── Transient *       a fault that may pass; the outcome may be unknown
 └── ShardError *          one attempt at one shard failed; travels as a `Failed` event, never as a crash
     ├── InputCorrupt      the file cannot be read
+    ├── SourceFailed *    the user's own source raised something unexpected
     ├── InputChanged      the file changed while, or before, it was read
     ├── SchemaMismatch    the file's columns are not the job's
     ├── LabelInvalid      a label is neither 0 nor 1
@@ -29,6 +30,7 @@ NightjarError                 * marks errors that are worth repeating
     ├── BatchesBroken     batches fail again and again, though each of their rows can be scored alone
     ├── OutsideIdentity   a strict job's predictor used something that identity does not cover
     ├── ModelChanged      a file that scores, and was not copied, was changed in mid-run
+    ├── FoldersInvalid    values of output.partition_by cannot be folders, or there are too many of them
     ├── ShardTooSlow *    an attempt took longer than the job gives a shard
     └── OutputInvalid *   the predictor's outputs are not what the job declares
 
@@ -191,6 +193,10 @@ class InputCorrupt(ShardError):
     repeatable = False
 
 
+class SourceFailed(ShardError):
+    """The user's own source (`input.format: "module:Name"`) raised an error that is none of ours."""
+
+
 class InputChanged(ShardError):
     """The file's size or version is not that of the plan."""
 
@@ -236,6 +242,12 @@ class OutsideIdentity(ShardError):
 
 class ModelChanged(ShardError):
     """A file that scores was not copied into the snapshot, and was changed during the run: the run ends."""
+
+    repeatable = False
+
+
+class FoldersInvalid(ShardError):
+    """Values of a column of `output.partition_by` cannot be names of folders, or there are too many of them."""
 
     repeatable = False
 

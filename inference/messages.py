@@ -26,16 +26,37 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix + close[0]!r}?" if close else ""
 
 
+HIDDEN = "***"
+
+SHORTEST = 6
+"""The shortest secret that is hidden, in characters; shorter ones occur in too many ordinary words."""
+
+_hidden: list[str] = []
+"""What this process must not tell anybody, the longest first: one secret may contain another."""
+
+
+def hide(secrets: Iterable[str]) -> None:
+    """Leave these out of all texts that `utf8` and `clip` make from now on: errors of the user's code may have them."""
+    _hidden.extend(secret for secret in secrets if len(secret) >= SHORTEST and secret not in _hidden)
+    _hidden.sort(key=len, reverse=True)
+
+
+def _without_secrets(text: str) -> str:
+    for secret in _hidden:
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
 def utf8(text: str) -> str:
     r"""The text with lone surrogates written as `\ud83d`. Arrow takes none, and a row's error must not fail its
     shard.
     """
-    return text.encode(errors="backslashreplace").decode()
+    return _without_secrets(text).encode(errors="backslashreplace").decode()
 
 
 def clip(text: str) -> str:
     """Shorten an error text to `MESSAGE_CHARS` by leaving out its middle."""
-    text = text.strip()
+    text = _without_secrets(text.strip())
     if len(text) <= MESSAGE_CHARS:
         return text
     half = MESSAGE_CHARS // 2 - 3

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.jsonform import SELDOM, of_json, to_json
 
 Int32 = Annotated[int, "int32"]
 Float32 = Annotated[float, "float32"]
@@ -101,7 +101,8 @@ class RowFailure:
 
     row: index in the table. error: name of the exception's class. message: clipped to the length for an event.
     traceback: its last lines. raw: the text of a row that could not be read, or its beginning. These two go only into
-    the quarantine file.
+    the quarantine file. model: the name of the model that could not score it, if the job has several; '' if the row is
+    lost to all of them.
     """
 
     row: int
@@ -109,6 +110,7 @@ class RowFailure:
     message: str
     traceback: str
     raw: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +123,80 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Preparing:
+    """A worker of the CPU stage began to read and prepare a shard. If it dies before `Prepared`, the shard is charged.
+
+    Events of the two stages may arrive in any order.
+    """
+
+    shard: str
+    attempt: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A shard is prepared, and waits for an actor of the model. Nobody works on it, so no death is charged to it."""
+
+    shard: str
+    attempt: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class Crumb:
-    """A suspect shard's note that rows [row, row + rows) of `uri` go to the predictor next; rows = 0 after the last."""
+    """A suspect shard's note that rows [row, row + rows) of `uri` go to the predictor next; rows = 0 after the last.
+
+    model: the name of the model, if the job has several.
+    """
 
     shard: str
     uri: str
     row: int
     rows: int
+    model: str = field(default="", metadata=SELDOM)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoffs:
+    """The smallest batches to which lack of memory forced somebody; 0 where memory sufficed.
+
+    rows, bytes: of micro-batches, in what the job gives their size in. tokens: of the calls of a model that packs its
+    texts into calls.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+    tokens: int = 0
+
+    def least(self, *others: Backoffs) -> Backoffs:
+        """The smallest of each kind."""
+        each = (self, *others)
+        rows, sizes, tokens = ([one.rows for one in each], [one.bytes for one in each], [one.tokens for one in each])
+        return Backoffs(least(rows), least(sizes), least(tokens))
+
+
+NO_BACKOFFS = Backoffs()
+"""Memory sufficed."""
+
+
+def least(sizes: Iterable[int]) -> int:
+    """The smallest one; 0, which stands for none, counts only where there are no others."""
+    return min(filter(None, sizes), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """An attempt's output is durable. rows_in = rows_out + rows_quarantined.
 
-    seconds: wall time of the attempt. retries: retried requests to the storage. batch_rows: the micro-batch size if
-    lack of memory forced it below the job's, else 0. cuts: micro-batches that raised and were scored in parts.
+    rows_quarantined: rows that are only in the quarantine. rows_left_out: the number of rows that were read besides,
+    and do not match `input.where`. seconds: wall time of the attempt. retries: retried requests to the storage.
+    batch_rows, batch_bytes: the size of micro-batches if lack of memory forced it below the job's, else 0.
+    batch_tokens: the same of calls of a model that packs its texts into calls. cuts: micro-batches that raised and were
+    scored in parts. rows_partial: rows that are in both, because some of several models could not score them; they
+    count as `rows_out`. ceilings: for several models the same as `batch_rows` of each, of which that is the smallest.
+    resident_mb, proportional_mb: memory of the worker's process, as `scoring.memory.in_use` has it; 0 if it was
+    measured a short while ago, or cannot be.
     """
 
     shard: str
@@ -153,6 +214,18 @@ class Receipt:
     batch_rows: Int32 = 0
     adopted_from: str = ""
     cuts: Int32 = 0
+    rows_left_out: int = field(default=0, metadata=SELDOM)
+    rows_partial: int = field(default=0, metadata=SELDOM)
+    ceilings: tuple[Int32, ...] = field(default=(), metadata=SELDOM)
+    resident_mb: Int32 = field(default=0, metadata=SELDOM)
+    proportional_mb: Int32 = field(default=0, metadata=SELDOM)
+    batch_bytes: int = field(default=0, metadata=SELDOM)
+    batch_tokens: int = field(default=0, metadata=SELDOM)
+
+    @property
+    def backoffs(self) -> Backoffs:
+        """To what lack of memory forced batches."""
+        return Backoffs(self.batch_rows, self.batch_bytes, self.batch_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +233,8 @@ class Failed:
     """An attempt failed. cause: one word, by which failures are counted. message: a sentence for people.
 
     terminal: another try cannot help. uri, row: where it failed, if known (row -1: not known). died: the process was
-    lost, so the attempt itself could not report.
+    lost, so the attempt itself could not report. model: the name of the model that had the rows, if the job has
+    several.
     """
 
     shard: str
@@ -173,6 +247,7 @@ class Failed:
     row: int = -1
     rows: int = 0
     worker: str = ""
+    model: str = field(default="", metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +261,11 @@ class Noticed:
     more: int = 0
 
 
-Event = Started | Crumb | Receipt | Failed | Noticed
+Event = Started | Preparing | Prepared | Crumb | Receipt | Failed | Noticed
 
-_TYPES: dict[str, type[Any]] = {cls.__name__.lower(): cls for cls in (Started, Crumb, Receipt, Failed, Noticed)}
+_TYPES: dict[str, type[Any]] = {
+    cls.__name__.lower(): cls for cls in (Started, Preparing, Prepared, Crumb, Receipt, Failed, Noticed)
+}
 
 
 def encode(event: Event) -> dict[str, Any]:
@@ -202,7 +279,10 @@ def decode(record: Mapping[str, Any]) -> Event:
     return event
 
 
-def replay_command(job_path: str, run: Sequence[str], shard: Shard, file: str, row: int) -> str:
-    """The command that scores one row again, alone. run: as `WorkerSpec.run`. row: its index in the file."""
-    which = ("--file", file) if len(shard.pieces) > 1 else ()
+def replay_command(job_path: str, run: Sequence[str], shard: Shard, file: str, row: int, model: str = "") -> str:
+    """The command that scores one row again, alone. run: as `WorkerSpec.run`. row: its index in the file.
+
+    model: the name of the one of several models that scores it; '' for all.
+    """
+    which = [*(("--file", file) if len(shard.pieces) > 1 else ()), *(("--model", model) if model else ())]
     return shlex.join(["nightjar", "replay", job_path, *run, "--shard", shard.id, "--row", str(row), *which])

@@ -65,6 +65,8 @@ def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Se
         identity=tuple(described(request.job, request.scoring)),
         sample=_sample(checked.sampled),
         notes=(*checked.warnings, *notes),
+        preprocess=checked.placement,
+        snapshot=discovery.snapshot,
     )
 
 
@@ -90,9 +92,12 @@ def as_text(said: CheckReport) -> list[str | Table]:
         f"{said.job}: {counted(said.files, 'file')}, {rows_known(said.rows, said.uncounted_files)}; the model "
         f"loads and {scores} {said.device}; {said.output} accepts conditional writes. "
         f"{'Ready, but see the notes.' if said.notes else 'Ready.'}",
+        *([f"  input      snapshot {said.snapshot} of its table"] if said.snapshot else []),
         f"  columns    {', '.join(columns)}",
         *(f"  {'' if index else 'identity':<10} {line(what)}" for index, what in enumerate(said.identity)),
     ]
+    if said.preprocess:
+        parts.append(f"  preprocess {line(said.preprocess)}")
     if sample.values:
         parts.append(f"  sample     the first rows of {line(sample.file or '')}")
         parts.append(sample_rows(sample.names, sample.values))

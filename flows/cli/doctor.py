@@ -176,7 +176,7 @@ def _job(path: str) -> Iterator[Finding]:
     asked = request
 
     def inputs() -> str:
-        return f"{asked.job.input.uri}: {len(check_request(asked))} columns"
+        return f"{asked.job.input.shown}: {len(check_request(asked))} columns"
 
     def output() -> str:
         probe_output(asked)

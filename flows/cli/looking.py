@@ -121,6 +121,9 @@ def files(
     run_name: OptionalRunArgument = None,
     date: Annotated[str | None, typer.Option("--date", help="Logical date. Default: the latest night.")] = None,
     run_id: RunIdOption = None,
+    export: Annotated[
+        str | None, typer.Option("--export", help="The files of an export instead: csv, csv.gz, jsonl or jsonl.gz.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the exact files of a published night.
@@ -128,6 +131,7 @@ def files(
     One file per line; by default those of the latest night. With --json also rows and bytes, as in the output's
     `files.json`.
     """
+    from nightjar.inference.errors import JobError
     from nightjar.inference.output import nights
     from nightjar.inference.run.request import make_request
 
@@ -135,11 +139,14 @@ def files(
         run = named_run(run_name, run_id)
         request = make_request(job, date=date, run_id=run, scores=False)
         found = nights.published(request.storage, request.output, request.run_id if run or date else None)
+        if export is not None and export not in found.exports:
+            has = f"only {', '.join(found.exports)}" if found.exports else "no exports"
+            raise JobError(f"--export {export}: the run {found.run!r} has {has}; output.exports asks for them")
     if as_json:
         print(found.as_json(), end="")
     else:
-        for file in found.files():
-            print(file.uri)
+        for uri in found.exported()[export] if export else (file.uri for file in found.files()):
+            print(uri)
     lead_readers(request, found.date)
 
 

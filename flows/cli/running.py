@@ -185,6 +185,7 @@ def replay(
     date: DateOfRunOption = None,
     run_id: RunIdOption = None,
     file: Annotated[str | None, typer.Option("--file", help="The file, if the shard has several.")] = None,
+    model: Annotated[str, typer.Option("--model", help="The model, if the job has several. Default: all.")] = "",
     pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where it fails.")] = False,
     live: Annotated[
         bool, typer.Option("--live", help="Use code and model as they are now, not the run's snapshot.")
@@ -199,7 +200,7 @@ def replay(
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)
-    result = replay_row(request, shard, row, file, pdb=pdb, live=live)
+    result = replay_row(request, shard, row, file, pdb=pdb, live=live, model=model)
     tell(tables.replayed(result))
     if not result.scored:
         sys.exit(1)

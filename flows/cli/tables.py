@@ -96,7 +96,8 @@ def incidents(found: Sequence[Incident], limit: int) -> str:
 
 def _incident(said: Incident) -> str:
     # The file is unknown for a shard of an earlier plan; an attempt has no row.
-    places = (said.file, f"row {said.row}" if said.row is not None else "", f"shard {said.shard}")
+    model = f"model {said.model}" if said.model else ""
+    places = (said.file, f"row {said.row}" if said.row is not None else "", model, f"shard {said.shard}")
     lines = [f"  {line(said.cause)}: {line(said.message)}"]
     told = {"where": ", ".join(filter(None, places)), "then": said.what_was_done, "again": said.replay}
     lines += [f"    {name:<8} {line(text)}" for name, text in told.items() if text]

@@ -25,6 +25,7 @@ import ray
 from nightjar.flows.cluster.internals import in_folder, loopback, temporary_folder
 from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.flows.cluster.token import keep_token_private
+from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.holders import (
@@ -149,7 +150,8 @@ def _new_folder() -> Path:
 
 def _start(folder: Path, env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
     try:
-        with _inherited({**env, _MARK: str(folder)}), loopback():
+        # The processes of this Ray inherit it; the next run of this process may have other settings.
+        with environment({**env, _MARK: str(folder)}), loopback():
             # One level down, because Ray opens its own folder to everybody.
             start("local", {**options, **in_folder(folder / "r"), "include_dashboard": False})
     except BaseException:
@@ -158,21 +160,6 @@ def _start(folder: Path, env: Mapping[str, str], options: Mapping[str, Any]) -> 
         _end(folder, keep_logs=True)
         raise
     return folder
-
-
-@contextmanager
-def _inherited(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set the environment of processes started in this context; this process's next run may have other settings."""
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _end(folder: Path, *, keep_logs: bool) -> None:

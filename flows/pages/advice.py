@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nightjar.inference.engine import ENGINES, RAY
 from nightjar.inference.errors import StorageError, TablesBehind
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS, FAILED
 from nightjar.inference.output import publications as publish
@@ -113,7 +114,7 @@ def remedies(
     again = shlex.join(["run", job, *_again(request, ray, fresh=fresh or state == "rolled back")])
     match state:
         case "unknown" | "never begun" | "rejected":
-            tried = {"try": shlex.join(["check", job, "--date", request.date])}
+            tried = {"try": shlex.join(["check", job, "--date", request.date, *request.how])}
             return tried if state == "unknown" else {**tried, "repeat": again}
         case "published" | "limited" | "running" | "publishing" | "unreadable":
             return {}
@@ -128,7 +129,9 @@ def advised(request: RunRequest, found: Standing, job: str) -> dict[str, str]:
     """`remedies` as whole commands, for a run that is looked at later."""
     tried = found.tried is not None and found.state == "published"
     publish = found.state == "validated" or found.ended is None or found.ended.publish
-    asked = replace(request, publish=publish and not request.limit)
+    asked = replace(
+        request, publish=publish and not request.limit, engine=found.engine if found.engine in ENGINES else RAY
+    )
     never = found.ended is not None and found.ended.step in BEFORE_IT_BEGINS
     commands = remedies(asked, "never begun" if never or tried else found.state, job)
     return {word: f"{typed('nightjar')} {command}" for word, command in commands.items()}

@@ -10,6 +10,7 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from nightjar.flows.pages.delivery import PATIENCE_S, sent, thread_of
 from nightjar.flows.pages.escaping import markdown
+from nightjar.flows.pages.wording import partly
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted
 from nightjar.inference.records import Event
@@ -76,6 +77,7 @@ def so_far(run: str, progress: Progress) -> str:
     """The line below the bar, which says how far the run is."""
     return (
         f"{markdown(run)}: {progress.done_shards:,} of {progress.shards:,} shards, {progress.rows_out:,} rows scored, "
-        f"{progress.rows_quarantined:,} quarantined, {counted(progress.failed_attempts, 'failed attempt')}"
+        f"{progress.rows_quarantined:,} quarantined, {partly(progress)}"
+        f"{counted(progress.failed_attempts, 'failed attempt')}"
         + ("; loading the model" if progress.step == "load" else "")
     )

@@ -36,6 +36,8 @@ def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: 
         unread=discovery.unread,
         rows=plan.rows,
         uncounted_files=discovery.uncounted,
+        where=request.job.input.where or "",
+        files_left_out=discovery.left_out,
         shards=len(plan),
         committed=done,
         to_score=len(plan) - done,
@@ -43,6 +45,7 @@ def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: 
         columns=len(discovery.schema),
         again=made.again,
         measured=_estimate(request, plan, done, measured) if measured else None,
+        snapshot=discovery.snapshot,
     )
 
 
@@ -77,7 +80,12 @@ def plan_text(found: PlanReport) -> str:
         f"{found.job} {found.run_id}: {found.to_score:,} of {found.shards:,} shards to score, "
         f"{rows_known(found.rows, found.uncounted_files)} in {counted(found.files, 'file')}{shares}"
     ]
+    if found.snapshot:
+        lines.append(f"  input      snapshot {found.snapshot} of its table")
     lines += [f"  again      {why}" for why in found.again]
+    if found.where:
+        without = f"; {counted(found.files_left_out, 'other file')} cannot match" if found.files_left_out else ""
+        lines.append(f"  where      of these rows only those with {line(found.where)}{without}")
     if found.unread:
         lines.append(f"  note       {line(found.unread)}")
     if m := found.measured:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nightjar.flows.pages.advice import committing, near, repeating, typed
 from nightjar.flows.pages.escaping import code, markdown
 from nightjar.flows.pages.evidence import rows_without_result
-from nightjar.flows.pages.wording import duration, evaluation_lines, notes
+from nightjar.flows.pages.wording import duration, evaluation_lines, left_out, memory, notes, partly
 from nightjar.flows.reports import EngineFigures, RunResult, Seconds
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
@@ -35,6 +35,8 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
         rows_in=progress.rows,
         rows_out=progress.rows_out,
         rows_quarantined=progress.rows_quarantined,
+        rows_partial=progress.rows_partial,
+        rows_left_out=progress.rows_left_out,
         shards=progress.shards,
         reused_shards=progress.reused_shards,
         failed_attempts=progress.failed_attempts,
@@ -54,6 +56,9 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
             first_start=round(progress.first_start, 3),
             steady_s=round(progress.steady_s, 3),
             rows_per_s=round(progress.rows_per_s),
+            workers=len(progress.memory),
+            resident_mb=progress.resident_mb,
+            proportional_mb=progress.proportional_mb,
         ),
     )
 
@@ -79,15 +84,20 @@ def as_text(launched: Launched, total_s: float) -> str:
     lines = [
         _headline(launched, total_s),
         f"  rows       {progress.rows:,} in = {progress.rows_out:,} out + {progress.rows_quarantined:,} quarantined, "
+        f"{partly(progress)}"
         f"over {counted(progress.shards, 'shard')}"
         + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else ""),
     ]
+    if request.job.input.where:
+        lines.append(f"  where      {left_out(progress.rows_left_out, request.job.input.where)}")
     lines += [f"  again      {why}" for why in scored.again]
     if progress.rows_per_s:
         lines.append(
             f"  speed      {progress.rows_per_s:,.0f} rows/s on {scored.device}; scored in {duration(scored.seconds)}, "
             f"audited in {duration(run.verdict.seconds)}"
         )
+    if progress.memory:
+        lines.append(f"  memory     {memory(progress)}")
     if progress.failed_attempts or progress.retries:
         lines.append(
             f"  retries    {counted(progress.failed_attempts, 'failed attempt')} "
@@ -95,7 +105,7 @@ def as_text(launched: Launched, total_s: float) -> str:
         )
     lines.append(f"  gates      {len(run.verdict.gates)} of {len(run.verdict.gates)} passed")
     lines += [f"  {name:<10} {value}" for name, value in evaluation_lines(run.verdict.metrics)]
-    if progress.rows_quarantined:
+    if progress.rows_in_quarantine:
         lines.append(f"  quarantine {folder}/quarantine")
     lines += [
         f"  data       {folder}/data",
@@ -133,13 +143,15 @@ def _headline(launched: Launched, total_s: float) -> str:
 def _next_steps(launched: Launched) -> list[str]:
     run = launched.run
     job = shlex.quote(near(run.request.job_path))
-    rollback = shlex.join(["rollback", near(run.request.job_path), *run.request.place])
+    # A rollback takes back the last publication, whatever night it is. Before the first one there is none to show.
+    back = ["rollback", near(run.request.job_path), *run.request.place]
+    if run.publication.number == 1:
+        back = ["unpublish", near(run.request.job_path), *run.request.named]
     steps = []
     if run.publication.number:
         steps.append(f"Read it:      {typed('nightjar')} files {job} {shlex.join(run.request.named)}")
-        # A rollback takes back the last publication, whatever night it is.
         if not run.scored.finished:
-            steps.append(f"Take it back: {typed('nightjar')} {rollback}")
+            steps.append(f"Take it back: {typed('nightjar')} {shlex.join(back)}")
     elif not run.request.limit:
         publishing = replace(run.request, publish=True)
         steps.append(f"Publish it:   {typed('nightjar')} run {job} {repeating(publishing, launched.ray)}")
@@ -166,18 +178,25 @@ def as_page(request: RunRequest, scored: Scored, verdict: Verdict, publication: 
         f"| rows in | {progress.rows:,} |",
         f"| rows out | {progress.rows_out:,} |",
         f"| quarantined | {progress.rows_quarantined:,} |",
+        *([f"| partly scored | {progress.rows_partial:,} |"] if progress.rows_partial else []),
+        *(
+            [f"| left out | {markdown(left_out(progress.rows_left_out, request.job.input.where))} |"]
+            if request.job.input.where
+            else []
+        ),
         f"| shards | {progress.shards:,} ({progress.reused_shards:,} taken over) |",
         f"| failed attempts | {progress.failed_attempts:,} |",
         f"| gates | {sum(gate.passed for gate in verdict.gates)} of {len(verdict.gates)} passed |",
         *[f"| {name} | {value} |" for name, value in evaluation_lines(verdict.metrics)],
         *([f"| device | {scored.device} |"] if scored.device else []),
+        *([f"| memory | {memory(progress)} |"] if progress.memory else []),
         *[f"| {word} | {markdown(text)} |" for word, text in remarks],
         f"| output | {code(f'{where}/data', cell=True)} |",
-        *([f"| quarantine | {code(f'{where}/quarantine', cell=True)} |"] if progress.rows_quarantined else []),
+        *([f"| quarantine | {code(f'{where}/quarantine', cell=True)} |"] if progress.rows_in_quarantine else []),
         f"| every shard | {code(f'{request.output}/{verdict.shards}', cell=True)} |",
         f"| manifest | {code(f'{request.output}/{verdict.manifest}', cell=True)} |",
         "",
         f"The exact files: {code(shlex.join(['nightjar', 'files', request.job_path, *request.named]))}",
-        *(rows_without_result(request) if progress.rows_quarantined else []),
+        *(rows_without_result(request) if progress.rows_in_quarantine else []),
     ]
     return state, "\n".join(lines)

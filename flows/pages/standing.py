@@ -56,9 +56,10 @@ def status(request: RunRequest) -> RunStatus:
         committed=progress.done_shards,
         rows_out=progress.rows_out,
         rows_quarantined=progress.rows_quarantined,
+        rows_partial=progress.rows_partial,
         summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
         again=about.again,
-        notes=about.notes(progress.cuts, progress.batch_rows),
+        notes=about.notes(progress.cuts, progress.backoffs),
         failed_shards=len(failed),
         failures=tuple(
             FailedShard(shard, len(said), said[-1].cause, said[-1].message)

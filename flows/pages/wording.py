@@ -35,12 +35,30 @@ def describe(progress: Progress, *, running: bool = False) -> str:
     return ", ".join([shards_done(progress), *details(progress, running)])
 
 
+def left_out(rows: int, where: str) -> str:
+    """The rows that were read besides and are not scored."""
+    return f"{counted(rows, 'more row')} read and left out: not ({where})"
+
+
 def rows_known(rows: int, uncounted: int) -> str:
     """The rows of an input, of which `uncounted` files have rows that are not known before they are read."""
     if not uncounted:
         return f"{rows:,} rows"
     more = f"the rows of {counted(uncounted, 'file')} not known before they are read"
     return f"{rows:,} rows and {more}" if rows else more
+
+
+def partly(progress: Progress) -> str:
+    """The rows that only some of several models could score, for the middle of a line; '' if there are none."""
+    return f"{progress.rows_partial:,} partly scored, " if progress.rows_partial else ""
+
+
+def memory(progress: Progress) -> str:
+    """What the workers take of memory; pages that several of them share are counted once in the sum."""
+    largest = f"{progress.resident_mb:,} MB"
+    if len(progress.memory) == 1:
+        return largest
+    return f"{largest} in the largest of {len(progress.memory):,} workers; {progress.proportional_mb:,} MB together"
 
 
 def shards_done(progress: Progress) -> str:
@@ -63,6 +81,8 @@ def details(progress: Progress, running: bool) -> list[str]:
         parts.append(f"{progress.cuts:,} batches cut")
     if progress.rows_quarantined:
         parts.append(f"{progress.rows_quarantined:,} quarantined")
+    if progress.rows_partial:
+        parts.append(f"{progress.rows_partial:,} partly scored")
     if running and progress.last_end and progress.done_shards < progress.shards:
         parts += _ahead(progress.remaining_s(), time.time() - progress.last_end)
     return parts

@@ -50,6 +50,7 @@ def _published(finished: FinishedRun) -> None:
         rows_in=progress.rows,
         rows_out=progress.rows_out,
         rows_quarantined=progress.rows_quarantined,
+        rows_partial=progress.rows_partial,
         shards=progress.shards,
         data=f"{revision_uri(request.run_uri, publication.revision)}/data",
         manifest=f"{request.output}/{publication.manifest}",

@@ -118,14 +118,13 @@ def as_deployment(
         raise JobError(f"{path}: name: {job.name} is deployed from {other} already; give this job another name")
     active = not (before and before.schedules) or any(schedule.active for schedule in before.schedules)
     schedule = CronSchedule(cron=job.schedule.cron, timezone=job.schedule.timezone) if job.schedule else None
+    models = ", ".join(code(each.model.path or each.model.uses) for each in job.each)
     return RunnerDeployment.from_flow(
         nightly,
         name=job.name,
         schedules=[DeploymentScheduleCreate(schedule=schedule, active=active)] if schedule else [],
         parameters={"job": path, **({"ray": ray} if ray else {}), **({} if engine == RAY else {"engine": engine})},
-        description=(
-            f"Scores {code(job.input.uri)} with {code(job.model.path or job.model.uses)} into {code(job.output.uri)}."
-        ),
+        description=f"Scores {code(job.input.shown)} with {models} into {code(job.output.uri)}.",
         tags=[TAG, job.name],
         version=_git_revision(Path(path).parent),
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),

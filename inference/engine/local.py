@@ -26,6 +26,7 @@ from nightjar.inference.records import Event, Failed, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, observed, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
+from nightjar.inference.scoring.timing import Placement, Timed
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
@@ -52,7 +53,7 @@ class LocalEngine:
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
         loaded: Loaded | None = None
-        key = spec.job.model.loaded_by
+        key = spec.job.loaded_by
         try:
             with Watchdog(spec.job.retry.stall_s) as watchdog:
                 for outcome in observed(steps, partial(self._opened, spec), places):
@@ -64,10 +65,16 @@ class LocalEngine:
                     watchdog.calling()
         except ProcessSpoilt as spoilt:
             raise JobError(f"{key}: loading the model or scoring the first rows: {spoilt}") from None
+        except SystemExit as left:
+            raise JobError(f"{key}: loading the model or scoring the first rows {_exits(left)}") from left
         assert loaded is not None
         if loaded.sample_error and loaded.hung:
             raise JobError(f"{key}: {loaded.sample_error}")
         return loaded
+
+    def place(self, job: Job, found: Timed | None) -> Placement:
+        """In this process, whatever the job says."""
+        return Placement(0, "in this process, as --engine local does all steps") if job.preprocess else Placement()
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]
@@ -86,6 +93,8 @@ class LocalEngine:
                 yield [event]
         except ProcessSpoilt as spoilt:
             raise RunFailed(f"this process can score no more: {spoilt}. {_ON_RAY}") from None
+        except SystemExit as left:
+            raise RunFailed(f"the model's code {_exits(left)}. {_ON_RAY}") from left
 
     def audit(self, storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
         return audit_here(storage, revision, job, outcomes)
@@ -108,6 +117,11 @@ class LocalEngine:
             logs = self._process.logs
             self._worker = ShardWorker(spec, turn_to=logs.turn_to) if logs else ShardWorker(spec)
         return self._worker
+
+
+def _exits(left: SystemExit) -> str:
+    """What the user's code did: its exit code would be taken for one of the command's own."""
+    return f"calls sys.exit({left.code!r}), which would end this command"
 
 
 _process = threading.Lock()
@@ -142,7 +156,9 @@ class _Process:
         self._hidden = _modules_in(spec.job.folder)
         for name in self._hidden:
             del sys.modules[name]
-        self.logs = InProcess(spec.storage, spec.revision, spec.epoch) if spec.revision else None
+        # A variable that the run sets has the value of before when the run has ended, or none.
+        self._environment = {name: os.environ.get(name) for name in spec.environment}
+        self.logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets) if spec.revision else None
 
     def take_back(self) -> None:
         """Restore the process as it was."""
@@ -153,6 +169,10 @@ class _Process:
             self.logs.close()
         witness.unwatch()
         os.chdir(self._folder)
+        for name, value in self._environment.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
         sys.path[:] = self._path
         pa.set_cpu_count(self._cpus)
         for name in _modules_in(self._cache):
@@ -163,16 +183,27 @@ class _Process:
 
 def _modules_in(folder: str) -> dict[str, ModuleType]:
     """The modules that were read from a folder, without packages that are installed below it."""
-    real, found = os.path.realpath(folder), {}
+    base, found = os.path.realpath(folder).rstrip("/") + "/", {}
+    places: dict[str, str] = {}
     inside: dict[str, bool] = {}  # asked once of each folder: a process has thousands of modules
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # whole, because other threads import meanwhile
         file = getattr(module, "__file__", None)
         if not file or name.partition(".")[0] in _OURS:
             continue
         place = os.path.dirname(file)  # noqa: PTH120 (text, as it is asked of each)
         if place not in inside:
-            below = os.path.relpath(os.path.realpath(place), real)
-            inside[place] = not below.startswith("..") and "site-packages" not in below
+            at = f"{_real(place, places)}/"
+            inside[place] = at.startswith(base) and "site-packages" not in at[len(base) :]
         if inside[place]:
             found[name] = module
     return found
+
+
+def _real(folder: str, known: dict[str, str]) -> str:
+    """As `os.path.realpath`, but a folder that many have in common is asked once. known: what was found so far."""
+    if folder not in known:
+        above, _, name = folder.rpartition("/")
+        plain = folder.startswith("/") and above and name not in ("", ".", "..")
+        at = f"{_real(above, known)}/{name}" if plain else ""
+        known[folder] = at if at and not os.path.islink(at) else os.path.realpath(folder)  # noqa: PTH114 (as above)
+    return known[folder]

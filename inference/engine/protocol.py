@@ -12,6 +12,7 @@ from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
+from nightjar.inference.scoring.timing import Placement, Timed
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.rescore import Rescored
@@ -42,6 +43,9 @@ class Engine(Protocol):
         Raises:
             JobError: The model cannot be loaded, or no row at any place could be scored.
         """
+
+    def place(self, job: Job, found: Timed | None) -> Placement:
+        """Where the job's preprocess runs. found: what preflight measured."""
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

@@ -26,11 +26,15 @@ def described(job: Job, scoring: ScoringSet) -> list[str]:
     lines = []
     if job.modules():
         lines.append(f"code: {_listed([file.name for file in scoring.code.files])}")
-    if scoring.model.files:
-        lines.append(f"model.path: {_listed([file.name or str(job.model.path) for file in scoring.model.files])}")
+    for each, taken in zip(job.each, scoring.models, strict=False):
+        if taken.files:
+            key = f"models.{each.model.called}.path" if each.model.called else "model.path"
+            lines.append(f"{key}: {_listed([file.name or str(each.model.path) for file in taken.files])}")
     lines += [f"package {name}" for name in scoring.packages]
-    if job.model.version is not None:
-        lines.append(f"model.version: {job.model.version}")
+    for each in job.each:
+        if each.model.version is not None:
+            key = f"models.{each.model.called}.version" if each.model.called else "model.version"
+            lines.append(f"{key}: {each.model.version}")
     if scoring.left_out:
         left = [f"{name}: {why.removeprefix(f'{job.folder}/')}" for name, why in scoring.left_out.items()]
         lines.append(f"left out, so your code will not find it when it scores: {summed(left)}")
@@ -39,7 +43,7 @@ def described(job: Job, scoring: ScoringSet) -> list[str]:
             f"{summed(secret)}: kept in {job.output.uri} with the code, where all readers can see it; if no score "
             "depends on it, name it in .rayignore"
         )
-    for snapshot in (scoring.code, scoring.model):
+    for snapshot in scoring.snapshots:
         lines += [
             f"{file.source}: too large to copy; it is read where it lies, and watched for changes"
             for file in snapshot.linked
@@ -85,7 +89,8 @@ def _keys(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iter
             inner = list(_keys(inner_old, inner_new, f"{prefix}{key}."))
             yield from inner or ([f"{prefix}{key} has another order in the job"] if old != new else [])
         elif old != new:
-            yield f"{prefix}{key} changed in the job"
+            # The columns that a pattern names may have changed in the input.
+            yield "the carried columns changed" if prefix + key == "carry" else f"{prefix}{key} changed in the job"
 
 
 def summed(found: list[str]) -> str:

@@ -29,8 +29,8 @@ from nightjar.inference.identity.ignores import (
 from nightjar.inference.identity.neighbours import Neighbours, is_job
 from nightjar.inference.identity.ownstate import FileId, OwnState, file_id
 from nightjar.inference.identity.packages import is_environment
-from nightjar.inference.input.everydate import EveryDate
-from nightjar.inference.input.listing import hidden, input_folder, takes_in
+from nightjar.inference.input.everydate import EveryDate, tells_input
+from nightjar.inference.input.listing import Places, hidden
 from nightjar.inference.job.locations import is_dated
 from nightjar.inference.job.model import Job
 
@@ -111,7 +111,7 @@ class _Walk:
         self.folder = folder
         self.job = job
         self._state = OwnState()
-        self._chosen = None if job.model.code is None else GitIgnoreSpec.from_lines(job.model.code)
+        self._chosen = None if job.code is None else GitIgnoreSpec.from_lines(job.code)
 
     def files(self) -> Iterator[tuple[str, str, str]]:
         """Yield relative name, path, and the reason why the file is left out ('' for none)."""
@@ -140,7 +140,7 @@ class _Walk:
         """The files that `model.code` names by their whole paths."""
         if self._chosen is None:
             return set()
-        names = {each.removeprefix("/") for each in self.job.model.code or () if not _PATTERN.search(each)}
+        names = {each.removeprefix("/") for each in self.job.code or () if not _PATTERN.search(each)}
         found = {name for name in names if self._chosen.match_file(name) and (self.folder / name).is_file()}
         return {name for name in found if not self._is_printed(str(self.folder / name))}
 
@@ -180,7 +180,7 @@ class _Walk:
         rules += tuple(read_rules(here / name, prefix) for name in _IGNORE_FILES if (here / name).is_file())
         for entry in entries:
             name = prefix + entry.name
-            if entry.name in _NEVER or entry.path == self.job.model.path or (environment and entry.name in _IN_PLACE):
+            if entry.name in _NEVER or entry.path in self.job.paths or (environment and entry.name in _IN_PLACE):
                 continue
             if entry.name.startswith(".."):  # a mount of Kubernetes has copies there, under new names at each mount
                 continue
@@ -199,8 +199,20 @@ class _Walk:
 
     def _is_tonights(self, name: str, path: str) -> bool:
         """Whether a file is input of this run's date."""
-        uri = self.job.input.uri
-        return path in {uri, input_folder(uri)} or bool(self._data(path) and takes_in(uri, path) and not hidden(name))
+        if path in self._tonight.exact:
+            return True
+        if self.job.input.list_:
+            kind = self.job.input.format
+            of_input = tells_input(path, {kind} if kind else ())
+        else:
+            of_input = bool(self._data(path))
+        return of_input and self._tonight.takes(path) and not hidden(name)
+
+    @cached_property
+    def _tonight(self) -> Places:
+        """The input of this run's date, and the list that names it."""
+        listed = self.job.input.list_
+        return Places([*self.job.input.uris, *([listed] if listed else [])])
 
     def _data(self, path: str) -> str:
         """The reason why a file is not code, if it is input or output of any date; '' if it is not."""
@@ -213,9 +225,12 @@ class _Walk:
     @cached_property
     def _dated(self) -> list[EveryDate]:
         """The input of every date, and the output if it differs by date: both may lie among the code."""
-        source, target = self.job.templates
-        own = EveryDate(source or self.job.input.uri, self.job.input.format)
-        return [own, *([EveryDate(target)] if is_dated(target) else [])]
+        source, target, *others = self.job.templates
+        # Of a list the lines are those of tonight: only the list itself is known of other dates.
+        own_uris = [self.job.input.list_] if self.job.input.list_ else self.job.input.uris
+        sources = [source, *others] if source else own_uris
+        own = [EveryDate(each, self.job.input.format) for each in sources]
+        return [*own, *([EveryDate(target)] if is_dated(target) else [])]
 
     @cached_property
     def _is_output(self) -> bool:
@@ -224,7 +239,7 @@ class _Walk:
 
     @cached_property
     def _own_places(self) -> set[str]:
-        places = {*self.job.places, self.job.output.uri.rstrip("/"), self.job.model.path or ""}
+        places = {*self.job.places, self.job.output.uri.rstrip("/"), *self.job.paths}
         return {os.path.normpath(place) for place in places if place}
 
     @cached_property

@@ -11,7 +11,7 @@ import hashlib
 import json
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,11 @@ from nightjar.inference.identity.snapshots import (
     take_model,
 )
 from nightjar.inference.job.model import Job
-from nightjar.inference.jsonform import of_json
+from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.adapter import adapter_of
+from nightjar.inference.predictors.naming import naming
 from nightjar.inference.storage.protocol import Storage
 
 _SCORING_VERSION = 1
@@ -53,14 +54,20 @@ _CODE_VERSION = "snapshot"
 class ScoringSet:
     """What a run scores with. It is fixed when the run begins.
 
-    code: the files of the job's folder. packages: the content of each installed package that counts, by name. left_out:
-    the reason for each file of the folder that does not score, as in `Listing`.
+    code: the files of the job's folder. models: the files of each model, in the job's order. packages: the content of
+    each installed package that counts, by name. left_out: the reason for each file of the folder that does not score,
+    as in `Listing`.
     """
 
     code: Snapshot = NOTHING
-    model: Snapshot = NOTHING
+    models: tuple[Snapshot, ...] = ()
     packages: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """All of them."""
+        return (self.code, *self.models)
 
 
 NO_CODE = ScoringSet()
@@ -68,7 +75,10 @@ NO_CODE = ScoringSet()
 
 @dataclass(frozen=True)
 class Identity:
-    """What scores every shard of a plan, in the form that is kept beside the plan. Files: name → SHA-256."""
+    """What scores every shard of a plan, in the form that is kept beside the plan. Files: name → SHA-256.
+
+    models: the digest of each of several models, by name; empty for one model, whose digest is `model_digest`.
+    """
 
     job: dict[str, Any]
     columns: list[Any]
@@ -78,6 +88,12 @@ class Identity:
     packages: dict[str, str]
     model_digest: str
     code_digest: str
+    models: dict[str, str] = field(default_factory=dict, metadata=SELDOM)
+
+    @property
+    def model_digests(self) -> tuple[str, ...]:
+        """The digest of each model, in the job's order."""
+        return tuple(self.models.values()) or (self.model_digest,)
 
     @property
     def fingerprint(self) -> str:
@@ -89,7 +105,7 @@ class Identity:
 
     def to_bytes(self) -> bytes:
         """As JSON."""
-        return json.dumps({**asdict(self), "fingerprint": self.fingerprint}, indent=1).encode()
+        return json.dumps({**to_json(self), "fingerprint": self.fingerprint}, indent=1).encode()
 
 
 def fix(storage: Storage, job: Job) -> ScoringSet:
@@ -105,9 +121,27 @@ def fix(storage: Storage, job: Job) -> ScoringSet:
         for key, module in job.modules().items()
         if not _is_in_folder(key, module, job, listing)
     }
-    counted = installed.union(job.identity.packages, adapter_of(job).fingerprint(job))
+    counted = installed.union(job.identity.packages, _versions(job))
     packages = {name: package_content(job, name) for name in sorted(counted)}
-    return ScoringSet(code, take_model(storage, job.model.path), packages, listing.left_out)
+    return ScoringSet(code, take_models(storage, job), packages, listing.left_out)
+
+
+def take_models(storage: Storage, job: Job) -> tuple[Snapshot, ...]:
+    """Take the snapshot of each model, in the job's order.
+
+    Raises:
+        JobError: There is nothing at a model's path. Names the key.
+    """
+    taken = []
+    for each in job.each:
+        with naming(each):
+            taken.append(take_model(storage, each.model.path))
+    return tuple(taken)
+
+
+def _versions(job: Job) -> dict[str, str]:
+    """What counts of the frameworks' libraries, by name, as the models' adapters say."""
+    return {name: version for each in job.each for name, version in adapter_of(each).fingerprint(each).items()}
 
 
 def package_content(job: Job, name: str) -> str:
@@ -118,7 +152,7 @@ def package_content(job: Job, name: str) -> str:
     """
     if name in job.identity.packages:
         return of_distribution(name)
-    if name in (versions := adapter_of(job).fingerprint(job)):
+    if name in (versions := _versions(job)):
         return versions[name]
     try:
         return content_of(name, outside=job.folder)
@@ -130,7 +164,7 @@ def package_files(job: Job, name: str) -> list[Path]:
     """The files whose content `package_content` includes; empty for a package of which only the version counts."""
     if name in job.identity.packages:
         return files_of_distribution(name)
-    return [] if name in adapter_of(job).fingerprint(job) else files_of(name, outside=job.folder)
+    return [] if name in _versions(job) else files_of(name, outside=job.folder)
 
 
 def changed_package(job: Job, scoring: ScoringSet) -> str:
@@ -208,16 +242,49 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
     types: dict[str, list[str]] = {}
     for column in schema:
         types.setdefault(column.name, []).append(str(column.type))
+    carried = job.carried(schema.names)
     return Identity(
-        job=job.scoring_keys(),
-        columns=[[name, types[name]] for name in input_columns(job, schema)],
-        kept=sorted([name, types.get(name)] for name in {*job.carry, *filter(None, [job.label])}),
-        model=names(scoring.model.files),
+        # The columns, not the patterns that name them: a column that is new in the input is carried from now on.
+        job={**job.scoring_keys(), "carry": carried},
+        columns=_columns(job, schema, types),
+        kept=sorted([name, types.get(name)] for name in {*carried, *filter(None, [job.label]), *job.input.compared()}),
+        model=_model_files(job, scoring),
         code=names(scoring.code.files),
         packages=dict(scoring.packages),
-        model_digest=scoring.model.digest,
+        model_digest=_model_digest(job, scoring),
         code_digest=scoring.code.digest,
+        models=_by_name(job, scoring),
     )
+
+
+def _columns(job: Job, schema: pa.Schema, types: dict[str, list[str]]) -> list[Any]:
+    """The columns that the model sees, with their types; for several models those of each, with its name."""
+    if job.models:
+        return [[each.model.called, _columns(each, schema, types)] for each in job.each]
+    return [[name, types[name]] for name in input_columns(job, schema)]
+
+
+def _by_name(job: Job, scoring: ScoringSet) -> dict[str, str]:
+    return {model.name: taken.digest for model, taken in zip(job.models, scoring.models, strict=False)}
+
+
+def _model_files(job: Job, scoring: ScoringSet) -> dict[str, str]:
+    """The model's files; for several models each with the model's name before its own."""
+    if not job.models:
+        return {name: content for taken in scoring.models for name, content in names(taken.files).items()}
+    return {
+        f"{model.name}/{file}".rstrip("/"): content
+        for model, taken in zip(job.models, scoring.models, strict=False)
+        for file, content in names(taken.files).items()
+    }
+
+
+def _model_digest(job: Job, scoring: ScoringSet) -> str:
+    """The digest of the model's files; of several models, that of their names and digests."""
+    if not job.models:
+        return "".join(taken.digest for taken in scoring.models)
+    lines = (f"{name}\0{digest}\0" for name, digest in _by_name(job, scoring).items())
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def read_identity(content: bytes) -> Identity:

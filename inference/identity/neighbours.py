@@ -17,7 +17,7 @@ from nightjar.inference.input.everydate import EveryDate
 from nightjar.inference.job.locations import absolute, fixed, is_dated
 from nightjar.inference.job.yamlfile import MAX_BYTES
 
-_JOB_KEYS = {"name", "input", "model", "output"}
+_JOB_KEYS = {"name", "input", "output"}
 
 _OPEN = re.compile(r"[*?\[{]")
 
@@ -67,18 +67,25 @@ def is_job(path: str) -> bool:
     if not path.lower().endswith((".yaml", ".yml")):
         return False
     content = _parsed(Path(path))
-    model = content.get("model")
-    return set(content) >= _JOB_KEYS and isinstance(model, dict) and "uses" in model
+    return set(content) >= _JOB_KEYS and any("uses" in model for model in _models(content))
+
+
+def _models(content: dict[Any, Any]) -> list[dict[Any, Any]]:
+    """The model of a job file, or its several models."""
+    several = content.get("models")
+    given = [content.get("model"), *(several if isinstance(several, list) else [])]
+    return [model for model in given if isinstance(model, dict)]
 
 
 def _locations(job: Path, keys: dict[str, str]) -> Iterator[tuple[str, str]]:
     """The section and text of each local location that a job file names."""
     content = _parsed(job)
     for section, key in keys.items():
-        given = content.get(section)
-        value = given.get(key) if isinstance(given, dict) else None
-        if isinstance(value, str) and "://" not in value:
-            yield section, value
+        for given in _models(content) if section == "model" else [content.get(section)]:
+            value = given.get(key) if isinstance(given, dict) else None
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, str) and "://" not in each:
+                    yield section, each
 
 
 def _parsed(path: Path) -> dict[Any, Any]:

@@ -144,8 +144,13 @@ def _modules_of(name: str) -> list[str]:
 
 def editable_folder(distribution: metadata.Distribution) -> str:
     """The folder of an editable installation, with a slash at its end; '' for any other installation."""
+    return editable_in(distribution.read_text("direct_url.json") or "")
+
+
+def editable_in(text: str) -> str:
+    """The same, from the text of the installation's `direct_url.json`; '' where there is none."""
     try:
-        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+        origin = json.loads(text or "{}")
     except ValueError:
         return ""
     editable = isinstance(origin, dict) and (origin.get("dir_info") or {}).get("editable")

@@ -12,18 +12,20 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nightjar.inference.errors import JobError, Missing, ModelChanged
+from nightjar.inference.errors import JobError, Missing, ModelChanged, StorageError
 from nightjar.inference.identity.snapshots import (
     CHUNK_BYTES,
     File,
     Snapshot,
+    hash_of,
     inside,
 )
 from nightjar.inference.storage.protocol import Storage, is_local
+from nightjar.inference.storage.registries import is_registered
 
 Stamp = tuple[int, ...]
 """Size, modification time, status-change time, inode and device of a file. Every write changes at least one of them."""
@@ -204,7 +206,8 @@ def _link(key: str, file: File, cache: Path, storage: Storage | None) -> Linked:
             stamp = _fetch(storage, file, path, cache)
     if stamp is None:
         raise _changed(key, file)
-    return Linked(str(path), stamp)
+    # Each new or removed link to a file changes its status-change time, also one of another program's.
+    return Linked(str(path), stamp[:2] if is_registered(file.source) else stamp)
 
 
 def _verified(path: Path, file: File, cache: Path) -> Stamp | None:
@@ -234,21 +237,13 @@ def _mark(path: Path, stamp: Stamp, file: File, cache: Path) -> Path:
 
 
 def _fetch(storage: Storage, file: File, path: Path, cache: Path) -> Stamp:
-    """Fetch a file; it appears whole and read-only. Call this under the lock: then a partial file is a dead process's.
-
-    The bytes are hashed while they are written, so the file is not read again.
-    """
+    """Fetch a file; it appears whole. Call this under the lock: then a partial file is a dead process's."""
     partial = path.with_name(f".partial-{path.name}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256()
+    partial.unlink(missing_ok=True)
     try:
-        with storage.open(file.source) as source, partial.open("wb") as copy:
-            while chunk := source.read(CHUNK_BYTES):
-                digest.update(chunk)
-                copy.write(chunk)
-        if digest.hexdigest() != file.sha256:
+        if _fetched(storage, file, partial) != file.sha256:
             raise _changed("model.path", file)
-        partial.chmod(0o444)
         partial.replace(path)
         stamp = _stamp(path)
         _remember(path, stamp, file, cache)
@@ -257,6 +252,29 @@ def _fetch(storage: Storage, file: File, path: Path, cache: Path) -> Stamp:
         raise _changed("model.path", file) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _fetched(storage: Storage, file: File, target: Path) -> str:
+    """Write a file, read-only, and return its SHA-256. If a client has the file on this disk already, link it."""
+    if is_registered(file.source) and _linked(storage, file.source, target):
+        with suppress(PermissionError):  # of another user, who may write to it
+            target.chmod(0o444)
+        return hash_of(storage, str(target))
+    digest = hashlib.sha256()
+    with storage.open(file.source) as source, target.open("wb") as copy:
+        while chunk := source.read(CHUNK_BYTES):
+            digest.update(chunk)
+            copy.write(chunk)
+    target.chmod(0o444)
+    return digest.hexdigest()
+
+
+def _linked(storage: Storage, source: str, target: Path) -> bool:
+    try:
+        storage.copy(source, str(target))
+    except StorageError:  # to fetch it says what is wrong, if it is not only the link
+        return False
+    return True
 
 
 def _changed(key: str, file: File) -> JobError:

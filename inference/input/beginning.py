@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from nightjar.inference.input.described import WINDOW, AllUnread, Unread, described, no_rows
 from nightjar.inference.input.files import input_files
+from nightjar.inference.input.possible import Possible
 from nightjar.inference.input.schemas import UsualSchema, without_unseen
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.job.model import Job
@@ -24,7 +25,8 @@ class Beginning:
 
     def __init__(self, storage: Storage, job: Job) -> None:
         self._job = job
-        self._unseen = described(storage, job, input_files(storage, job), ahead=1)
+        self._entries = Possible(storage, job, input_files(storage, job))
+        self._unseen = described(storage, job, self._entries, ahead=1)
         self._seen: list[tuple[Entry, Description | Unread | None]] = []
 
     def schema(self) -> pa.Schema:
@@ -43,7 +45,7 @@ class Beginning:
             elif found is not None:
                 empty, schema = empty + 1, schema or without_unseen(found.schema, found.unseen)
         if schema is None:
-            raise unread.error()
+            raise self._entries.error() or unread.error()
         if not unread.files:
             raise no_rows(self._job, empty)
         return schema

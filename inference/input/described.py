@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing, SchemaMismatch
+from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing, SchemaMismatch, SourceFailed
 from nightjar.inference.input.schemas import SharedSchemas
 from nightjar.inference.input.sources import unsupported
 from nightjar.inference.input.sources.protocol import Description
@@ -45,12 +45,16 @@ class AllUnread:
 
     def error(self) -> JobError | Denied:
         if not self.files:
-            return JobError(f"input.uri: the files at {self.job.input.uri} were deleted after they had been listed")
+            return JobError(
+                f"{self.job.input.key}: the files at {self.job.input.shown} were deleted after they had been listed"
+            )
         if self.denied == self.files:
             # If every file is denied, the credentials are wrong rather than the files.
             return Denied(self.first)
         advice = unsupported.advice(self.job.input.uri)
-        return JobError(f"input.uri: no file can be read; the first: {self.first}" + (f". {advice}" if advice else ""))
+        return JobError(
+            f"{self.job.input.key}: no file can be read; the first: {self.first}" + (f". {advice}" if advice else "")
+        )
 
 
 def described(
@@ -72,10 +76,11 @@ def _describe(storage: Storage, job: Job, entry: Entry, kinds: SharedSchemas) ->
         return replace(found, schema=kinds.shared(found.schema))
     except Missing:
         return None
-    except (InputCorrupt, SchemaMismatch, Denied) as error:
+    except (InputCorrupt, SchemaMismatch, SourceFailed, Denied) as error:
         return Unread(str(error), isinstance(error, Denied))
 
 
 def no_rows(job: Job, files: int) -> JobError:
-    which = f"the file {job.input.uri} holds" if files == 1 else f"the {files} files at {job.input.uri} hold"
-    return JobError(f"input.uri: {which} no rows")
+    one = files == 1 and not job.input.list_
+    which = f"the file {job.input.uri} holds" if one else f"the {files} files at {job.input.shown} hold"
+    return JobError(f"{job.input.key}: {which} no rows")

@@ -14,11 +14,13 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.described import WINDOW, AllUnread, Unread, described, no_rows
 from nightjar.inference.input.files import input_files
+from nightjar.inference.input.possible import Possible
 from nightjar.inference.input.schemas import UsualSchema
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import UNKNOWN
 from nightjar.inference.storage.protocol import Entry, Storage
+from nightjar.inference.storage.versions import snapshot_of
 
 _LISTINGS = 3
 
@@ -38,12 +40,14 @@ FILES = pa.schema(
 @dataclass(frozen=True)
 class Discovery:
     """The lake as it was found. files: schema `FILES`, sorted by uri. schema: the columns that most files have.
+    left_out: the number of other files, which cannot match `input.where`, by what their paths or the table say.
 
     Only files with rows count for the schema, if there are any. In a tie the columns of the first files win.
     """
 
     files: pa.Table
     schema: pa.Schema
+    left_out: int = 0
 
     @property
     def rows(self) -> int:
@@ -54,6 +58,11 @@ class Discovery:
     def uncounted(self) -> int:
         """Number of files whose rows are not known before they are read."""
         return sum(chunk.flatten().to_pylist().count(UNKNOWN) for chunk in self.files["rows"].chunks)
+
+    @property
+    def snapshot(self) -> str:
+        """The snapshot of the table whose files these are; empty if the input is no table."""
+        return snapshot_of(self.files["version"][0].as_py()).partition(" ")[0] if self.files.num_rows else ""
 
     @property
     def unreadable(self) -> int:
@@ -97,7 +106,8 @@ def discover(storage: Storage, job: Job) -> Discovery:
 
 def _look(storage: Storage, job: Job) -> Discovery | str:
     """The result of one listing; or the name of a file that was listed and does not exist any more."""
-    looked = described(storage, job, input_files(storage, job))
+    entries = Possible(storage, job, input_files(storage, job))
+    looked = described(storage, job, entries)
     usual, empty, unread = UsualSchema(), UsualSchema(), AllUnread(job)
     batches: list[pa.RecordBatch] = []
     while window := list(islice(looked, WINDOW)):
@@ -114,8 +124,8 @@ def _look(storage: Storage, job: Job) -> Discovery | str:
     files = pa.Table.from_batches(batches, schema=FILES)
     schema = usual.schema() or empty.schema()
     if schema is None:
-        raise unread.error()
-    discovery = Discovery(files, schema)
+        raise entries.error() or unread.error()
+    discovery = Discovery(files, schema, entries.left_out)
     if not discovery.rows and not discovery.uncounted and not discovery.unreadable:
         raise no_rows(job, files.num_rows)
     return discovery

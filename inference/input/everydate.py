@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Collection
 
 from nightjar.inference.input.listing import takes_in
 from nightjar.inference.input.sources.reading import format_of, source_named
@@ -35,6 +36,16 @@ def _dates(spec: str) -> str:
     return re.sub(r"%([^A-Za-z]*[A-Za-z])", lambda found: "[0-9]" * _DIGITS.get(found[1], 0) or "*", spec)
 
 
+def tells_input(file: str, kinds: Collection[str]) -> bool:
+    """Whether a file's name tells that it is input. kinds: the formats that the job tells; without any, those that do
+    not stand back.
+    """
+    told = format_of(file)
+    if told is None:
+        return False
+    return told in kinds if kinds else not source_named(told).stands_back
+
+
 class EveryDate:
     """Input or output of a job, on any date. uri: with its placeholders. kind: `input.format`, if the job names it.
 
@@ -45,7 +56,7 @@ class EveryDate:
 
     def __init__(self, uri: str, kind: str | None = None) -> None:
         self._pattern = pattern_of(uri)
-        self._kinds = {kind, format_of(self._pattern)} - {None}
+        self._kinds = {each for each in (kind, format_of(self._pattern)) if each}
         # If the date is the only open part, everything at the location belongs to it, whatever its name.
         exact = self._pattern != uri and not _CHOICE.search(_FIXED.sub("", self._pattern))
         self._place = self._pattern.rstrip("/") if exact else ""
@@ -59,7 +70,4 @@ class EveryDate:
         """Whether a file belongs to it, on some date."""
         if self._place and (self.is_place(file) or takes_in(f"{self._place}/", file)):
             return True
-        told = format_of(file)
-        if told is None or not takes_in(self._pattern, file):
-            return False
-        return told in self._kinds if self._kinds else not source_named(told).stands_back
+        return tells_input(file, self._kinds) and takes_in(self._pattern, file)

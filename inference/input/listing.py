@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 
 from nightjar.inference.errors import JobError, Missing
@@ -23,10 +23,11 @@ _ESCAPED = re.compile(r"\[([*?\[])\]")
 _ANY = re.compile(".*", re.DOTALL)
 
 
-def matching(storage: Storage, uri: str) -> Iterator[Entry]:
+def matching(storage: Storage, uri: str, look: Callable[[str], object] = lambda _: None) -> Iterator[Entry]:
     """The files that an input uri names, sorted by uri, whatever their format.
 
-    Hidden files (with a name that starts with `.` or `_`) are left out. A linked folder is followed, unless it leads to
+    look: called with the name below the uri's folder of everything that is listed, also of what is left out. Hidden
+    files (with a name that starts with `.` or `_`) are left out. A linked folder is followed, unless it leads to
     files that also match under their own names, so that each row counts once.
 
     Raises:
@@ -42,6 +43,7 @@ def matching(storage: Storage, uri: str) -> Iterator[Entry]:
     links = _Links(base)
     for entry in _listed(storage, uri, base):
         name = entry.uri[len(base.rstrip("/")) + 1 :]
+        look(name)
         if hidden(name) or not pattern.fullmatch(name):
             continue
         own = links.own_name(name)
@@ -135,6 +137,31 @@ def takes_in(uri: str, file: str) -> bool:
 def input_folder(uri: str) -> str:
     """The folder (or file) that an input uri names, without its pattern."""
     return _split_glob(uri)[0]
+
+
+class Places:
+    """Many input uris at once. exact: the files, folders and patterns themselves, with and without their brackets."""
+
+    def __init__(self, uris: Iterable[str]) -> None:
+        self.exact: set[str] = set()
+        self._folders: set[str] = set()
+        self._patterns: list[str] = []
+        for uri in uris:
+            base, pattern = _split_glob(uri)
+            self.exact |= {uri, base}
+            if pattern is _ANY:
+                self._folders.add(base.rstrip("/"))
+            else:
+                self._patterns.append(uri)
+
+    def takes(self, file: str) -> bool:
+        """Whether one of them would match a file at this location."""
+        above = (file[:at] for at, letter in enumerate(file) if letter == "/")
+        return (
+            file in self.exact
+            or any(each in self._folders for each in above)
+            or any(takes_in(uri, file) for uri in self._patterns)
+        )
 
 
 def _stat(storage: Storage, uri: str) -> Entry | None:

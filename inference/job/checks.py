@@ -14,9 +14,9 @@ class ColumnCheck(Section):
     """Gates on one output or carried column. nulls: the largest share of nulls and NaN that is allowed."""
 
     column: str
-    min: float | None = Field(default=None, strict=False)
-    max: float | None = Field(default=None, strict=False)
-    nulls: float | None = Field(default=None, ge=0, le=1, strict=False)
+    min: float | None = None
+    max: float | None = None
+    nulls: float | None = Field(default=None, ge=0, le=1)
     finite: bool | None = None
 
     @model_validator(mode="after")
@@ -45,7 +45,7 @@ class RowLimits(Limits):
     """Limits for rows. change: the share by which they may differ from the rows of the night that `against` names."""
 
     against: Literal["last"] | None = None
-    change: float | None = Field(default=None, ge=0, strict=False)
+    change: float | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _compares(self) -> RowLimits:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ from pydantic import BaseModel, ValidationError
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import CHECKS, Limits, RowLimits, RowsCheck
 from nightjar.inference.job.input import Input, Wait
-from nightjar.inference.job.locations import absolute, check_place, fixed, is_dated
+from nightjar.inference.job.locations import absolute, check_database, check_place, fixed, is_database, is_dated
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.job.schedule import Schedule
 from nightjar.inference.job.sections import (
     ActorRange,
@@ -22,23 +22,26 @@ from nightjar.inference.job.sections import (
     Rescoring,
     Resources,
     Retry,
+    RuntimeEnv,
 )
 from nightjar.inference.job.sentences import sentences
+from nightjar.inference.job.several import NamedModel
 from nightjar.inference.job.yamlfile import read_yaml
-
-_LATER = {
-    "models": "scoring several models in one read is not supported yet; write one job per model",
-}
-_PLACES = ("input.uri", "output.uri", "model.path")
+from nightjar.inference.storage.registries import check_registered, is_registered
 
 _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     "": (Job,),
     "input": (Input,),
     "input.wait": (Wait,),
     "model": (Model,),
+    "models": (NamedModel,),
+    "models.preprocess": (Preprocess,),
+    "preprocess": (Preprocess,),
+    "preprocess.workers": (ActorRange,),
     "output": (Output,),
     "resources": (Resources,),
     "resources.actors": (ActorRange,),
+    "resources.runtime_env": (RuntimeEnv,),
     "retry": (Retry,),
     "rescore": (Rescoring,),
     "identity": (IdentityRules,),
@@ -49,13 +52,17 @@ _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
 }
 _CHOICES = {
     "model.batch_size": "auto or a number of rows, 1 or more",
+    "models[].batch_size": "auto or a number of rows, 1 or more",
+    "model.batch_bytes": "a number of bytes, 1 or more, as 67108864 for 64 MiB",
+    "models[].batch_bytes": "a number of bytes, 1 or more, as 67108864 for 64 MiB",
     "identity": "strict, or {strict: true, packages: [numpy]}",
-    "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}",
+    "preprocess.workers": "a number of workers, 1 or more, or {min: 1, max: 8}",
+    "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}, or 0 for tasks",
     "input.wait.until": "the name of a marker, as _SUCCESS, or a number of files, 1 or more",
     "checks[]": "a check on a column, on rows or on files, as {column: score, min: 0} or {rows: {min: 1000}}",
 }
 
-_LONGEST = {"name": 100, "model.uses": 200, "preprocess": 200}
+_LONGEST = {"name": 100, "uses": 200}
 """The longest values, in characters, of keys that become names of files and pages."""
 
 
@@ -80,16 +87,17 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     """
     if inner := sorted({"folder", "places", "templates"} & set(content)):
         raise JobError(f"{path}: unknown key {inner[0]!r}")
-    for key, reason in _LATER.items():
-        if key in content:
-            raise JobError(f"{path}: {key}: {reason}")
     try:
         job = Job.model_validate(content)
     except ValidationError as error:
         raise JobError("\n".join(f"{path}: {fault}" for fault in sentences(error, _SECTIONS, _CHOICES))) from None
-    for key, most in _LONGEST.items():
-        if len(_value(job, key) or "") > most:
-            raise JobError(f"{path}: {key}: is longer than {most} characters")
+    sections: dict[str, Any] = {"": job, "preprocess.": job.preprocess}
+    for key, model in job.models_by_key().items():
+        sections |= {f"{key}.": model, f"{key}.preprocess.": getattr(model, "preprocess", None)}
+    for key, section in sections.items():
+        for name, most in _LONGEST.items():
+            if len(getattr(section, name, None) or "") > most:
+                raise JobError(f"{path}: {key}{name}: is longer than {most} characters")
     job = _placed(job, path.parent)
     _check_places(job, path)
     _check_comparisons(job, path)
@@ -99,24 +107,40 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
 def _placed(job: Job, folder: Path) -> Job:
     """The job with absolute locations, relative to its folder."""
     tables = [table.uri for table in job.output.tables]
+    inputs = [job.input.list_] if job.input.list_ else job.input.uris
     return job.model_copy(
         update={
             "folder": str(folder),
-            "places": tuple(filter(None, (fixed(uri, folder) for uri in (job.input.uri, job.output.uri, *tables)))),
-            "templates": tuple(absolute(uri, folder, pattern=True) for uri in (job.input.uri, job.output.uri)),
-            "input": job.input.model_copy(update={"uri": absolute(job.input.uri, folder, pattern=True)}),
-            "output": job.output.at(lambda uri: absolute(uri, folder).rstrip("/")),
-            "model": job.model.model_copy(
-                update={"path": absolute(job.model.path, folder) if job.model.path else None}
+            "places": tuple(filter(None, (fixed(uri, folder) for uri in (*inputs, job.output.uri, *tables)))),
+            "templates": tuple(absolute(uri, folder, pattern=True) for uri in (inputs[0], job.output.uri, *inputs[1:])),
+            "input": job.input.moved(lambda uri: absolute(uri, folder, pattern=True)).with_list(
+                lambda uri: absolute(uri, folder)
             ),
+            "output": job.output.at(lambda uri: absolute(uri, folder).rstrip("/")),
+            **job.with_paths(lambda path: absolute(path, folder)),
         }
     )
 
 
 def _check_places(job: Job, path: Path) -> None:
-    for key in _PLACES:
-        if value := _value(job, key):
-            check_place(value, f"{path}: {key}")
+    if uri := job.input.list_:
+        check_place(uri, f"{path}: input.list", web=True)
+        if job.input.format == "sql":
+            raise JobError(f"{path}: input.list: a database is the only input of a job; name it in input.uri")
+    for uri in job.input.uris:
+        if not is_database(uri):
+            check_place(uri, f"{path}: input.uri", web=True)
+            continue
+        check_database(uri, f"{path}: input.uri")
+        if job.input.format != "sql":
+            raise JobError(f"{path}: input.format: write sql for rows of a database")
+        if job.input.others:
+            raise JobError(f"{path}: input.uri: a database is the only input of a job; take it out of the list")
+    check_place(job.output.uri, f"{path}: output.uri")
+    for key, model in job.models_by_key().items():
+        if model.path:
+            check = check_registered if is_registered(model.path) else check_place
+            check(model.path, f"{path}: {key}.path")
     for index, table in enumerate(job.output.tables):
         where = f"{path}: output.tables[{index}].{table.kind}"
         check_place(table.uri, where)
@@ -133,9 +157,3 @@ def _check_comparisons(job: Job, path: Path) -> None:
                 f"{path}: checks[{index}].rows.against: output.uri has a {{date}}, so each night is published in a "
                 "place of its own and none is the last; take the {date} out of it, or compare with min and max"
             )
-
-
-def _value(job: Job, key: str) -> str | None:
-    """The value of a key like `model.path`."""
-    value: str | None = operator.attrgetter(key)(job)
-    return value

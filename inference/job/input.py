@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Self
 
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from nightjar.inference.arrow_types import is_native_number, is_text
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.job.sections import Section, with_types
+from nightjar.inference.job.where import columns_of
+from nightjar.inference.messages import nearest
 
 
 class Wait(Section):
@@ -41,28 +45,94 @@ class Wait(Section):
 
 
 class Input(Section):
-    """Where tonight's rows are. `uri` is a file, a folder or a glob, local or s3://, gs://, az://.
+    """Where tonight's rows are. `uri` is a file, a folder or a glob, local or s3://, gs://, az://, or a file of a web
+    server; or a list of these, of which the first one is `uri` here, and the rest `others`. list_ (`list` in the file):
+    a text file with one of these on each line, in place of `uri`. lines: once it is read, the lines that `uris` come
+    from.
 
+    anonymous: whether its buckets are read without credentials.
     options: those of the format, which checks them. partitions: columns from `key=value` folders of the files' paths,
     with their Arrow types. declared (`schema` in the file): the Arrow types of columns of the files, in place of the
-    types that the files give them. wait: how to wait for the input; None to use the input that is there when the run
-    begins.
+    types that the files give them. where: a condition of SQL; only rows for which it is true are scored. wait: how to
+    wait for the input; None to use the input that is there when the run begins.
     """
 
-    uri: str = Field(min_length=1)
+    uri: str = Field(default="", min_length=1)
+    list_: str | None = Field(default=None, alias="list", min_length=1)
     format: str | None = None
     options: dict[str, Any] = Field(default={})
     shard_rows: int | None = Field(default=None, ge=1)
     wait: Wait | None = None
     partitions: dict[str, str] = Field(default={})
     declared: dict[str, str] = Field(default={}, alias="schema")
+    where: str | None = None
+    anonymous: bool = False
+    others: tuple[str, ...] = Field(default=(), exclude=True)
+    lines: tuple[int, ...] = Field(default=(), exclude=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        if inner := {"others", "lines"} & given.keys():
+            raise ValueError(f"unknown key {min(inner)!r}; write a list of inputs as uri, or name its file in list")
+        if "uri" in given and given.get("list") is not None:
+            raise ValueError("uri and list both say what the input is; keep one of them")
+        if not isinstance(given.get("uri"), list):
+            return given
+        found = given["uri"]
+        if not found or not all(isinstance(each, str) and each for each in found):
+            raise ValueError("uri: a list of inputs has at least one, and each is text")
+        if twice := next((each for index, each in enumerate(found) if each in found[:index]), None):
+            raise ValueError(f"uri: {twice!r} is listed twice")
+        return {**given, "uri": found[0], "others": tuple(found[1:])}
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        """All of the inputs, in order; none of a list that is not read yet."""
+        return (self.uri, *self.others) if self.uri else ()
+
+    @property
+    def key(self) -> str:
+        """The key that says what the input is, for messages."""
+        return "input.list" if self.list_ else "input.uri"
+
+    @property
+    def shown(self) -> str:
+        """The inputs for messages."""
+        if self.list_:
+            return f"the list {self.list_}"
+        return f"{self.uri} and {len(self.others)} more" if self.others else self.uri
+
+    def moved(self, change: Callable[[str], str]) -> Self:
+        """With changed locations, of which none is that of a list."""
+        uri = change(self.uri) if self.uri else ""
+        return self.model_copy(update={"uri": uri, "others": tuple(map(change, self.others))})
+
+    def with_list(self, change: Callable[[str], str]) -> Self:
+        """With the changed location of the list, if there is one."""
+        return self.model_copy(update={"list_": change(self.list_)}) if self.list_ else self
+
+    def listing(self, found: Mapping[str, int]) -> Self:
+        """With the inputs that the list has. found: each, and its line."""
+        uri, *others = found
+        return self.model_copy(update={"uri": uri, "others": tuple(others), "lines": tuple(found.values())})
 
     @field_validator("format")
     @classmethod
     def _known(cls, value: str | None) -> str | None:
-        if value is not None and value not in SOURCES:
-            raise ValueError(f"must be {' or '.join(map(repr, SOURCES))}, not {value!r}")
+        if value is not None and value not in SOURCES and not re.fullmatch(r"[\w.]+:\w+", value):
+            known = " or ".join(map(repr, SOURCES))
+            raise ValueError(
+                f'must be {known}, or "module:Name" of a class of yours, not {value!r}' + nearest(value, SOURCES)
+            )
         return value
+
+    @property
+    def own(self) -> str:
+        """The user's own source, as "module:Name"; empty for a format of Nightjar's."""
+        return self.format if self.format and ":" in self.format else ""
 
     _typed = field_validator("declared")(with_types)
 
@@ -77,6 +147,22 @@ class Input(Section):
                 )
         return value
 
+    @field_validator("where")
+    @classmethod
+    def _condition(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                columns_of(value)
+            except JobError as error:
+                raise ValueError(str(error).removeprefix("input.where: ")) from None
+        return value
+
+    @model_validator(mode="after")
+    def _named(self) -> Input:
+        if not self.uri and not self.list_:
+            raise ValueError("uri is required, or list for a file that lists them")
+        return self
+
     @model_validator(mode="after")
     def _declared_once(self) -> Input:
         if both := sorted(set(self.partitions) & set(self.declared)):
@@ -88,6 +174,10 @@ class Input(Section):
     def partition_types(self) -> dict[str, pa.DataType]:
         """The columns from the path as Arrow types, in order."""
         return {name: arrow_type(text) for name, text in self.partitions.items()}
+
+    def compared(self) -> tuple[str, ...]:
+        """The columns that `where` names."""
+        return columns_of(self.where) if self.where else ()
 
     def column_types(self) -> dict[str, pa.DataType]:
         """The declared types of the files' columns as Arrow types."""

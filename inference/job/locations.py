@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.messages import clip
+from nightjar.inference.storage.registries import is_registered
 
 _PLACE_BYTES = 800
 """The longest location: object keys have at most 1,024 bytes, and a run's names below it take less than 200."""
@@ -18,10 +19,20 @@ _PLACE_BYTES = 800
 _PART_BYTES = 255
 """The longest name in a file system."""
 
+_DATABASE = re.compile(
+    r"postgresql://([^:@/?#]+@)?([^:@/?#\[\]]*|\[[0-9a-fA-F:]+\])(:\d+)?(/[^:@/?#]*)?(\?(?!.*(?i:pass(word|wd)=))[^@#]*)?"
+)
+"""A database's location without a password, however it may be written."""
+
 
 def fill(text: str, date: dt.date) -> str:
     """A location with its dates filled in."""
     return text.format(date=date)
+
+
+def unescaped(uri: str) -> str:
+    """A location without dates, with each doubled brace as the one that it stands for."""
+    return uri.replace("{{", "{").replace("}}", "}")
 
 
 def is_dated(uri: str) -> bool:
@@ -31,8 +42,8 @@ def is_dated(uri: str) -> bool:
 
 def absolute(uri: str, folder: Path, *, pattern: bool = False) -> str:
     """An absolute location, relative to the job's folder. Braces and wildcards in the folder's own name are escaped."""
-    uri = uri.removeprefix("file://")
-    if "://" in uri:
+    uri = _without_scheme(uri)
+    if "://" in uri or is_registered(uri):
         return uri
     base = str(folder).replace("{", "{{").replace("}", "}}")
     base = re.sub(r"[*?\[]", r"[\g<0>]", base) if pattern else base
@@ -42,7 +53,7 @@ def absolute(uri: str, folder: Path, *, pattern: bool = False) -> str:
 
 def fixed(uri: str, folder: Path) -> str:
     """The folder before the first placeholder or wildcard of a local path; all of it without one. Else empty."""
-    uri = uri.removeprefix("file://")
+    uri = _without_scheme(uri)
     if "://" in uri:
         return ""
     found = re.search(r"[*?\[{]", uri)
@@ -50,20 +61,47 @@ def fixed(uri: str, folder: Path) -> str:
     return os.path.normpath(folder / _at_home(text))
 
 
+def _without_scheme(uri: str) -> str:
+    """A local path without `file://` or, of a SQLite file, `sqlite:///`; behind that an absolute path has its slash."""
+    return uri.removeprefix("file://").removeprefix("sqlite:///")
+
+
+def is_database(uri: str) -> bool:
+    """Whether a location names a database's server."""
+    return uri.startswith(("postgresql:", "postgres:"))
+
+
+def check_database(text: str, where: str) -> None:
+    """Check a database's location; its dates may be open. where: the file and key that name it.
+
+    Raises:
+        JobError: It is not valid, or has a password. The message does not show it.
+    """
+    if not _DATABASE.fullmatch(_filled(text, where) if "{" in text else text):
+        raise JobError(
+            f"{where}: write a database as postgresql://user@host:5432/database, without a password; libpq takes that "
+            "from PGPASSWORD or ~/.pgpass on each machine"
+        )
+
+
 def _at_home(path: str) -> str:
     """Replace `~` and `~user` by the home folder. If the user is not known here, it stays as a name."""
     return os.path.expanduser(path)  # noqa: PTH111 (pathlib raises RuntimeError where nobody has that name)
 
 
-def check_place(text: str, where: str) -> None:
-    """Check that a location is valid; its dates may be open. where: the file and key that name it.
+def check_place(text: str, where: str, *, web: bool = False) -> None:
+    """Check that a location is valid; its dates may be open. where: the file and key that name it. web: whether it may
+    be a file of a web server.
 
     Raises:
         JobError: It is not valid.
     """
     filled = _filled(text, where)
-    if "://" in text and not re.match(r"(s3|gs|az)://[^/]", filled):
-        raise JobError(f"{where}: {text!r} is no place; write a path, or s3://, gs:// or az:// with a bucket")
+    if "://" in text and not re.match(r"(s3|gs|az)://[^/]" if not web else r"(s3|gs|az|https?)://[^/]", filled):
+        more = "; or https:// with a file" if web else ""
+        raise JobError(f"{where}: {text!r} is no place; write a path, or s3://, gs:// or az:// with a bucket{more}")
+    if re.match("https?://", text) and filled.endswith("/"):
+        raise JobError(f"{where}: {text!r} is a folder of a web server, which lists no files; name each file")
     if problem := _no_place(filled):
         raise JobError(f"{where}: {clip(repr(text))} is no place: {problem}")
 

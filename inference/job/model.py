@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any, Self
 
+import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import Check, ColumnCheck
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import fill
+from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.job.schedule import Schedule
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.job.sections import (
@@ -24,21 +30,43 @@ from nightjar.inference.job.sections import (
     Section,
     as_tuple,
 )
+from nightjar.inference.job.several import NamedModel
 from nightjar.inference.messages import nearest
+from nightjar.inference.storage.registries import is_registered
 from nightjar.inference.yamlvalues import as_json
+
+_NONE: Any = None
+"""In place of a model where `models` has several: whoever forgets that fails at once."""
+
+MOST_MODELS = 16
+"""The most models of a job: a receipt says of each which micro-batches its memory allows."""
+
+ALL = "*"
+"""The pattern that every column matches; `carry: all` in a job file is `carry: ["*"]`."""
+
+
+def _with_all(value: Any) -> Any:
+    return (ALL,) if value == "all" else as_tuple(value)
+
+
+def _is_pattern(entry: str) -> bool:
+    return any(letter in entry for letter in "*?[")
 
 
 class Job(Section):
     """One job file. Its locations are absolute; `{date}` stays in them until `at` fills it in.
 
+    model: the only model. models: several in its place; then `model` is None, and whoever works with one model gets a
+    job from `each`. carry: names and patterns of columns, as the file has them; `carried` says which columns these are.
     places: the local folders that contain input and output of every date. templates: input and output as patterns with
     open dates.
     """
 
     name: str
     input: Input
-    model: Model
-    preprocess: str | None = None
+    model: Model = Field(default=_NONE)
+    models: tuple[NamedModel, ...] = Field(default=(), max_length=MOST_MODELS)
+    preprocess: Preprocess | None = None
     carry: tuple[str, ...] = ()
     label: str | None = None
     output: Output
@@ -50,7 +78,7 @@ class Job(Section):
     schedule: Schedule | None = None
     folder: str = Field(default="", exclude=True)
     places: tuple[str, ...] = Field(default=(), exclude=True)
-    templates: tuple[str, str] = Field(default=("", ""), exclude=True)
+    templates: tuple[str, ...] = Field(default=("", ""), exclude=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -70,47 +98,175 @@ class Job(Section):
             raise ValueError(f"{value!r} must be lower case letters, digits and dashes: it names the artifacts")
         return value
 
-    _listed = field_validator("carry", "checks", mode="before")(as_tuple)
+    _listed = field_validator("checks", mode="before")(as_tuple)
 
-    @field_validator("preprocess")
+    @field_validator("models", mode="before")
     @classmethod
-    def _callable(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"[\w.]+:\w+", value):
-            raise ValueError(f'{value!r} must be "module:name" of a callable')
-        return value
+    def _not_empty(cls, value: Any) -> Any:
+        if value in ([], ()):
+            raise ValueError("must not be empty")
+        return as_tuple(value)
+
+    _all = field_validator("carry", mode="before")(_with_all)
+
+    @model_validator(mode="after")
+    def _has_a_model(self) -> Self:
+        if self.models and self.model is not None:
+            raise ValueError("models: model is there, too; write one of the two")
+        if not self.models and self.model is None:
+            raise ValueError("model: is required, or models for several")
+        names = [model.name for model in self.models]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"models: two are named {name!r}")
+        return self
 
     @model_validator(mode="after")
     def _columns_are_distinct(self) -> Self:
         carried = set(self.carry)
         if len(carried) != len(self.carry):
             raise ValueError("carry: a column is listed twice")
-        if clash := sorted(carried & set(self.model.outputs)):
-            raise ValueError(
-                f"model.outputs: {clash[0]!r} is also a carried column; rename the output or drop it from carry"
-            )
         if clash := sorted(carried & set(LINEAGE)):
             raise ValueError(f"carry: {clash[0]!r} is the name of a lineage column (output.lineage)")
-        features = self.model.features or ()
-        if len(set(features)) != len(features):
-            raise ValueError("model.features: a column is listed twice")
+        written: dict[str, str] = {}
+        for key, model in self.models_by_key().items():
+            features = model.features or ()
+            if len(set(features)) != len(features):
+                raise ValueError(f"{key}.features: a column is listed twice")
+            for name in (f"{model.prefix}{output}" for output in model.outputs):
+                if name in carried:
+                    raise ValueError(
+                        f"{key}.outputs: {name!r} is also a carried column; rename the output or drop it from carry"
+                    )
+                if name in written:
+                    raise ValueError(f"{key}.outputs: {name!r} is also a column of {written[name]}; rename one of them")
+                if name in LINEAGE:
+                    raise ValueError(f"{key}.outputs: {name!r} is the name of a lineage column; choose another")
+                written[name] = key
+        return self
+
+    @model_validator(mode="after")
+    def _stages_have_actors(self) -> Self:
+        if self.preprocess and self.preprocess.placement == "staged" and self.resources.as_tasks:
+            raise ValueError("preprocess.placement: staged hands shards to actors; write resources.actors: 1 or more")
         return self
 
     @model_validator(mode="after")
     def _framework_has_its_model(self) -> Self:
-        if (framework := FRAMEWORKS.get(self.model.uses)) and self.model.path is None:
-            raise ValueError(f"model.path: the {self.model.uses} adapter needs the path of {framework.model}")
+        for key, model in self.models_by_key().items():
+            if (framework := FRAMEWORKS.get(model.uses)) and model.path is None:
+                raise ValueError(f"{key}.path: the {model.uses} adapter needs the path of {framework.model}")
         return self
 
     @model_validator(mode="after")
     def _checked_columns_are_written(self) -> Self:
-        written = {*self.carry, *self.model.outputs}
+        written = {*self.carry, *self.output_types()}
         for index, check in enumerate(self.checks):
             if isinstance(check, ColumnCheck) and check.column not in written:
+                if any(fnmatchcase(check.column, pattern) for pattern in self.carry):
+                    continue  # `check_carried` looks again when the columns of the input are known
                 raise ValueError(
                     f"checks[{index}].column: {check.column!r} is neither an output nor a carried column"
                     + nearest(check.column, written)
                 )
         return self
+
+    def models_by_key(self) -> dict[str, Model]:
+        """Each model by its key in the job file, for messages about the file: `model`, or `models[0]` and so on."""
+        several: dict[str, Model] = {f"models[{index}]": model for index, model in enumerate(self.models)}
+        return several or {"model": self.model}
+
+    @property
+    def each(self) -> tuple[Job, ...]:
+        """This job for each of its models alone, in order: `model` is that model, and `preprocess` that model's."""
+        if not self.models:
+            return (self,)
+        return tuple(
+            self.model_copy(update={"model": model, "models": (), "preprocess": model.preprocess or self.preprocess})
+            for model in self.models
+        )
+
+    def of(self, name: str) -> Job:
+        """This job for the model of this name alone; '' for the only model."""
+        return next(job for job in self.each if job.model.called == name)
+
+    @property
+    def loaded_by(self) -> str:
+        """The key that names what is loaded, for messages."""
+        return "models" if self.models else self.model.loaded_by
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where the models are, of those that have a path."""
+        return tuple(job.model.path for job in self.each if job.model.path)
+
+    @property
+    def code(self) -> tuple[str, ...] | None:
+        """The patterns for the files in the job's folder that score, of all models; None if a model has none."""
+        given = [model.code for model in self.models_by_key().values()]
+        return None if None in given else tuple(dict.fromkeys(chain.from_iterable(filter(None, given))))
+
+    def output_types(self) -> dict[str, pa.DataType]:
+        """The outputs of all models as Arrow types, by the names of their columns, in order."""
+        return {
+            f"{job.model.prefix}{name}": kind for job in self.each for name, kind in job.model.output_types().items()
+        }
+
+    def with_paths(self, place: Callable[[str], str]) -> dict[str, Any]:
+        """The fields `model` and `models` with each model's path changed by `place`."""
+
+        def placed(model: Model) -> Model:
+            return model.model_copy(update={"path": place(model.path) if model.path else None})
+
+        if self.models:
+            return {"models": tuple(map(placed, self.models))}
+        return {"model": placed(self.model)}
+
+    def carried(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The columns that are copied to the output, each once. names: all columns of the input, in order.
+
+        An entry of `carry` is the column of this name. If the input has no such column, the entry is a pattern, and
+        stands for the columns that match it, in the order of the input.
+        """
+        found: dict[str, None] = {}
+        for entry in self.carry:
+            literal = entry in names or not _is_pattern(entry)
+            found |= dict.fromkeys([entry] if literal else [name for name in names if fnmatchcase(name, entry)])
+        return tuple(found)
+
+    def check_carried(self, names: Sequence[str]) -> None:
+        """Check that the input has the columns to carry, and that none of them is a column of the output already.
+
+        Raises:
+            JobError: It does not. Names the key.
+        """
+        own = {
+            **dict.fromkeys(self.output_types(), "an output of the model"),
+            **dict.fromkeys(LINEAGE, "a lineage column"),
+        }
+        for entry in self.carry:
+            taken = [entry] if entry in names else [name for name in names if fnmatchcase(name, entry)]
+            if not taken:
+                what = (
+                    f"no column of the input matches {entry!r}"
+                    if _is_pattern(entry)
+                    else f"{entry!r} is not a column of the input"
+                )
+                known = nearest(entry, names) or f"; it has {', '.join(names[:30])}"
+                raise JobError(f"carry: {what}{known}")
+            for name in taken:
+                if name in own:
+                    raise JobError(
+                        f"carry: {'all' if entry == ALL else repr(entry)} takes {name!r} of the input, and {name!r} is "
+                        f"also {own[name]}; write patterns that leave it out, or give one of the two another name"
+                    )
+        written = {*self.carried(names), *self.output_types()}
+        for index, check in enumerate(self.checks):
+            if isinstance(check, ColumnCheck) and check.column not in written:
+                raise JobError(
+                    f"checks[{index}].column: {check.column!r} is neither an output nor a carried column"
+                    + nearest(check.column, written)
+                )
 
     @property
     def checked_columns(self) -> tuple[str, ...]:
@@ -125,38 +281,47 @@ class Job(Section):
         """This job for one logical date: `{date}` and `{date:%Y/%m/%d}` filled in."""
         return self.model_copy(
             update={
-                "input": self.input.model_copy(update={"uri": fill(self.input.uri, date)}),
+                "input": self.input.moved(lambda uri: fill(uri, date)).with_list(lambda uri: fill(uri, date)),
                 "output": self.output.at(lambda uri: fill(uri, date)),
-                "model": self.model.model_copy(
-                    update={"path": fill(self.model.path, date) if self.model.path else None}
-                ),
+                **self.with_paths(lambda path: fill(path, date)),
             }
         )
 
     def objects(self) -> dict[str, str]:
-        """The objects of the user's own code that the job names as "module:name", by key."""
-        named: dict[str, Any] = {"model.uses": self.model.uses, "preprocess": self.preprocess}
+        """The objects of the user's own code that the job names as "module:name", by key; for several models each
+        key begins with `models.<name>.`.
+        """
+        if self.models:
+            return {
+                f"models.{job.model.called}.{key}": spec for job in self.each for key, spec in job.objects().items()
+            }
+        prepares = self.preprocess.uses if self.preprocess else None
+        named: dict[str, Any] = {"model.uses": self.model.uses, "preprocess": prepares}
         if (framework := FRAMEWORKS.get(self.model.uses)) and (option := framework.factory):
             named[f"model.options.{option}"] = self.model.options.get(option)
         return {key: spec for key, spec in named.items() if isinstance(spec, str) and ":" in spec}
 
     def modules(self) -> dict[str, str]:
         """The user's modules that the job names, by key."""
-        return {key: spec.partition(":")[0] for key, spec in self.objects().items()}
+        named = {**self.objects(), **({"input.format": self.input.own} if self.input.own else {})}
+        return {key: spec.partition(":")[0] for key, spec in named.items()}
 
     def scoring_keys(self) -> dict[str, Any]:
         """Everything here that can change an output, and nothing else, as JSON: part of every shard's identity."""
-        model = self.model.model_dump(include={"uses", "version", "features", "outputs", "batch_size", "options"})
-        # Column order matters to readers, so outputs are a list of pairs.
-        model["outputs"] = list(self.model.outputs.items())
-        model["options"] = as_json(self.model.options)
-        # Jobs without declared columns and options keep the identity that they had before there were any.
+        # Jobs without these keys keep the identity that they had before there were any.
         options = as_json(dict(sorted(self.input.options.items())))
-        declared = {"input.partitions": self.input.partitions, "input.schema": self.input.declared}
+        declared: dict[str, Any] = {
+            "input.partitions": self.input.partitions,
+            "input.schema": self.input.declared,
+            "input.where": self.input.where,
+            "input.format": self.input.own,
+            "output.exports": sorted(self.output.exports),
+            "output.partition_by": self.output.partition_by,
+            "resources.runtime_env": self.resources.runtime_env.identity(),
+        }
         return {
             **{key: given for key, given in (declared | {"input.options": options}).items() if given},
-            "model": model,
-            "preprocess": self.preprocess,
+            **self._model_keys(),
             "carry": self.carry,
             "label": self.label,
             "checked": sorted(self.checked_columns),
@@ -164,3 +329,19 @@ class Job(Section):
             "format": self.output.format,
             "gpu": self.resources.gpus > 0,
         }
+
+    def _model_keys(self) -> dict[str, Any]:
+        if self.models:
+            # The order of the models is the order of their columns, so they are a list of pairs.
+            return {"models": [(job.model.called, job._model_keys()) for job in self.each], "rows": self.output.rows}
+        model = self.model.model_dump(include={"uses", "version", "features", "outputs", "batch_size", "options"})
+        if self.model.batch_bytes is not None:
+            model["batch_bytes"] = self.model.batch_bytes
+        # Column order matters to readers, so outputs are a list of pairs.
+        model["outputs"] = list(self.model.outputs.items())
+        model["options"] = as_json(self.model.options)
+        if self.model.path and is_registered(self.model.path):
+            model["path"] = self.model.path  # the version that a registry has of it
+        step = self.preprocess
+        options = {"preprocess.options": as_json(step.options)} if step and step.options else {}
+        return {**options, "model": model, "preprocess": step.uses if step else None}

@@ -68,7 +68,7 @@ def _tensor(kind: pa.DataType, shape: list[int]) -> pa.DataType:
     return pa.fixed_shape_tensor(kind, shape)
 
 
-_AS_WRITTEN = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_AS_WRITTEN = {"halffloat": "float16", "float": "float32", "double": "float64", "date32[day]": "date32"}
 
 
 def type_name(kind: pa.DataType) -> str:

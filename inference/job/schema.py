@@ -7,11 +7,13 @@ the calendar or on the lake, only `nightjar check` finds.
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import schema_of
 from nightjar.inference.job.seams import FRAMEWORKS, SOURCES, TARGETS
 
 _OWN = r"^[\w.]+:\w+$"
@@ -32,20 +34,60 @@ def job_schema() -> dict[str, Any]:
         if field.exclude:  # not a key of the file
             del found["properties"][name]
     parts = found["$defs"]
-    parts["Input"]["properties"]["format"] = _choice(SOURCES)
-    parts["Model"]["properties"]["uses"] = {"anyOf": [_choice(FRAMEWORKS), {"type": "string", "pattern": _OWN}]}
+    parts["Input"]["properties"]["format"] = {"anyOf": [_choice(SOURCES), {"type": "string", "pattern": _OWN}]}
+    uri = parts["Input"]["properties"]["uri"]
+    parts["Input"]["properties"]["uri"] = {"anyOf": [uri, {"type": "array", "items": uri, "minItems": 1}]}
+    for inner in ("others", "lines"):
+        del parts["Input"]["properties"][inner]
+    uri.pop("default", None)
+    parts["Input"]["anyOf"] = [{"required": ["uri"]}, {"required": ["list"]}]
+    parts["Input"]["not"] = _both("uri", list="string")
+    parts["Input"]["allOf"] = [_input_options(name, module) for name, module in SOURCES.items()]
+    for part in ("Model", "NamedModel"):
+        parts[part]["properties"]["uses"] = {"anyOf": [_choice(FRAMEWORKS), {"type": "string", "pattern": _OWN}]}
+        parts[part]["allOf"] = [_options(uses, framework.module) for uses, framework in FRAMEWORKS.items()]
+        parts[part]["not"] = _both("batch_size", batch_bytes="integer")
+    found["properties"]["model"].pop("default")
+    found["properties"]["models"] |= {"minItems": 1}
+    found["oneOf"] = [{"required": ["model"]}, {"required": ["models"]}]
     # These are written in a short form, which the model takes apart.
     parts["TableTarget"] |= {"properties": {kind: {"type": "string"} for kind in TARGETS}, "maxProperties": 1}
     parts["TableTarget"]["required"], parts["TableTarget"]["minProperties"] = [], 1
+    parts["Preprocess"] = {"anyOf": [{"type": "string", "pattern": _OWN}, parts["Preprocess"]]}
     parts["IdentityRules"] = {"anyOf": [{"const": "strict"}, parts["IdentityRules"]]}
+    listed = {name: found["properties"]["carry"].pop(name) for name in ("type", "items")}
+    found["properties"]["carry"]["anyOf"] = [{"const": "all"}, listed]
     # A default in Python's own form says nothing to somebody who writes YAML.
     for key in ("resources", "retry", "rescore", "identity"):
         found["properties"][key].pop("default")
     return {"$schema": GenerateJsonSchema.schema_dialect, **found}
 
 
+def _both(name: str, **other: str) -> dict[str, Any]:
+    """What a section with both of these keys is. other: its type, where it has a value."""
+    return {"required": [name, *other], "properties": {key: {"type": kind} for key, kind in other.items()}}
+
+
 def _choice(names: dict[str, Any]) -> dict[str, Any]:
     return {"type": "string", "enum": list(names)}
+
+
+def _options(uses: str, module: str) -> dict[str, Any]:
+    """What `options` may hold with an adapter, which declares them."""
+    options = schema_of(import_module(module).ADAPTER.options)
+    then: dict[str, Any] = {"properties": {"options": options}}
+    if "required" in options:
+        then["required"] = ["options"]
+    return {"if": {"properties": {"uses": {"const": uses}}, "required": ["uses"]}, "then": then}
+
+
+def _input_options(name: str, module: str) -> dict[str, Any]:
+    """What `options` may hold with a format, which declares them."""
+    options = schema_of(import_module(module).SOURCE.options)
+    return {
+        "if": {"properties": {"format": {"const": name}}, "required": ["format"]},
+        "then": {"properties": {"options": options}},
+    }
 
 
 def text() -> str:

@@ -10,13 +10,15 @@ class Framework:
     """A framework. module: its `ADAPTER` is a `predictors.adapter.Adapter`. model: what `model.path` names, for
     messages. packs: its predictors sort the rows of a micro-batch, and pack them into calls of the model themselves; so
     `batch_size: auto` is thousands of rows, whatever their size. factory: the key in `model.options` that may name the
-    user's own code, which makes the model; its value is called with the keywords `model.options.args`.
+    user's own code, which makes the model; its value is called with the keywords `model.options.args`. rows: of
+    `batch_size: auto`, on the CPU and on a GPU, where every row weighs the same for the model.
     """
 
     module: str
     model: str
     packs: bool = False
     factory: str = ""
+    rows: tuple[int, int] | None = None
 
 
 FRAMEWORKS = {
@@ -30,6 +32,7 @@ FRAMEWORKS = {
     "lightgbm": Framework("nightjar.inference.predictors.lightgbm", "a Booster's text file (.txt)"),
     "xgboost": Framework("nightjar.inference.predictors.xgboost", "a Booster's file (.json or .ubj)"),
     "catboost": Framework("nightjar.inference.predictors.catboost", "a model's binary file (.cbm)"),
+    "keras": Framework("nightjar.inference.predictors.keras", "a model that Keras saved (.keras or .h5)"),
     "embed": Framework("nightjar.inference.predictors.embed", "a model's folder", packs=True),
     "text-classification": Framework(
         "nightjar.inference.predictors.textclassification", "a model's folder", packs=True
@@ -38,6 +41,13 @@ FRAMEWORKS = {
         "nightjar.inference.predictors.tokenclassification", "a model's folder", packs=True
     ),
     "zero-shot": Framework("nightjar.inference.predictors.zeroshot", "a model's folder", packs=True),
+    "image-classification": Framework(
+        "nightjar.inference.predictors.imageclassification", "a model's folder", rows=(32, 128)
+    ),
+    "object-detection": Framework("nightjar.inference.predictors.objectdetection", "a model's folder", rows=(4, 16)),
+    "speech-recognition": Framework(
+        "nightjar.inference.predictors.speechrecognition", "a model's folder", rows=(4, 16)
+    ),
 }
 """`model.uses` → the framework; anything else is "module:Name" of the user's own."""
 
@@ -48,7 +58,13 @@ SOURCES = {
     "arrow": "nightjar.inference.input.sources.arrow",
     "text": "nightjar.inference.input.sources.text",
     "image": "nightjar.inference.input.sources.image",
+    "audio": "nightjar.inference.input.sources.audio",
     "binary": "nightjar.inference.input.sources.binary",
+    "tar": "nightjar.inference.input.sources.tar",
+    "delta": "nightjar.inference.input.sources.delta",
+    "iceberg": "nightjar.inference.input.sources.iceberg",
+    "lance": "nightjar.inference.input.sources.lance",
+    "sql": "nightjar.inference.input.sources.sql",
 }
 """`input.format` → the module whose `SOURCE` is an `input.sources.protocol.Source`. The first one reads a file that the
 job names by its path, and whose name tells no format."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import FRAMEWORKS, TARGETS
 from nightjar.inference.messages import nearest
@@ -44,6 +46,7 @@ def with_types(value: dict[str, str]) -> dict[str, str]:
 class Model(Section):
     """The model that scores the rows. features: the columns that it sees, in order. outputs: name → Arrow type.
 
+    batch_bytes: the most bytes of the features of a micro-batch, in place of `batch_size`.
     code: patterns, as in `.gitignore`, for the files in the job's folder that score; without patterns all files do.
     """
 
@@ -53,6 +56,7 @@ class Model(Section):
     features: tuple[str, ...] | None = Field(default=None, min_length=1)
     outputs: dict[str, str] = Field(min_length=1)
     batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    batch_bytes: int | None = Field(default=None, ge=1)
     options: dict[str, Any] = {}
     allow_pickle: bool = False
     code: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -71,13 +75,35 @@ class Model(Section):
 
     _typed = field_validator("outputs")(with_types)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_size(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "batch_size" in value and value.get("batch_bytes") is not None:
+            raise ValueError("batch_size and batch_bytes both say how large a micro-batch is; keep one of them")
+        return value
+
+    @property
+    def finds_size(self) -> bool:
+        """Whether the job leaves open how large a micro-batch is."""
+        return self.batch_size == "auto" and self.batch_bytes is None
+
     @property
     def loaded_by(self) -> str:
         """The key that names what is loaded, for messages."""
         return "model.path" if self.uses in FRAMEWORKS else "model.uses"
 
+    @property
+    def called(self) -> str:
+        """Its name; '' for an only model, which needs none."""
+        return ""
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its output columns begin with."""
+        return f"{self.called}_" if self.called else ""
+
     def output_types(self) -> dict[str, pa.DataType]:
-        """Declared outputs as Arrow types, in order."""
+        """Declared outputs as Arrow types, in order, by the names that the model gives them."""
         return {name: arrow_type(text) for name, text in self.outputs.items()}
 
 
@@ -104,19 +130,47 @@ class TableTarget(Section):
         return {"kind": kind, "uri": uri}
 
 
+ExportForm = Literal["csv", "csv.gz", "jsonl", "jsonl.gz"]
+EXPORTS: tuple[str, ...] = get_args(ExportForm)
+"""The forms in which parts can be there once more; they are also the ends of the files' names."""
+
+
 class Output(Section):
     """Where predictions go. `lineage` adds `_file` and `_row`, from which the audit proves the cover.
 
-    tables: the tables that also show what is published.
+    partition_by: the columns whose values name the folders of the published files, as `country=de`, outermost first.
+    exports: the forms in which each part is there once more. tables: the tables that also show what is published. rows:
+    which rows are written if there are several models: those that `any` of them can score, or only those that `all`
+    can.
     """
 
     uri: str = Field(min_length=1)
     format: Literal["parquet"] = "parquet"
+    partition_by: tuple[str, ...] = ()
+    exports: tuple[ExportForm, ...] = ()
     lineage: bool = True
     single_writer: bool = False
     tables: tuple[TableTarget, ...] = ()
+    rows: Literal["any", "all"] = "any"
 
-    _listed = field_validator("tables", mode="before")(as_tuple)
+    _listed = field_validator("tables", "exports", "partition_by", mode="before")(as_tuple)
+
+    @field_validator("partition_by")
+    @classmethod
+    def _columns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError("a column is listed twice")
+        for name in value:
+            if name in LINEAGE:
+                raise ValueError(f"{name!r} is a lineage column, which tells each row from all others")
+        return value
+
+    @field_validator("exports")
+    @classmethod
+    def _once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError("a form is listed twice")
+        return value
 
     def at(self, place: Callable[[str], str]) -> Output:
         """The same output with each location changed by `place`."""
@@ -137,21 +191,110 @@ class ActorRange(Section):
         return self
 
 
+class RuntimeEnv(Section):
+    """What the processes that score have besides what is installed on their nodes.
+
+    pip, uv: requirements that Ray installs for them. env_vars: environment variables; `${NAME}` is the value that the
+    variable NAME has where the run is begun.
+    """
+
+    pip: tuple[str, ...] = ()
+    uv: tuple[str, ...] = ()
+    env_vars: dict[str, SecretStr] = {}
+
+    _listed = field_validator("pip", "uv", mode="before")(as_tuple)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            for key in ("working_dir", "py_modules"):
+                if key in value:
+                    raise ValueError(
+                        f"{key}: the files in the job's folder go to every process that scores, and count in the "
+                        "identity; put the code and files there, and leave the key out"
+                    )
+        return value
+
+    @field_validator("env_vars")
+    @classmethod
+    def _settable(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name in value:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name!r} is no name of an environment variable")
+            if name in _READ_AT_START:
+                raise ValueError(
+                    f"{name} is read when a process starts, and these are set before your code is imported; set it "
+                    "where Ray is started"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _one_installer(self) -> RuntimeEnv:
+        if self.pip and self.uv:
+            raise ValueError("pip and uv are two ways to install; keep one of them")
+        return self
+
+    @property
+    def installs(self) -> tuple[str, ...]:
+        """The requirements that are installed for the run."""
+        return self.pip or self.uv
+
+    def variables(self, environment: Mapping[str, str]) -> dict[str, SecretStr]:
+        """The environment variables with their values. environment: for those whose values are taken from there.
+
+        Raises:
+            JobError: It lacks one of these. Names the key.
+        """
+        found = {}
+        for name, value in self.env_vars.items():
+            source = _TAKEN.fullmatch(value.get_secret_value())
+            if source and source[1] not in environment:
+                raise JobError(
+                    f"resources.runtime_env.env_vars.{name}: the environment variable {source[1]} is not set where "
+                    "this command runs; set it, or write a value"
+                )
+            found[name] = SecretStr(environment[source[1]]) if source else value
+        return found
+
+    def secret(self, name: str) -> bool:
+        """Whether the value of a variable is taken from an environment, so that nobody must see it."""
+        return _TAKEN.fullmatch(self.env_vars[name].get_secret_value()) is not None
+
+    def identity(self) -> dict[str, Any]:
+        """What of it can change an output. Values that are taken from an environment are secrets, or differ from place
+        to place; the others are in the job file, and count by their digest.
+        """
+        own = {name: value.get_secret_value() for name, value in self.env_vars.items() if not self.secret(name)}
+        digests = {name: hashlib.sha256(f"{name}={value}".encode()).hexdigest() for name, value in own.items()}
+        named = {"pip": sorted(self.pip), "uv": sorted(self.uv), "env_vars": dict(sorted(digests.items()))}
+        return {key: value for key, value in named.items() if value}
+
+
+_TAKEN = re.compile(r"\$\{(\w+)\}")
+"""A variable's value that is taken from the environment."""
+
+_READ_AT_START = {"PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD"}
+_READ_AT_START |= {"CUDA_VISIBLE_DEVICES"}
+"""Variables that have no effect on a process that runs already, or that Ray sets."""
+
+
 class Resources(Section):
-    """The actor pool; everything but `actors` and `concurrency_limit` is per actor.
+    """The actor pool; everything but `actors` and `concurrency_limit` is per actor. `actors: 0` is no pool, but tasks.
 
     memory_gb: in GiB. custom: amounts of resources that the cluster's owner has named. accelerator_type and labels: of
     the nodes that will do. concurrency_limit: the name of a global concurrency limit in Prefect, shared by jobs that
     share GPUs.
     """
 
-    actors: Annotated[int, Field(ge=1)] | ActorRange = 2
-    cpus: float = Field(default=1, ge=0, strict=False)
-    gpus: float = Field(default=0, ge=0, strict=False)
-    memory_gb: float | None = Field(default=None, gt=0, strict=False)
-    custom: dict[str, Annotated[float, Field(gt=0, strict=False)]] = {}
+    actors: Annotated[int, Field(ge=0)] | ActorRange = 2
+    cpus: float = Field(default=1, ge=0)
+    gpus: float = Field(default=0, ge=0)
+    memory_gb: float | None = Field(default=None, gt=0)
+    custom: dict[str, Annotated[float, Field(gt=0)]] = {}
     accelerator_type: str | None = Field(default=None, min_length=1)
     labels: dict[str, str] = {}
+    runtime_env: RuntimeEnv = RuntimeEnv()
     concurrency_limit: str | None = Field(default=None, min_length=1)
 
     @field_validator("custom")
@@ -163,20 +306,41 @@ class Resources(Section):
                 raise ValueError(f"{name!r} is a resource of Ray's own; write resources.{ours[name]}")
         return value
 
+    @model_validator(mode="after")
+    def _no_gpus_for_tasks(self) -> Resources:
+        if self.as_tasks and self.gpus:
+            raise ValueError(
+                "actors: 0 scores in tasks, whose processes would hold a GPU's memory while they are idle; with gpus "
+                "write actors: 1 or more"
+            )
+        return self
+
+    @property
+    def as_tasks(self) -> bool:
+        """Whether shards are scored by tasks, as many at once as the cluster has room for, and not by a pool."""
+        return self.actors == 0
+
     @property
     def cores(self) -> int:
         """Whole CPUs of an actor, at least one; this is its number of computing threads."""
         return max(1, int(self.cpus))
 
     @property
+    def prepares_ahead(self) -> bool:
+        """Whether an actor prepares the next batch in a thread: on a single core that would only take the model's
+        time.
+        """
+        return self.gpus > 0 or self.cores > 1
+
+    @property
     def min_actors(self) -> int:
-        """Actors that must be placed for the pool to start."""
-        return self.actors.min if isinstance(self.actors, ActorRange) else self.actors
+        """Actors, or tasks, that must be placed for the work to start."""
+        return self.actors.min if isinstance(self.actors, ActorRange) else max(1, self.actors)
 
     @property
     def max_actors(self) -> int:
-        """The most actors the pool may grow to."""
-        return self.actors.max if isinstance(self.actors, ActorRange) else self.actors
+        """The most actors the pool may grow to; for tasks a number to reckon with."""
+        return self.actors.max if isinstance(self.actors, ActorRange) else self.actors or _TASKS
 
 
 def budget_rows(share: float, rows: int) -> int:
@@ -185,6 +349,10 @@ def budget_rows(share: float, rows: int) -> int:
     0.001 × 1000 is 1: the exact decimal that the user wrote counts, not the nearest binary fraction.
     """
     return int(Fraction(repr(float(share))) * rows)
+
+
+_TASKS = 16
+"""How many tasks are assumed to run at once when shards are made: a plan must not depend on tonight's cluster."""
 
 
 class Retry(Section):
@@ -196,10 +364,10 @@ class Retry(Section):
     """
 
     attempts: int = Field(default=3, ge=1, le=20)
-    backoff_s: float = Field(default=5, ge=0, strict=False)
-    max_quarantined: float = Field(default=0.001, ge=0, le=1, strict=False)
-    stall_s: float = Field(default=600, gt=0, strict=False)
-    shard_s: float = Field(default=7200, gt=0, strict=False)
+    backoff_s: float = Field(default=5, ge=0)
+    max_quarantined: float = Field(default=0.001, ge=0, le=1)
+    stall_s: float = Field(default=600, gt=0)
+    shard_s: float = Field(default=7200, gt=0)
 
 
 class Rescoring(Section):
@@ -209,8 +377,8 @@ class Rescoring(Section):
     relative to 1 + their size.
     """
 
-    share: float = Field(default=0, ge=0, le=1, strict=False)
-    tolerance: float = Field(default=1e-5, ge=0, strict=False)
+    share: float = Field(default=0, ge=0, le=1)
+    tolerance: float = Field(default=1e-5, ge=0)
 
 
 class IdentityRules(Section):

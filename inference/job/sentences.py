@@ -30,6 +30,7 @@ _PLAIN: dict[str, str] = {
 }
 _OTHER_NAMES: dict[str, str] = {
     "batch_format": "model.options.batch_format",
+    "batch_tokens": "model.options.batch_tokens",
     "compute": "resources.actors",
     "concurrency": "resources.actors",
     "fn_constructor_kwargs": "model.options",
@@ -115,7 +116,9 @@ def _meant(where: str, sections: Sections) -> str:
         return f"; write {other}"
     if close := nearest(key, known, prefix=f"{section}." if section else ""):
         return close
-    elsewhere = [f"{other}.{key}" for other in sections if other and key in _keys(other, sections)]
+    # What one model has, each of several has: only `model` is named.
+    others = [other for other in sections if other not in {"", "models"}]
+    elsewhere = [f"{other}.{key}" for other in others if key in _keys(other, sections)]
     return f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else f"; known: {', '.join(known)}"
 
 

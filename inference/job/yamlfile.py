@@ -13,6 +13,8 @@ from nightjar.inference.errors import JobError
 MAX_BYTES = 1 << 20
 """The largest job file, in bytes."""
 
+_ADVICE = "; text with braces, brackets, `: ` or ` #` stands in quotes, and lines are indented by spaces"
+
 _MAX_VALUES, _MAX_LEVELS = 100_000, 50
 """The most values and levels of a job file with its aliases expanded; ten lines of YAML can expand to fill the
 memory."""
@@ -105,4 +107,6 @@ def _not_yaml(error: yaml.YAMLError) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"not valid YAML: {' '.join(str(error).split())}"
     mark = error.problem_mark
-    return f"line {mark.line + 1}, column {mark.column + 1}: not valid YAML: {error.problem}"
+    # The faults that are found here say what to write; most of the parser's have one of a few causes.
+    advice = "" if isinstance(error, yaml.constructor.ConstructorError) else _ADVICE
+    return f"line {mark.line + 1}, column {mark.column + 1}: not valid YAML: {error.problem}{advice}"

@@ -6,7 +6,7 @@ import datetime as dt
 import os
 import signal
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nightjar.inference.errors import (
@@ -16,6 +16,7 @@ from nightjar.inference.errors import (
     JobError,
     Terminated,
 )
+from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.messages import clip
 
 FAILED, REJECTED, STOPPED = "failed", "rejected", "stopped"
@@ -44,7 +45,7 @@ class Ended:
     outcome: `failed`; `rejected`: job, input or model must be changed; `stopped`, by a person or a signal; `limited` or
     `validated`: done, and not to be published. step: where it ended: start, discover, score, validate or publish.
     error: the class of the exception; empty if the run was done. gates: the failed gates. publish: whether the run was
-    to be published. at: in UTC, as ISO 8601.
+    to be published. at: in UTC, as ISO 8601. engine: where it was to be scored, if it ended before it had a ledger.
     """
 
     outcome: str
@@ -54,6 +55,7 @@ class Ended:
     message: str = ""
     gates: tuple[FailedGate, ...] = ()
     publish: bool = True
+    engine: str | None = field(default=None, metadata=SELDOM)
 
     @property
     def where(self) -> str:
@@ -64,18 +66,18 @@ class Ended:
         return f"gate {self.gates[0].name}{more}"
 
 
-def of_error(error: BaseException, step: str, *, publish: bool = True) -> Ended | None:
+def of_error(error: BaseException, step: str, *, publish: bool = True, engine: str | None = None) -> Ended | None:
     """How an error ended a run; None if another writer continues the run."""
     if isinstance(error, Held):
         return None
     if isinstance(error, Interrupted):
-        return Ended(STOPPED, step, _now(), type(error).__name__, str(error), (), publish)
+        return Ended(STOPPED, step, _now(), type(error).__name__, str(error), (), publish, engine)
     if not isinstance(error, Exception):
-        return Ended(STOPPED, step, _now(), Interrupted.__name__, str(stopped_by(error)), (), publish)
+        return Ended(STOPPED, step, _now(), Interrupted.__name__, str(stopped_by(error)), (), publish, engine)
     gates = error.gates if isinstance(error, GateFailed) else ()
     failed = tuple(_failed(gate) for gate in gates if not gate.passed)
     outcome = REJECTED if isinstance(error, JobError) else FAILED
-    return Ended(outcome, step, _now(), type(error).__name__, clip(str(error)), failed, publish)
+    return Ended(outcome, step, _now(), type(error).__name__, clip(str(error)), failed, publish, engine)
 
 
 def _failed(gate: Any) -> FailedGate:

@@ -6,15 +6,20 @@ import datetime as dt
 import os
 import socket
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from nightjar.inference.jsonform import SELDOM
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of an epoch: enough to name it to people, and to check whether its process is alive."""
+    """The holder of an epoch: enough to name it to people, and to check whether its process is alive.
+
+    engine: where its command scores; empty if it does not, or in earlier versions.
+    """
 
     task: str
     flow_run: str
@@ -24,13 +29,14 @@ class Holder:
     nonce: str
     at: str
     booted: float = 0.0
+    engine: str = field(default="", metadata=SELDOM)
 
     def __str__(self) -> str:
         run = f"flow run {self.flow_run}, " if self.flow_run else ""
         return f"{self.task} of {run}process {self.pid} on {self.host.split('/')[0]}, since {self.at}"
 
 
-def this_holder(task: str, flow_run: str = "") -> Holder:
+def this_holder(task: str, flow_run: str = "", engine: str = "") -> Holder:
     """This process as a holder, with a new nonce."""
     return Holder(
         task=task,
@@ -41,6 +47,7 @@ def this_holder(task: str, flow_run: str = "") -> Holder:
         nonce=uuid.uuid4().hex[:16],
         at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         booted=psutil.boot_time(),
+        engine=engine,
     )
 
 

@@ -42,9 +42,10 @@ class Planned:
     """A plan is valid from here on. file: its name. fingerprint: of what scores its shards.
 
     shards, rows: of the plan. uncounted: the number of shards whose rows are not known. done_shards, rows_out,
-    rows_quarantined, cuts: of the shards that are committed already; earlier versions did not count cuts (None).
-    identity: the file that says what scores the shards; empty in earlier versions. adopts: the revision from which
-    results are taken over, else 0. again: why shards with a result are scored again.
+    rows_quarantined, rows_partial, cuts: of the shards that are committed already; earlier versions did not count cuts
+    (None). rows_left_out: of the same, as in `Receipt`. identity: the file that says what scores the shards; empty in
+    earlier versions. adopts: the revision from which results are taken over, else 0. again: why shards with a result
+    are scored again. snapshot: of the table that is the input; empty if it is none.
     """
 
     file: str
@@ -55,11 +56,14 @@ class Planned:
     done_shards: int = 0
     rows_out: int = 0
     rows_quarantined: int = 0
+    rows_partial: int = field(default=0, metadata=SELDOM)
     cuts: int | None = None
     uncounted: int = field(default=0, metadata=SELDOM)
+    rows_left_out: int = field(default=0, metadata=SELDOM)
     identity: str = ""
     adopts: int = 0
     again: tuple[str, ...] = ()
+    snapshot: str = field(default="", metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +79,15 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Revoked(Failed):
-    """A receipt is revoked, because the audit found its parts damaged. rows_out, rows_quarantined, cuts: the
-    receipt's.
+    """A receipt is revoked, because the audit found its parts damaged. rows_out, rows_quarantined, cuts, rows_left_out,
+    rows_partial: the receipt's.
     """
 
     rows_out: int = 0
     rows_quarantined: int = 0
     cuts: int = 0
+    rows_left_out: int = field(default=0, metadata=SELDOM)
+    rows_partial: int = field(default=0, metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True)

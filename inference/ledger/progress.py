@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Doing, Line, Opened, Planned, Revoked, Split
-from nightjar.inference.records import Failed, Receipt
+from nightjar.inference.records import NO_BACKOFFS, Backoffs, Failed, Receipt, least
+
+
+def lowest(ceilings: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Of each of several models the lowest ceiling that memory has shown; 0 if it has shown none."""
+    return tuple(least(of_model) for of_model in zip_longest(*ceilings, fillvalue=0))
 
 
 @dataclass
@@ -15,9 +22,12 @@ class Progress:
     """Totals of a run. Rows of shards whose file could not be read are not in `rows`.
 
     uncounted: the number of planned shards whose rows are not known before they are read; `rows` has what was read of
-    them. cuts: batches that raised and were scored in parts, in all shards that are done, by whichever command.
-    batch_rows: the smallest micro-batch to which lack of memory forced one of them, else 0. step: the present step:
-    plan, load, score, validate or publish. writer: the nonce of its writer.
+    them. rows_left_out: rows that were read and did not match `input.where`; none of them is in `rows`. cuts: batches
+    that raised and were scored in parts, in all shards that are done, by whichever command. rows_partial: of
+    `rows_out`, those that only some of several models could score. backoffs: the smallest batches to which lack
+    of memory forced one of them. ceilings: the same in rows for each of several models. memory: of each worker by its
+    name the newest resident and proportional set size, in MB. step: the present step: plan, load, score, validate or
+    publish. writer: the nonce of its writer.
     """
 
     shards: int = 0
@@ -29,7 +39,7 @@ class Progress:
     reused_rows: int = 0
     retries: int = 0
     cuts: int = 0
-    batch_rows: int = 0
+    backoffs: Backoffs = NO_BACKOFFS
     failed_attempts: int = 0
     deaths: int = 0
     first_start: float = 0.0
@@ -37,6 +47,10 @@ class Progress:
     step: str = ""
     writer: str = ""
     uncounted: int = 0
+    rows_left_out: int = 0
+    rows_partial: int = 0
+    ceilings: tuple[int, ...] = ()
+    memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def fold(self, line: Line) -> None:
         """Count one line of the ledger."""
@@ -49,11 +63,15 @@ class Progress:
                 self.done_shards -= 1
                 self.rows_out -= line.rows_out
                 self.rows_quarantined -= line.rows_quarantined
+                self.rows_partial -= line.rows_partial
                 self.cuts -= line.cuts
+                self.rows_left_out -= line.rows_left_out
                 self.failed_attempts += 1
             case Failed():
                 self.failed_attempts += 1
                 self.deaths += line.died
+                if line.died:
+                    self.memory = {name: held for name, held in self.memory.items() if name != line.worker}
             case Split():
                 self.shards += line.into - 1
             case Opened():
@@ -70,6 +88,7 @@ class Progress:
             self.step = "plan"
             self.reused_shards, self.reused_rows = self.done_shards, self.rows_out + self.rows_quarantined
             self.first_start = self.last_end = 0.0
+            self.memory = {}
 
     def _plan(self, line: Planned) -> None:
         now = Progress(
@@ -78,9 +97,12 @@ class Progress:
             done_shards=line.done_shards,
             rows_out=line.rows_out,
             rows_quarantined=line.rows_quarantined,
+            rows_partial=line.rows_partial,
             cuts=self.cuts if line.cuts is None else line.cuts,
-            batch_rows=self.batch_rows,
+            backoffs=self.backoffs,
+            ceilings=self.ceilings,
             uncounted=line.uncounted,
+            rows_left_out=line.rows_left_out,
             # Failures under an earlier plan count, too.
             failed_attempts=self.failed_attempts,
             deaths=self.deaths,
@@ -97,7 +119,10 @@ class Progress:
         self.rows_out += line.rows_out
         self.rows_quarantined += line.rows_quarantined
         self.cuts += line.cuts
-        self.batch_rows = min(filter(None, (self.batch_rows, line.batch_rows)), default=0)
+        self.rows_left_out += line.rows_left_out
+        self.rows_partial += line.rows_partial
+        self.backoffs = self.backoffs.least(line.backoffs)
+        self.ceilings = lowest([self.ceilings, line.ceilings])
         self._count()
         if line.adopted_from:
             self.reused_shards += 1
@@ -109,10 +134,17 @@ class Progress:
         started = line.started_at
         self.first_start = min(self.first_start or started, started)
         self.last_end = max(self.last_end, started + line.seconds)
+        if line.resident_mb:
+            self.memory = {**self.memory, line.worker: (line.resident_mb, line.proportional_mb)}
 
     def _count(self) -> None:
         if self.uncounted:
             self.rows = max(self.rows, self.rows_out + self.rows_quarantined)
+
+    @property
+    def rows_in_quarantine(self) -> int:
+        """The rows in the quarantine, each once, whether they are written as well or not."""
+        return self.rows_quarantined + self.rows_partial
 
     @property
     def counted(self) -> bool:
@@ -133,6 +165,16 @@ class Progress:
     def rows_per_s(self) -> float:
         """Rows scored per second in steady state; 0 before there is a figure."""
         return self.scored_rows / self.steady_s if self.steady_s > 0 else 0.0
+
+    @property
+    def resident_mb(self) -> int:
+        """The resident set size of the largest worker; 0 if it is not known."""
+        return max((resident for resident, _ in self.memory.values()), default=0)
+
+    @property
+    def proportional_mb(self) -> int:
+        """What the workers take together: a page that several of them share is counted once."""
+        return sum(proportional for _, proportional in self.memory.values())
 
     def remaining_s(self, now: float | None = None) -> float | None:
         """Seconds until every row is scored at the present speed; None while unknown.

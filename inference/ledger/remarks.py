@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count, takewhile
 
 from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
-from nightjar.inference.records import Noticed, Receipt
+from nightjar.inference.records import NO_BACKOFFS, Backoffs, Noticed, Receipt
 from nightjar.inference.witness import Collection, Seen, sentences
 from nightjar.inference.witness.packages import (
     Package,
@@ -26,7 +26,8 @@ class Remarks:
 
     again: why shards with a result were scored again. preflight: the last preflight's notes. outside: what predictors
     used that the identity does not cover. loaded: the packages with which results were scored. tried: the packages with
-    which preflight last loaded the model. unproven: whether `tried` has no result yet.
+    which preflight last loaded the model. unproven: whether `tried` has no result yet. snapshots: those of the
+    table that were the input, the last one last.
     """
 
     again: tuple[str, ...] = ()
@@ -35,6 +36,7 @@ class Remarks:
     loaded: States = field(default_factory=dict)
     tried: Mapping[str, Package] = field(default_factory=dict)
     unproven: bool = False
+    snapshots: tuple[str, ...] = ()
 
     def fold(self, line: Line) -> None:
         """Add one line of the ledger."""
@@ -43,6 +45,8 @@ class Remarks:
                 self.loaded, self.unproven = added(self.loaded, self.tried), False
             case Planned():
                 self.again += tuple(why for why in line.again if why not in self.again)
+                if line.snapshot:
+                    self.snapshots = (*(each for each in self.snapshots if each != line.snapshot), line.snapshot)
             case Noticed() | Seen():
                 self.outside.add(Seen(line.kind, line.name, line.by, line.more))
             case Preflight():
@@ -75,15 +79,16 @@ class Remarks:
         kept = Collection(self.outside.all())
         return [news for each in seen if (news := kept.add(each)) is not None]
 
-    def notes(self, batches_cut: int, batch_rows: int = 0) -> tuple[str, ...]:
-        """The sentences to show, without `again`, which is shown before them. batches_cut, batch_rows: as in
-        `Progress`.
+    def notes(self, batches_cut: int, backoffs: Backoffs = NO_BACKOFFS) -> tuple[str, ...]:
+        """The sentences to show, without `again`, which is shown before them. batches_cut: as `cuts` in
+        `Progress`. backoffs: as there.
         """
         loaded = added(self.loaded, self.tried) if self.unproven else self.loaded
         return (
+            *_of_table(self.snapshots),
             *self.preflight,
             *cut_batches(batches_cut),
-            *small_batches(batch_rows),
+            *small_batches(backoffs),
             *_others(changes(loaded)),
             *sentences(self.outside.all()),
         )
@@ -92,6 +97,14 @@ class Remarks:
 def _layer(loaded: States, depth: int) -> dict[str, Package]:
     """The state at index `depth` of each package that has this many states."""
     return {name: states[depth] for name, states in loaded.items() if len(states) > depth}
+
+
+def _of_table(snapshots: tuple[str, ...]) -> list[str]:
+    if not snapshots:
+        return []
+    *before, now = snapshots
+    was = f"; the run began with snapshot {before[0]}, and kept what is the same" if before else ""
+    return [f"the input is snapshot {now} of its table{was}"]
 
 
 def _others(found: list[str]) -> list[str]:
@@ -113,11 +126,16 @@ def cut_batches(batches: int) -> list[str]:
     ]
 
 
-def small_batches(rows: int) -> list[str]:
-    """The sentence about a run in which memory did not suffice for micro-batches of more rows than these; 0: it did."""
-    if not rows:
-        return []
+def small_batches(backoffs: Backoffs) -> list[str]:
+    """A sentence for each kind of batch for which memory did not suffice in a run."""
+    found = {
+        "micro-batches of more than {:,} rows": backoffs.rows,
+        "micro-batches of more than {:,} bytes": backoffs.bytes,
+        "calls of the model with more than {:,} tokens": backoffs.tokens,
+    }
     return [
-        f"memory did not suffice for micro-batches of more than {rows:,} rows, so that smaller ones were scored; more "
-        "memory for each actor allows larger ones"
+        f"memory did not suffice for {what.format(size)}, so that smaller ones were scored; more memory for each actor "
+        "allows larger ones"
+        for what, size in found.items()
+        if size
     ]

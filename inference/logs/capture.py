@@ -47,11 +47,19 @@ class Capture:
     """Keeps what this process prints from now on, until it ends."""
 
     def __init__(
-        self, storage: Storage, revision: str, epoch: int, ignored: Sequence[str] = (), fds: tuple[int, int] = (1, 2)
+        self,
+        storage: Storage,
+        revision: str,
+        epoch: int,
+        ignored: Sequence[str] = (),
+        fds: tuple[int, int] = (1, 2),
+        secrets: Sequence[str] = (),
     ) -> None:
-        """ignored: beginnings of lines that are not the predictor's. fds: descriptors of standard output and error."""
+        """ignored: beginnings of lines that are not the predictor's. fds: descriptors of standard output and error.
+        secrets: values to mask.
+        """
         self._storage, self._revision = storage, revision
-        self._masks = Masks(storage)
+        self._masks = Masks(storage, secrets=secrets)
         self._lock = threading.Lock()
         self._due = threading.Event()
         self._parts, self._last, self._failed, self._closed = 0, -URGENT_S, "", False
@@ -167,12 +175,13 @@ class _Note:
                 os.ftruncate(self._fd, os.pwrite(self._fd, book.to_bytes(), 0))
 
 
-def keep_rest(storage: Storage, revision: str) -> int:
+def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> int:
     """Keep what this revision's processes on this machine printed and did not keep. Returns the number of processes.
 
-    Call it when they have ended or are about to. What cannot be kept now is left for the next call.
+    Call it when they have ended or are about to. What cannot be kept now is left for the next call. secrets: values to
+    mask.
     """
-    masks, found, place = Masks(storage), 0, _place(revision)
+    masks, found, place = Masks(storage, secrets=secrets), 0, _place(revision)
     if isinstance(storage, LakeStorage):
         storage = LakeStorage(replace(storage.settings, retry_s=_PATIENCE_S, timeout_s=_PATIENCE_S))
     for path in sorted(place.glob("*.json")):

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
@@ -29,12 +29,12 @@ class InProcess:
     Those threads print for others: the display of progress, a notebook's kernel, Prefect.
     """
 
-    def __init__(self, storage: Storage, revision: str, epoch: int) -> None:
-        keep_rest(storage, revision)  # of a command that was killed
+    def __init__(self, storage: Storage, revision: str, epoch: int, secrets: Sequence[str] = ()) -> None:
+        keep_rest(storage, revision, secrets)  # of a command that was killed
         others = WeakSet(threading.enumerate())
         others.discard(threading.current_thread())
         self._fds = copies(revision)
-        self._logs = Capture(storage, revision, epoch, fds=self._fds)
+        self._logs = Capture(storage, revision, epoch, fds=self._fds, secrets=secrets)
         self._copied = [_Copied(getattr(sys, name), fd, others) for name, fd in zip(_STREAMS, self._fds, strict=True)]
         self._records = _Records(self._copied[1], self._copied)
         for name, stream in zip(_STREAMS, self._copied, strict=True):

@@ -9,19 +9,17 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import quote
 
+from nightjar.inference.messages import HIDDEN, SHORTEST
 from nightjar.inference.storage.protocol import Storage
 
-MASK = "***"
+MASK = HIDDEN
 
 _SECRET = re.compile(r"SECRET|TOKEN|PASSW|PWD|CREDENTIAL|PRIVATE|AUTH|API_?KEY|ACCESS_KEY|SIGNATURE|_KEY$", re.I)
 _NO_SECRET = re.compile(r"(_FILE|_PATH|_DIR|_SOCK|_MODE|_ID|_URL|_URI|^PWD|^OLDPWD)$", re.I)
 """Names of variables whose values tell where a secret is, or of which kind, but are not secret."""
-
-_SHORTEST = 6
-"""The shortest value that is masked, in characters; shorter values occur in too many ordinary words."""
 
 _IN_URL = re.compile(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)")
 
@@ -29,8 +27,12 @@ _IN_URL = re.compile(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)")
 class Masks:
     """The secrets of a process, to mask in its text."""
 
-    def __init__(self, storage: Storage, environment: Mapping[str, str] = os.environ) -> None:
-        found = {form for value in _secrets(storage, environment) for form in _forms(value)}
+    def __init__(
+        self, storage: Storage, environment: Mapping[str, str] = os.environ, secrets: Iterable[str] = ()
+    ) -> None:
+        """secrets: other values."""
+        known = (*_secrets(storage, environment), *(each for each in secrets if len(each) >= SHORTEST))
+        found = {form for value in known for form in _forms(value)}
         # The longest first, because one secret may contain another.
         ordered = sorted(found, key=len, reverse=True)
         self._values = re.compile("|".join(map(re.escape, ordered))) if ordered else None
@@ -49,7 +51,7 @@ def _secrets(storage: Storage, environment: Mapping[str, str]) -> Iterator[str]:
     for value in filter(None, values):
         # A key in PEM form is printed line by line; a password may have a name before it.
         lines = [*value.splitlines(), value.partition(":")[2]]
-        yield from (line.strip() for line in lines if len(line.strip()) >= _SHORTEST)
+        yield from (line.strip() for line in lines if len(line.strip()) >= SHORTEST)
 
 
 def _forms(value: str) -> Iterator[str]:
@@ -59,5 +61,5 @@ def _forms(value: str) -> Iterator[str]:
     for shift in range(3):  # the secret may begin anywhere in the encoded text
         encoded = base64.b64encode(b"\0" * shift + plain).decode()
         inner = encoded[4 * (shift > 0) : -4]
-        if len(inner) >= _SHORTEST:
+        if len(inner) >= SHORTEST:
             yield inner

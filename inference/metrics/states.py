@@ -70,7 +70,7 @@ class Metrics:
             JobError: the job has a label, but no output is a float.
         """
         columns = {name: ColumnState() for name in job.checked_columns}
-        types = job.model.output_types()
+        types = job.output_types()
         outputs = {name: FiniteState() for name, type_ in types.items() if holds_floats(type_)}
         if job.label is None:
             return cls(columns, outputs, None)

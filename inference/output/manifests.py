@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -31,6 +31,22 @@ class _Listing:
     """The part of a manifest that this room reads; `validation.manifest` reads all of it."""
 
     shards: ShardsFile | None = None
+    exports: tuple[str, ...] = ()
+    partitioned_by: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedParts:
+    """The data files of a published run.
+
+    table: name (relative to its revision), rows, size, checksum of each, in input order. exports: the forms in which
+    each part was exported. partitioned_by: the columns that name the folders of the files, outermost first, with their
+    types.
+    """
+
+    table: pa.Table
+    exports: tuple[str, ...]
+    partitioned_by: Mapping[str, str]
 
 
 def read_verified(storage: Storage, output: str, published: Published) -> bytes:
@@ -49,20 +65,21 @@ def data_files(storage: Storage, output: str, run_id: str | None) -> Iterator[st
     """The exact data files of a published run (default: of the latest night), in input order."""
     run, entry = published_run(storage, output, run_id)
     uri = join(output, "runs", run, f"r{entry.revision}")
-    return (join(uri, name) for name in data_parts(storage, output, run, entry)["name"].to_pylist())
+    return (join(uri, name) for name in data_parts(storage, output, run, entry).table["name"].to_pylist())
 
 
-def data_parts(storage: Storage, output: str, run: str, entry: Published) -> pa.Table:
-    """The data files of a published run, in input order: name (relative to its revision), rows, size, checksum.
+def data_parts(storage: Storage, output: str, run: str, entry: Published) -> PublishedParts:
+    """The data files of a published run.
 
     Raises:
         JobError: the manifest or the list of shards is not what was published.
     """
-    listed = of_json(_Listing, json.loads(read_verified(storage, output, entry))).shards
+    found = of_json(_Listing, json.loads(read_verified(storage, output, entry)))
+    listed = found.shards
     if listed is None:
         raise JobError(f"{join(output, entry.manifest)}: names no list of shards; restore it")
     file = join(output, "runs", run, f"r{entry.revision}", listed.file)
     raw = storage.read(file)
     if checksum(raw) != listed.checksum:
         raise JobError(f"{file}: not the file that was published; restore it")
-    return outcomes.parts(raw, "data")
+    return PublishedParts(outcomes.data_files(raw), found.exports, found.partitioned_by)

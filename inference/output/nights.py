@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from nightjar.inference.errors import Missing
+from nightjar.inference.input.partitions import folders
+from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.jsonform import SELDOM, to_json
 from nightjar.inference.ledger.lines import Published
+from nightjar.inference.output import exports as forms
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.manifests import data_parts
+from nightjar.inference.output.parts import DATA
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
-FOLDER = "data"
-"""The folder of a revision's data files."""
+_DUCKDB = {
+    pa.string(): "VARCHAR",
+    pa.bool_(): "BOOLEAN",
+    pa.date32(): "DATE",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "UTINYINT",
+    pa.uint16(): "USMALLINT",
+    pa.uint32(): "UINTEGER",
+    pa.uint64(): "UBIGINT",
+}
+"""DuckDB's names for the types of columns that name folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +50,10 @@ class PublishedFiles:
     """`files.json`: the exact files of a published night, in input order, with the totals of their rows and bytes.
 
     If there is no night that can be read, run, date, revision and manifest are null, and `problem` says why; else
-    `problem` is left out. data: the folder with these files and no others; null until it has been swept.
+    `problem` is left out. data: the folder with these files and no others; null until it has been swept. exports: of
+    each form in `output.exports` the exact files, in the same order; left out if there are none. partitioned_by: with
+    `output.partition_by` the columns that the files lack and their folders name, outermost first, each with its type;
+    left out if there are none.
     """
 
     publication: int
@@ -46,6 +65,8 @@ class PublishedFiles:
     rows: int
     bytes: int
     problem: str | None = field(default=None, metadata=SELDOM)
+    exports: Mapping[str, tuple[str, ...]] | None = field(default=None, metadata=SELDOM)
+    partitioned_by: Mapping[str, str] | None = field(default=None, metadata=SELDOM)
     files: tuple[PublishedFile, ...]
 
 
@@ -54,7 +75,8 @@ class PublishedNight:
     """A published run for readers. If `run` is None, nothing can be read; `problem` says why.
 
     manifest: its URI. folder: of the revision. data: the folder with the data files and nothing else; None until it has
-    been swept. parts: name (relative to `folder`), rows and bytes of each data file, in input order.
+    been swept. parts: name (relative to `folder`), rows and bytes of each data file, in input order. exports: the forms
+    in which each part was exported. partitioned_by: as in `PublishedFiles`.
     """
 
     publication: int
@@ -66,6 +88,17 @@ class PublishedNight:
     data: str | None = None
     parts: pa.Table = field(default_factory=lambda: outcomes.NO_PARTS)
     problem: str = ""
+    exports: tuple[str, ...] = ()
+    partitioned_by: Mapping[str, str] = field(default_factory=dict)
+
+    def exported(self) -> dict[str, tuple[str, ...]]:
+        """Of each form in which the parts were exported the exact files, in the same order."""
+        names = self.parts["name"].to_pylist()
+        # The files of a divided part have one name in several folders, and one export.
+        return {
+            form: tuple(dict.fromkeys(join(self.folder, forms.name_of(name, form)) for name in names))
+            for form in self.exports
+        }
 
     def files(self) -> Iterator[PublishedFile]:
         """Each data file."""
@@ -84,6 +117,8 @@ class PublishedNight:
             rows=outcomes.total(self.parts, "rows"),
             bytes=outcomes.total(self.parts, "size"),
             problem=self.problem or None,
+            exports=self.exported() or None,
+            partitioned_by=self.partitioned_by or None,
             files=(),
         )
         files = ",\n".join(f"  {json.dumps(to_json(file))}" for file in self.files())
@@ -102,8 +137,14 @@ class PublishedNight:
         if not self.parts.num_rows:
             return f"{create}select error({_quoted(self.problem or 'this night has no files')});\n"
         files = ",\n".join(f"  {_quoted(_literal(uri))}" for uri in self._uris())
-        # DuckDB would turn a folder named date=2026-11-19 into a column.
-        return f"{create}select * from read_parquet([\n{files}\n], hive_partitioning = false);\n"
+        if not self.partitioned_by:
+            # DuckDB would turn a folder named date=2026-11-19 into a column.
+            return f"{create}select * from read_parquet([\n{files}\n], hive_partitioning = false);\n"
+        types = ", ".join(f"{_name(name)}: {_DUCKDB[arrow_type(kind)]}" for name, kind in self.partitioned_by.items())
+        above = [_name(key) for key in folders(self.folder + "/")]
+        only = f"* exclude ({', '.join(above)})" if above else "*"
+        how = f"hive_partitioning = true, hive_types = {{{types}}}"
+        return f"{create}select {only} from read_parquet([\n{files}\n], {how});\n"
 
     def _uris(self) -> Iterator[str]:
         return (file.uri for file in self.files())
@@ -114,10 +155,20 @@ def published(storage: Storage, output: str, run_id: str | None) -> PublishedNig
 
     Raises:
         JobError: it is not published; or its manifest or list of shards is not what was published.
-        Missing: one of these was deleted.
+        Missing: one of these was deleted, or the first data file was.
     """
     now = publish.newest(storage, output)
-    return night_of(storage, output, now.number, *publish.seen(now, output, run_id))
+    run, entry = publish.seen(now, output, run_id)
+    try:
+        found = night_of(storage, output, now.number, run, entry)
+        if first := next(found.files(), None):
+            storage.stat(first.uri)
+    except Missing as error:
+        raise Missing(
+            f"the files of the run {run!r} were deleted after it was published ({error}); `nightjar run` with --run-id "
+            f"{run} --fresh scores it again"
+        ) from error
+    return found
 
 
 def night_of(storage: Storage, output: str, number: int, run: str, entry: Published) -> PublishedNight:
@@ -130,10 +181,21 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
     folder = join(output, folder_of(run, entry))
     try:
         storage.stat(join(folder, "_SUCCESS"))
-        data = join(folder, FOLDER)
+        data = join(folder, DATA)
     except Missing:
         data = None
-    return PublishedNight(number, run, entry.date, entry.revision, join(output, entry.manifest), folder, data, parts)
+    return PublishedNight(
+        number,
+        run,
+        entry.date,
+        entry.revision,
+        join(output, entry.manifest),
+        folder,
+        data,
+        parts.table,
+        exports=parts.exports,
+        partitioned_by=parts.partitioned_by,
+    )
 
 
 def folder_of(run: str, entry: Published) -> str:
@@ -144,6 +206,11 @@ def folder_of(run: str, entry: Published) -> str:
 def _literal(uri: str) -> str:
     """A path with its wildcards escaped, because DuckDB reads every path as a glob."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in uri)
+
+
+def _name(column: str) -> str:
+    """A column's name in SQL."""
+    return '"' + column.replace('"', '""') + '"'
 
 
 def _quoted(text: str) -> str:

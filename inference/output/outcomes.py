@@ -6,7 +6,7 @@ The audit reads this table, `shards-<epoch>.parquet` stores it, and the manifest
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,31 +21,57 @@ from nightjar.inference.records import Part, Receipt, encode
 
 NO_PARTS = pa.Table.from_batches([], record_schema(Part))  # `empty_table` would import pandas
 
-_RECEIPT = record_schema(Receipt)
+_TOGETHER: tuple[dict[str, Any], ...] = ({"rows_partial": 0, "ceilings": []}, {"batch_bytes": 0}, {"batch_tokens": 0})
+"""What few receipts say, and what it means if it is left out. The columns of a group follow the others where a receipt
+says something in one of them."""
+
+_SELDOM = {name: unsaid for group in _TOGETHER for name, unsaid in group.items()}
+
+_MEMORY = ("resident_mb", "proportional_mb")
+"""What some receipts say of their worker, and not of their shard."""
+
+_FULL = pa.schema([each for each in record_schema(Receipt) if each.name not in _MEMORY])
+_RECEIPT = pa.schema([each for each in _FULL if each.name not in _SELDOM])
 OUTCOMES = pa.schema([*SHARDS, pa.field("status", pa.string()), *list(_RECEIPT)[1:]])
 """One line per shard of the plan; `status` is committed or missing."""
 
+FILES = pa.list_(pa.struct(list(NO_PARTS.schema)))
+"""The files of a divided part: name (relative to its revision), rows, size, checksum."""
+
 
 def outcomes(plan: Plan, ledger: Ledger, state: State) -> pa.Table:
-    """Every shard of the plan with its committed receipt, in plan order. state: a replay of the ledger."""
+    """Every shard of the plan with its committed receipt, in plan order. state: a replay of the ledger.
+
+    Columns of which few receipts say anything follow only where one does; those of several models together.
+    """
     receipts = _table(ledger.receipts(state), set(plan.ids()))
     at = pc.index_in(plan.table["shard"], value_set=receipts["shard"].combine_chunks())
     status = pc.if_else(pc.is_valid(at), "committed", "missing")
     joined = receipts.take(at)
-    columns = [*plan.table.columns, status, *joined.drop_columns(["shard"]).columns]
-    return pa.Table.from_arrays(columns, schema=OUTCOMES)
+    columns = [*plan.table.columns, status, *joined.select(_RECEIPT.names[1:]).columns]
+    table = pa.Table.from_arrays(columns, schema=OUTCOMES)
+    for names in _TOGETHER:
+        said = any(value for name in names for value in receipts[name].to_pylist())
+        for name in names if said else ():
+            table = table.append_column(_FULL.field(name), joined[name])
+    return table
 
 
 def _table(receipts: Iterator[Receipt], wanted: set[str]) -> pa.Table:
     batches, lines = [], []
     for receipt in receipts:
         if receipt.shard in wanted:
-            lines.append(encode(receipt))
+            lines.append({"rows_left_out": 0, **_SELDOM, **encode(receipt)})
         if len(lines) == 8192:
-            batches.append(pa.RecordBatch.from_pylist(lines, schema=_RECEIPT))
+            batches.append(pa.RecordBatch.from_pylist(lines, schema=_FULL))
             lines = []
-    batches.append(pa.RecordBatch.from_pylist(lines, schema=_RECEIPT))
-    return pa.Table.from_batches(batches, schema=_RECEIPT)
+    batches.append(pa.RecordBatch.from_pylist(lines, schema=_FULL))
+    return pa.Table.from_batches(batches, schema=_FULL)
+
+
+def seldom(table: pa.Table, name: str) -> list[Any]:
+    """The values of a column of which few receipts say anything; none if none does."""
+    return list(table[name].to_pylist()) if name in table.column_names else []
 
 
 def missing(table: pa.Table) -> int:
@@ -69,10 +95,15 @@ def parts_of_shards(table: pa.Table, kind: str) -> list[tuple[str, str]]:
     return [(shard, name) for shard, name in zip(table["shard"].to_pylist(), names, strict=True) if name]
 
 
-def to_parquet(table: pa.Table, state: State) -> bytes:
-    """`shards-<epoch>.parquet`: every shard's outcome and how often it failed before."""
+def to_parquet(table: pa.Table, state: State, files: Sequence[pa.Array] = ()) -> bytes:
+    """`shards-<epoch>.parquet`: every shard's outcome and how often it failed before.
+
+    files: of every shard the files of its data part, as `FILES`, if the parts are divided.
+    """
     failures = [len(state.failures.get(shard, ())) for shard in table["shard"].to_pylist()]
     table = table.append_column("failed_attempts", pa.array(failures, pa.int32()))
+    if files:
+        table = table.append_column("files", pa.chunked_array(files, FILES))
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
@@ -84,10 +115,23 @@ def read(data: bytes, columns: list[str] | None = None) -> pa.Table:
     return pq.ParquetFile(pa.BufferReader(data)).read(columns, use_threads=False)
 
 
-def parts(data: bytes, kind: str) -> pa.Table:
-    """The parts (`data` or `quarantine`) in what `to_parquet` made, in plan order: name, rows, size, checksum."""
-    made = read(data, [kind])[kind].combine_chunks()
+def data_files(data: bytes) -> pa.Table:
+    """The data files in what `to_parquet` made, in plan order: name, rows, size, checksum. They are the data parts, or
+    the files of these if they are divided.
+    """
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        divided = "files" in file.schema_arrow.names
+    if divided:
+        files = pc.list_flatten(read(data, ["files"])["files"].combine_chunks())
+        return pa.Table.from_struct_array(files)
+    made = read(data, ["data"])["data"].combine_chunks()
     return pa.Table.from_struct_array(made.filter(made.is_valid()))
+
+
+def names_of(files: Iterable[pa.Array]) -> Iterator[str]:
+    """The names of files, as `FILES` has them."""
+    for each in files:
+        yield from pc.struct_field(pc.list_flatten(each), "name").to_pylist()
 
 
 def lines(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -1,11 +1,27 @@
-"""Writes scored tables as parts. A part is encoded in memory, and appears whole under its final name or not at all."""
+"""Writes scored tables as parts. A part is encoded in memory, and appears whole under its final name or not at all.
+
+With `output.partition_by` a part is an index: it has the columns that name the folders, for each row of the shard in
+input order, and its footer names a file in each folder, with rows, size and checksum. The files have the other columns.
+A worker writes the index last. So the receipt, which has its checksum, vouches for the files, too: the ledger knows one
+part of one shard, whether it is one file or many.
+
+    data/<base>.parquet                        a part
+
+    index/<base>.parquet                       a part with `output.partition_by`
+    data/country=de/<base>.parquet             one of its files
+"""
 
 from __future__ import annotations
 
 import base64
+import json
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,24 +29,85 @@ import pyarrow.parquet as pq
 import xxhash
 
 from nightjar.inference.arrow_types import is_text
+from nightjar.inference.errors import StorageError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
+from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.messages import utf8
 from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output import exports
+from nightjar.inference.output.hive import Division
 from nightjar.inference.records import Part, RowFailure
 from nightjar.inference.storage.objectfile import PART
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage, is_local, join
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+DATA = "data"
+"""The folder of a revision's data files."""
+
+INDEX = "index"
+"""The folder of the parts that are divided into several files."""
+
+MODEL = "model"
+"""The column of a quarantine that names the model, if the job has several."""
 
 METRICS_KEY = b"nightjar.metrics"
 SHARD_KEY = b"nightjar.shard"
+FILES_KEY = b"nightjar.files"
+SCHEMA_KEY = b"nightjar.schema"
 _ARROW_SCHEMA = b"ARROW:schema"
 _SAMPLE = 8192
 _SAMPLE_BYTES = 64 << 20
 _LOW_CARDINALITY = 0.05
+_AT_ONCE = 8
+"""The number of files of one part that are written or read at once in a bucket."""
 
 
-_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.parquet")
-"""The form that `part_name` gives a part's name."""
+_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|(?:csv|jsonl)(?:\.gz)?)")
+"""The form that `part_name` gives a part's name, which its exports have, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFolder:
+    """One file of a divided part, as the part's footer names it. The same file may lie in several revisions, so its
+    name is not there. folder: as `country=de`. size: in bytes. checksum: as of a part.
+    """
+
+    folder: str
+    rows: int
+    size: int
+    checksum: str
+
+
+def kind_of_data(job: Job) -> str:
+    """The folder of the parts of this job that hold data."""
+    return INDEX if job.output.partition_by else DATA
+
+
+def is_divided(part: str) -> bool:
+    """Whether the rows of a part lie in other files, by its name."""
+    return part.startswith(f"{INDEX}/")
+
+
+def file_in(part: str, folder: str) -> str:
+    """The name of a file of a divided part; both relative to the revision."""
+    return f"{DATA}/{folder}/{part.rpartition('/')[2]}"
+
+
+def files_of(part: str, folders: Iterable[str] = (), exported: Iterable[str] = ()) -> list[str]:
+    """The names of all files of a part, in the order in which they are written: the part last.
+
+    folders: of its files, if it is divided; a quarantine never is, and has no exports.
+    """
+    files = [file_in(part, folder) for folder in folders] if is_divided(part) else []
+    return [*files, *exports.names_of(part, exported), part]
+
+
+def files_in(footer: Mapping[bytes, bytes]) -> tuple[InFolder, ...]:
+    """The files that a part's footer names; none for a part that is not divided."""
+    return tuple(of_json(InFolder, found) for found in json.loads(footer.get(FILES_KEY, b"[]")))
 
 
 def part_name(kind: str, shard: str, epoch: int) -> str:
@@ -39,9 +116,14 @@ def part_name(kind: str, shard: str, epoch: int) -> str:
 
 
 def epoch_of(uri: str) -> int | None:
-    """The epoch in which a part was written, from its name; None for a file that no worker wrote."""
+    """The epoch in which a part or an export was written, from its name; None for a file that no worker wrote."""
     found = _NAME.fullmatch(uri)
     return int(found[1]) if found else None
+
+
+def stem_of(uri: str) -> str:
+    """What names a part: the name of its file without its end. It is the same for all that was written with it."""
+    return uri.rpartition("/")[2].partition(".")[0]
 
 
 def read_part(storage: Storage, uri: str, size: int) -> bytes:
@@ -54,8 +136,8 @@ def read_part(storage: Storage, uri: str, size: int) -> bytes:
 
 def output_schema(job: Job, schema: pa.Schema) -> pa.Schema:
     """Columns of a part: carried (fields untouched, metadata included), outputs, lineage."""
-    fields = [schema.field(name) for name in job.carry]
-    fields += [pa.field(name, kind) for name, kind in job.model.output_types().items()]
+    fields = [schema.field(name) for name in job.carried(schema.names)]
+    fields += [pa.field(name, kind) for name, kind in job.output_types().items()]
     if job.output.lineage:
         file, row = LINEAGE
         fields += [
@@ -71,10 +153,49 @@ def lineage(uri: str, rows: pa.Array) -> tuple[pa.Array, pa.Array]:
     return pa.DictionaryArray.from_arrays(zeros, pa.array([uri], pa.string())), rows
 
 
-def write_data(storage: Storage, revision: str, name: str, table: pa.Table, shard: str, metrics: Metrics) -> Part:
-    """Write a shard's predictions, with its metric states in the footer."""
+def write_data(
+    storage: Storage,
+    revision: str,
+    name: str,
+    table: pa.Table,
+    shard: str,
+    metrics: Metrics,
+    exported: Sequence[str] = (),
+    division: Division | None = None,
+) -> Part:
+    """Write a shard's predictions, with its metric states in the footer. exported: as in `output.exports`. division: of
+    the table, for a part that is divided. If one of its files cannot be written, the others are deleted.
+    """
     footer = {SHARD_KEY: shard.encode(), METRICS_KEY: metrics.to_bytes()}
-    return _write(storage, revision, name, table, footer)
+    footer |= exports.write(storage, revision, name, table, readers_schema(table.schema), exported)
+    if division is None:
+        return _write(storage, revision, name, table, footer)
+
+    def write(found: tuple[str, pa.Table]) -> InFolder:
+        folder, rows = found
+        file = _write(storage, revision, file_in(name, folder), rows, {SHARD_KEY: shard.encode()})
+        return InFolder(folder, file.rows, file.size, file.checksum)
+
+    try:
+        files = list(at_once(revision, write, division.split(table)))
+        footer[FILES_KEY] = json.dumps([to_json(file) for file in files], ensure_ascii=False).encode()
+        footer[SCHEMA_KEY] = _footer_schema(table.schema)
+        index = _write(storage, revision, name, table.select(division.by), footer)
+    except Exception:
+        # A successor may have swept the folder already, and nobody would sweep it once more.
+        with suppress(StorageError):
+            storage.delete([join(revision, file) for file in files_of(name, division.folders, exported)])
+        raise
+    return Part(name, index.rows, index.size + sum(file.size for file in files), index.checksum)
+
+
+def at_once(revision: str, call: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Call for each item, in order. In a bucket a request takes longer than what it carries, so several go at once."""
+    if is_local(revision):
+        yield from map(call, items)
+        return
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        yield from pool.map(call, items)
 
 
 def write_quarantine(
@@ -84,14 +205,18 @@ def write_quarantine(
     shard: str,
     rows: Sequence[tuple[str, int, RowFailure, str]],
     inputs: pa.Table,
+    *,
+    several: bool = False,
 ) -> Part:
     """Write the rows that no attempt could score. rows: (file, row in file, failure, replay command). inputs: the
-    rows.
+    rows. several: whether the job has several models; then a row is there once for each that could not score it.
     """
     files, numbers, failures, replays = zip(*rows, strict=True)
     columns = {
         LINEAGE[0]: pa.array(files, pa.string()),
         LINEAGE[1]: pa.array(numbers, pa.int64()),
+        # A row that cannot be read has no model to blame, and so null.
+        **({MODEL: pa.array([failure.model or None for failure in failures], pa.string())} if several else {}),
         "error": pa.array([failure.error for failure in failures], pa.string()),
         "message": pa.array([failure.message for failure in failures], pa.string()),
         "traceback": pa.array([failure.traceback for failure in failures], pa.string()),
@@ -144,6 +269,11 @@ def _footer_schema(schema: pa.Schema) -> bytes:
     return base64.b64encode(readers_schema(schema).serialize().to_pybytes())
 
 
+def schema_in(footer: Mapping[bytes, bytes]) -> pa.Schema:
+    """The columns of a divided part, in their order, from its footer."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(footer[SCHEMA_KEY])))
+
+
 def _dictionaries(table: pa.Table) -> list[str]:
     """The columns to write with a dictionary: those with few distinct values. Other columns are smaller and faster
     plain.
@@ -162,6 +292,6 @@ def _dictionaries(table: pa.Table) -> list[str]:
     return chosen
 
 
-def read_metrics(metadata: dict[bytes, bytes] | None) -> Metrics:
+def read_metrics(metadata: Mapping[bytes, bytes] | None) -> Metrics:
     """The metric states in a part's footer."""
     return Metrics.from_bytes((metadata or {})[METRICS_KEY])

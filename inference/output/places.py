@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from nightjar.inference.errors import JobError, Missing, StorageError
+from nightjar.inference.job.sections import EXPORTS
+from nightjar.inference.output import exports
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.nights import FOLDER, PublishedNight, folder_of, night_of
+from nightjar.inference.output.nights import PublishedNight, folder_of, night_of
+from nightjar.inference.output.parts import DATA
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.output.writing import Notes
 from nightjar.inference.storage import local as localstore
@@ -138,7 +141,9 @@ class _Places:
 
     def _show(self, place: str, view: str, night: PublishedNight | None) -> None:
         if is_local(place):
-            self._link(place, night)
+            self._link(place, night, DATA, DATA)
+            for form in EXPORTS:
+                self._link(place, night if night and form in night.exports else None, form, f"{exports.FOLDER}/{form}")
         self._put(join(place, LINKS), night.as_links() if night and night.run else None)
         self._put(join(place, VIEW), night.as_view(view) if night else None)
         self._put(join(place, FILES), night.as_json() if night else None)
@@ -159,23 +164,25 @@ class _Places:
             self.before_write()
             self.storage.write(uri, data)
 
-    def _link(self, place: str, night: PublishedNight | None) -> None:
-        """Point the link of a folder at the night's data folder.
+    def _link(self, place: str, night: PublishedNight | None, name: str, folder: str) -> None:
+        """Point a link at a folder of the night's revision: that of its data, or of a form of its exports.
 
         Until the data folder has been swept, it may have parts that are not published. Until then the link still leads
         to an earlier night, unless readers must not see that night any more.
         """
-        link, root = join(place, FOLDER), self.output.rstrip("/")
+        link, root = join(place, name), self.output.rstrip("/")
         up = "../" * place.removeprefix(root).count("/")
         there = localstore.read_link(link)
         if night and night.data:
             # A relative link, because the output may be moved, or mounted elsewhere.
-            wanted = f"{up}{night.data.removeprefix(root + '/')}"
+            wanted = f"{up}{night.folder.removeprefix(root + '/')}/{folder}"
             if there != wanted:
                 self.before_write()
                 localstore.replace_link(link, wanted)
             return
-        published = {f"{up}{folder_of(run, entry)}/{FOLDER}" for run, entry in self.now.runs.items()}
-        if there and not (night and night.run and there in published):
+        if there is None:
+            return
+        published = {f"{up}{folder_of(run, entry)}/{folder}" for run, entry in self.now.runs.items()}
+        if not (night and night.run and there in published):
             self.before_write()
             self.storage.delete([link])

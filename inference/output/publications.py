@@ -141,6 +141,8 @@ def seen(now: Snapshot, output: str, run_id: str | None) -> tuple[str, Published
     """As `published_run`, in a snapshot that was read already."""
     run = run_id or now.latest()
     if run is None:
+        if now.number:
+            raise JobError(f"nothing is published in {output} any more; `nightjar publications` lists what was")
         raise JobError(f"nothing is published in {output} yet; `nightjar run` publishes")
     if run not in now.runs:
         last = sorted(now.runs)[-5:]

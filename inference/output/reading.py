@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +11,10 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from nightjar.inference.errors import Missing
+from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.output import nights, outcomes
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.output.parts import DATA
+from nightjar.inference.storage.protocol import Storage, join
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,10 @@ class Files:
     """The data files of one published run, in input order.
 
     publication: the output's newest one at that moment. manifest: its URI. uris: of the Parquet files, which are never
-    rewritten, so that a reader reads one run, whatever is published meanwhile. bytes: their total size.
+    rewritten, so that a reader reads one run, whatever is published meanwhile. bytes: their total size. exports: of
+    each form in `output.exports` the URIs of its files, in the same order. partitioned_by: with `output.partition_by`
+    the columns that the files lack and their folders name, outermost first, each with its type. data: the folder that
+    these folders lie in.
     """
 
     publication: int
@@ -31,6 +37,9 @@ class Files:
     bytes: int
     uris: tuple[str, ...] = field(repr=False)
     storage: Storage = field(repr=False, compare=False)
+    exports: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    partitioned_by: Mapping[str, str] = field(default_factory=dict)
+    data: str = field(default="", repr=False)
 
     def dataset(self) -> ds.Dataset:
         """The rows as a `pyarrow.dataset.Dataset`, which reads them on demand with the job's own credentials.
@@ -39,7 +48,16 @@ class Files:
         """
         if not self.uris:
             return ds.dataset(pa.table({}))
-        return ds.dataset(list(self.uris), filesystem=self.filesystem(), format="parquet")
+        if not self.partitioned_by:
+            return ds.dataset(list(self.uris), filesystem=self.filesystem(), format="parquet")
+        named = pa.schema([(name, arrow_type(kind)) for name, kind in self.partitioned_by.items()])
+        return ds.dataset(
+            list(self.uris),
+            filesystem=self.filesystem(),
+            format="parquet",
+            partitioning=ds.partitioning(named, flavor="hive"),
+            partition_base_dir=self.data,
+        )
 
     def filesystem(self) -> fs.FileSystem:
         """A read-only pyarrow file system over the job's storage, which opens `uris`."""
@@ -64,6 +82,9 @@ def files(storage: Storage, output: str, run_id: str | None) -> Files:
         bytes=outcomes.total(night.parts, "size"),
         uris=tuple(file.uri for file in night.files()),
         storage=storage,
+        exports=night.exported(),
+        partitioned_by=night.partitioned_by,
+        data=join(night.folder, DATA),
     )
 
 

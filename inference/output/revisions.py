@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from nightjar.inference.errors import AlreadyExists, Fenced, Missing, StorageError
 from nightjar.inference.input.plan import Plan
@@ -18,10 +19,20 @@ from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.ledger.state import State
+from nightjar.inference.output import exports
 from nightjar.inference.output.outcomes import outcomes, part_names
-from nightjar.inference.output.parts import epoch_of, part_name
+from nightjar.inference.output.parts import (
+    DATA,
+    INDEX,
+    epoch_of,
+    files_in,
+    files_of,
+    is_divided,
+    part_name,
+    stem_of,
+)
 from nightjar.inference.records import Part, Receipt
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage, is_local, join
 
 _COPIES = 16
 _WINDOW = 512
@@ -138,40 +149,39 @@ def planned_by(revision: Revision | None) -> str:
     return planned.fingerprint if planned else ""
 
 
-def adopt(writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_plan: Plan) -> None:
+def adopt(
+    writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_plan: Plan, exported: Sequence[str] = ()
+) -> None:
     """Take over the results of shards that are the same in an earlier, published revision.
 
     Parts are copied within the storage (on a local disk by hard links), so that each revision is complete and earlier
-    ones may be deleted.
+    ones may be deleted. exported: as in `output.exports`, with which these shards were scored, too.
     """
     storage = writer.ledger.storage
     # A part that was found damaged here may be damaged at its source, too, so its shard is scored again.
     wanted = set(plan.ids()) - writer.state.committed - set(writer.state.revoked)
     lines = _committed(source, source_plan, wanted)
 
-    def copy(receipt: Receipt) -> Receipt | None:
+    def copy(receipt: Receipt) -> tuple[Receipt, list[str]] | None:
         try:
-            data = _copy(storage, source.uri, uri, receipt.shard, receipt.data, "data", writer.epoch)
-            lost = _copy(storage, source.uri, uri, receipt.shard, receipt.quarantine, "quarantine", writer.epoch)
+            data, files = _copy(storage, source.uri, uri, receipt.shard, receipt.data, writer.epoch, exported)
+            lost, more = _copy(storage, source.uri, uri, receipt.shard, receipt.quarantine, writer.epoch)
         except Missing:
             return None  # Somebody removed the part there, so the shard is scored again.
-        return replace(receipt, epoch=writer.epoch, data=data, quarantine=lost, adopted_from=f"r{source.number}")
+        copied = replace(receipt, epoch=writer.epoch, data=data, quarantine=lost, adopted_from=f"r{source.number}")
+        return copied, [*files, *more]
 
     with ThreadPoolExecutor(_COPIES) as pool:
         while window := list(islice(lines, _WINDOW)):
-            receipts = [receipt for receipt in pool.map(copy, window) if receipt is not None]
+            copied = [done for done in pool.map(copy, window) if done is not None]
             # The results bring along what is known about how they were scored.
-            remarks = writer.state.about.lacking(source.state.about, f"r{source.number}") if receipts else []
+            remarks = writer.state.about.lacking(source.state.about, f"r{source.number}") if copied else []
             try:
-                writer.append([*remarks, *receipts])
+                writer.append([*remarks, *(receipt for receipt, _ in copied)])
             except Fenced:
                 # A writer that took over may have swept already.
-                storage.delete(join(uri, name) for receipt in receipts for name in _names(receipt))
+                storage.delete(join(uri, name) for _, names in copied for name in names)
                 raise
-
-
-def _names(receipt: Receipt) -> list[str]:
-    return [part.name for part in (receipt.data, receipt.quarantine) if part is not None]
 
 
 def _committed(source: Revision, plan: Plan, wanted: set[str]) -> Iterator[Receipt]:
@@ -180,17 +190,32 @@ def _committed(source: Revision, plan: Plan, wanted: set[str]) -> Iterator[Recei
 
 
 def _copy(
-    storage: Storage, source: str, target: str, shard: str, part: Part | None, kind: str, epoch: int
-) -> Part | None:
+    storage: Storage,
+    source: str,
+    target: str,
+    shard: str,
+    part: Part | None,
+    epoch: int,
+    exported: Sequence[str] = (),
+) -> tuple[Part | None, list[str]]:
+    """Copy a part with all its files, under new names. Returns it, and these names."""
     if part is None:
-        return None
-    name = part_name(kind, shard, epoch)
-    storage.copy(join(source, part.name), join(target, name))
-    return replace(part, name=name)
+        return None, []
+    folders: list[str] = []
+    if is_divided(part.name):
+        with pq.ParquetFile(storage.open(join(source, part.name))) as index:
+            folders = [file.folder for file in files_in(index.metadata.metadata or {})]
+    name = part_name(part.name.partition("/")[0], shard, epoch)
+    copies = files_of(name, folders, exported)
+    # The part comes last, as when it was written.
+    for old, new in zip(files_of(part.name, folders, exported), copies, strict=True):
+        storage.copy(join(source, old), join(target, new))
+    return replace(part, name=name), copies
 
 
 def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
-    """Delete the parts of this epoch and older that no committed receipt of the plan names. Returns their number.
+    """Delete the parts of this epoch and older that no committed receipt of the plan names, and their exports. Returns
+    the number of these files.
 
     Only a published revision is swept, because before that another plan may need a part that this one does not. Parts
     of a newer epoch are left alone, because their receipts may be on the way. Unfinished parts of killed writers are
@@ -199,19 +224,38 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     storage = writer.ledger.storage
     table = outcomes(plan, writer.ledger, writer.state)
     writer.check()
-    named = {name for kind in ("data", "quarantine") for name in part_names(table, kind)}
-    begun = [each for kind in ("data", "quarantine") for each in storage.leftovers(join(uri, kind)).items()]
-    # Listed afterwards, so that a file that becomes a part in between is found as a part.
-    dead = [
-        entry.uri
-        for kind in ("data", "quarantine")
-        for entry in storage.list(join(uri, kind))
-        if f"{kind}/{entry.uri.rsplit('/', 1)[-1]}" not in named and _is_older(entry.uri, writer.epoch)
-    ]
-    dead += [leftover for leftover, part in begun if _is_older(part, writer.epoch)]
+    parts = [name for kind in ("data", "quarantine") for name in part_names(table, kind)]
+    named, divided = set(map(stem_of, parts)), any(map(is_divided, parts))
+    forms = storage.subfolders(join(uri, exports.FOLDER))
+    folders = [DATA, "quarantine", *(f"{exports.FOLDER}/{form}" for form in forms)]
+    dead = _dead(storage, uri, folders, named, writer.epoch)
+    # A killed worker may have written files in folders for a plan that divided its parts, as this one does not.
+    if divided or any(name.startswith(f"{join(uri, DATA)}/") and "=" in name[len(uri) :] for name in dead):
+        below = _folders_in(storage, join(uri, DATA)) if is_local(uri) else ()
+        dead |= _dead(storage, uri, [*below, INDEX], named, writer.epoch)
     if dead:
-        storage.delete(dead)
+        storage.delete(sorted(dead))
     return len(dead)
+
+
+def _dead(storage: Storage, uri: str, folders: Sequence[str], named: Set[str], epoch: int) -> set[str]:
+    """The files in and below these folders, and the unfinished ones directly in them, that belong to no named part."""
+    begun = [each for folder in folders for each in storage.leftovers(join(uri, folder)).items()]
+    # Listed afterwards, so that a file that becomes a part in between is found as a part.
+    dead = {
+        entry.uri
+        for folder in folders
+        for entry in storage.list(join(uri, folder))
+        if stem_of(entry.uri) not in named and _is_older(entry.uri, epoch)
+    }
+    return dead | {leftover for leftover, part in begun if _is_older(part, epoch)}
+
+
+def _folders_in(storage: Storage, folder: str, above: str = DATA) -> Iterator[str]:
+    """The folders below one, relative to the revision."""
+    for name in storage.subfolders(folder):
+        yield f"{above}/{name}"
+        yield from _folders_in(storage, join(folder, name), f"{above}/{name}")
 
 
 def _is_older(part: str, epoch: int) -> bool:

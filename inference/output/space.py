@@ -68,13 +68,14 @@ def _bytes_per_row(job: Job, discovery: Discovery) -> float:
     For carried columns, the smaller of their types' size and their share of the input's size, which may be compressed
     well.
     """
-    carried = sum(_at_least(discovery.schema.field(name).type) for name in job.carry)
+    names = job.carried(discovery.schema.names)
+    carried = sum(_at_least(discovery.schema.field(name).type) for name in names)
     readable = discovery.files.filter(pc.is_null(discovery.files["error"]))
     stored = (pc.sum(readable["size"]).as_py() or 0) / max(1, discovery.rows)
     if discovery.uncounted:
         stored = 0.0  # the number of rows behind these bytes is not known
-    share = stored * len(job.carry) / max(1, len(discovery.schema))
-    return min(carried, share) + sum(map(_at_least, job.model.output_types().values()))
+    share = stored * len(names) / max(1, len(discovery.schema))
+    return min(carried, share) + sum(map(_at_least, job.output_types().values()))
 
 
 def _at_least(kind: pa.DataType) -> float:

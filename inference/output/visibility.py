@@ -72,7 +72,7 @@ def back(storage: Storage, output: str, to: int | None) -> tuple[Snapshot, Snaps
     now = publish.newest(storage, output)
     target = to if to is not None else _before(storage, output, now)
     if target is None:
-        raise JobError(f"{output} has no earlier publication to go back to")
+        raise JobError(f"{output} has no earlier publication to go back to; `nightjar unpublish` takes one night away")
     return now, publish.snapshot(storage, output, target) if target else Snapshot(0)
 
 

@@ -9,13 +9,16 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job import options
+from nightjar.inference.job.model import ALL, Job
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors import batches, outputs, user
-from nightjar.inference.predictors.adapter import Predictor, adapter_of
+from nightjar.inference.predictors import batches, outputs
+from nightjar.inference.predictors.adapter import Predictor, adapter_of, forced_tokens
+from nightjar.inference.predictors.naming import naming
+from nightjar.inference.predictors.preprocessing import Preprocessor
 from nightjar.inference.predictors.private import Copier, OwnCopy
 
-__all__ = ["Scorer", "check_keys", "input_columns", "load_scorer", "warm"]
+__all__ = ["Preprocessor", "Scorer", "check_keys", "input_columns", "load_scorer", "warm"]
 
 
 class Scorer(Protocol):
@@ -29,6 +32,12 @@ class Scorer(Protocol):
 
     def prepare(self, table: pa.Table) -> Any:
         """The first step, on the CPU: make the model's input from the columns named by `input_columns`."""
+
+    def preprocess(self, table: pa.Table) -> Any:
+        """The user's own part of `prepare`, as a `Preprocessor` does it elsewhere."""
+
+    def accept(self, batch: Any, rows: int) -> Any:
+        """The first step for rows that a `Preprocessor` has made into a batch already, here or elsewhere."""
 
     def score(self, prepared: Any) -> dict[str, pa.Array]:
         """The second step: call the model with what `prepare` returned. Another thread may prepare meanwhile."""
@@ -45,15 +54,17 @@ class Scorer(Protocol):
 
 
 def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
-    """The columns that must be read for the model and the preprocess.
+    """The columns that must be read for the model and the preprocess; for several models, for any of them.
 
     Without preprocess these are the features: by default all columns except carried ones and the label, in the schema's
     order. With preprocess these are all columns except carried ones and the label, and every column that features
-    names.
+    names. With `carry: all` only the label is excepted.
 
     Raises:
         JobError: A feature is not in the schema, or no column is left.
     """
+    if job.models:
+        return tuple(dict.fromkeys(name for each in job.each for name in _named_columns(each, schema)))
     features = job.model.features or ()
     if features and job.preprocess is None:
         for name in features:
@@ -63,7 +74,9 @@ def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
                     + (nearest(name, set(schema.names)) or f"; it has {', '.join(schema.names)}")
                 )
         return features
-    aside = {*job.carry, job.label} - set(features)
+    # Where every column is carried, that says nothing about which ones the model is to see.
+    carried = () if ALL in job.carry else job.carried(schema.names)
+    aside = {*carried, job.label} - set(features)
     if names := tuple(name for name in schema.names if name not in aside):
         return names
     raise JobError(
@@ -71,14 +84,24 @@ def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
     )
 
 
+def _named_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
+    with naming(job):
+        return input_columns(job, schema)
+
+
 def check_keys(job: Job) -> None:
-    """Check the job's model keys with the model's adapter, without reading a file or importing a framework.
+    """Check the keys of each model of the job with its adapter, without reading a file or importing a framework.
 
     Raises:
         JobError: A key or option is wrong. Names the key.
     """
-    batches.batch_format(job.model.options)
-    adapter_of(job).check_keys(job)
+    for each in job.each:
+        with naming(each):
+            batches.batch_format(each.model.options)
+            adapter = adapter_of(each)
+            if adapter.options is not None:
+                options.check(each.model.uses, each.model.options, adapter.options)
+            adapter.check_keys(each)
 
 
 def warm(job: Job) -> None:
@@ -86,11 +109,12 @@ def warm(job: Job) -> None:
     time.
     """
     with suppress(ImportError):  # `load_scorer` says what is missing, and names the key
-        adapter_of(job).warm()
+        for each in job.each:
+            adapter_of(each).warm()
 
 
 def load_scorer(job: Job, model_path: str | None) -> Scorer:
-    """Load the job's model from a local file or folder. Runs in the worker, once per actor.
+    """Load the model of a job with one from a local file or folder. Runs in the worker, once per actor.
 
     The user's modules are imported with the job's folder (or the working directory) first on the path.
 
@@ -98,10 +122,9 @@ def load_scorer(job: Job, model_path: str | None) -> Scorer:
         JobError: The model, the user's code or the options are wrong. Names the key.
     """
     check_keys(job)
-    form = batches.batch_format(job.model.options)
-    preprocess = user.load_preprocess(job)
+    preprocessor = Preprocessor(job)
     adapter = adapter_of(job)
-    return _Scorer(job, form, preprocess, adapter.load(job, model_path), adapter.reads_arrow)
+    return _Scorer(job, preprocessor, adapter.load(job, model_path), adapter.reads_arrow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,36 +142,39 @@ class _Prepared:
 class _Scorer:
     """Arrow → batch → preprocess → features → predictor → Arrow."""
 
-    def __init__(
-        self,
-        job: Job,
-        form: str,
-        preprocess: user.BatchFunction | None,
-        predictor: Predictor,
-        reads_arrow: bool,
-    ) -> None:
+    def __init__(self, job: Job, preprocessor: Preprocessor, predictor: Predictor, reads_arrow: bool) -> None:
         self.device = predictor.device
         self.wrote = False
         self._watched = False
         self._copy = Copier()
-        self._form = form
         self._features = job.model.features
         self._types = job.model.output_types()
-        self._preprocess = preprocess
+        self._preprocessor = preprocessor
         self._predictor = predictor
         self._reads_arrow = reads_arrow
+
+    @property
+    def forced_tokens(self) -> int:
+        return forced_tokens(self._predictor)
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
         return self.score(self.prepare(table))
 
     def prepare(self, table: pa.Table) -> _Prepared:
-        if self._preprocess is None and self._features is not None:
+        if not self._preprocessor.own and self._features is not None:
             table = table.select(list(self._features))
-        if self._preprocess is None and self._reads_arrow:
-            return _Prepared(table.num_rows, self._predictor.prepare(table))
+        if not self._preprocessor.own and self._reads_arrow:
+            return self.accept(table, table.num_rows)
         given = self._copy(table)
         before = None if self._watched else given.digest()
-        return _Prepared(table.num_rows, self._predictor.prepare(self._batch(given.table)), given, before)
+        content = self._predictor.prepare(self._preprocessor(given.table))
+        return _Prepared(table.num_rows, content, given, before)
+
+    def preprocess(self, table: pa.Table) -> Any:
+        return self._preprocessor(self._copy(table).table)
+
+    def accept(self, batch: Any, rows: int) -> _Prepared:
+        return _Prepared(rows, self._predictor.prepare(batch))
 
     def score(self, prepared: _Prepared) -> dict[str, pa.Array]:
         raw = self._predictor.predict(prepared.content)
@@ -156,11 +182,3 @@ class _Scorer:
         if not self._watched and prepared.given is not None:
             self._watched, self.wrote = True, prepared.given.digest() != prepared.before
         return scored
-
-    def _batch(self, table: pa.Table) -> Any:
-        batch = batches.to_batch(table, self._form)
-        if self._preprocess is None:
-            return batch
-        batch = self._preprocess(batch)
-        batches.check_rows(batch, table.num_rows)
-        return batch if self._features is None else batches.select(batch, self._features)

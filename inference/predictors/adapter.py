@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import Option
 from nightjar.inference.job.seams import FRAMEWORKS
-from nightjar.inference.messages import nearest
 
 _OWN = "nightjar.inference.predictors.user"
 """The adapter of the user's own classes and functions."""
+
+SHARED_BYTES = 64 << 20
+"""The smallest file of a model whose content is mapped where an adapter would rather read it.
+
+A smaller one is copied for each process (`identity.snapshots.COPIED_BYTES`), so that nothing would be shared."""
 
 
 class Predictor(Protocol):
@@ -35,23 +40,44 @@ class Predictor(Protocol):
         """Call the model. Returns outputs by name, or anything else that `outputs.normalise` takes."""
 
 
+@runtime_checkable
+class Packing(Protocol):
+    """A predictor that packs the rows of a micro-batch into calls of the model, or the scorer around it.
+
+    forced_tokens: the most tokens of a call if lack of memory reduced them, else 0.
+    """
+
+    @property
+    def forced_tokens(self) -> int: ...
+
+
+def forced_tokens(model: object) -> int:
+    """The most tokens of a call if lack of memory reduced them; 0 if it did not, or if the model packs nothing."""
+    return model.forced_tokens if isinstance(model, Packing) else 0
+
+
 class Adapter(Protocol):
     """One framework. Only `load`, `warm` and `devices` import it, so that commands that only look need not wait.
 
-    libraries: distributions whose versions the manifest names. reads_arrow: its predictors get Tables, and never write
-    into them; other predictors get batches in the job's format, made from copies. scratch: beginnings of the paths of
-    the files that the framework makes for itself while it computes.
+    libraries: distributions whose versions the manifest names. extra: the extra of pip that brings them; empty if they
+    come with Nightjar. options: what `model.options` may name; None for whatever the user's code takes. reads_arrow:
+    its predictors get Tables, and never write into them; other predictors get batches in the job's format, made from
+    copies. scratch: beginnings of the paths of the files that the framework makes for itself while it computes.
     """
 
     libraries: tuple[str, ...]
+    extra: str
+    options: tuple[Option, ...] | None
     reads_arrow: bool
     scratch: tuple[str, ...]
 
     def check_keys(self, job: Job) -> None:
         """Check the job's model keys, without reading a file or importing the framework.
 
+        The options are known, and have values that they may have.
+
         Raises:
-            JobError: An option is unknown, or a key has no meaning for this framework. Names the key.
+            JobError: Options do not fit together, or a key has no meaning for this framework. Names the key.
         """
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
@@ -87,9 +113,6 @@ class Adapter(Protocol):
             JobError: The model cannot be loaded. Names the key.
         """
 
-    def memory_errors(self) -> tuple[type[BaseException], ...]:
-        """Error types for too little memory, also on a device. Empty before the framework is imported."""
-
     def device_errors(self) -> tuple[type[BaseException], ...]:
         """Error types after which a device refuses every further call. Empty before the framework is imported."""
 
@@ -98,11 +121,7 @@ class Adapter(Protocol):
 
 
 class WithoutDevices:
-    """Base of the adapters that know no device of their own, and no type of error for too little memory on one."""
-
-    def memory_errors(self) -> tuple[type[BaseException], ...]:
-        """None: numpy raises a plain MemoryError."""
-        return ()
+    """Base of the adapters that know no device of their own."""
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
         """None."""
@@ -122,20 +141,6 @@ def adapter_of(job: Job) -> Adapter:
 def frameworks() -> Iterator[Adapter]:
     """Every framework's adapter."""
     return (_adapter(framework.module) for framework in FRAMEWORKS.values())
-
-
-def check_options(job: Job, known: Collection[str]) -> None:
-    """Check that a framework's adapter knows each of `model.options`; every adapter knows `batch_format`.
-
-    Raises:
-        JobError: An option is unknown.
-    """
-    known = [*known, "batch_format"]
-    for name in sorted(set(job.model.options) - set(known)):
-        raise JobError(
-            f"model.options.{name}: the {job.model.uses} adapter knows only the options {', '.join(known)}"
-            + nearest(name, known)
-        )
 
 
 def check_cpu(job: Job) -> None:
@@ -173,11 +178,6 @@ def needed(job: Job, path: str | None) -> str:
 def _adapter(module: str) -> Adapter:
     adapter: Adapter = import_module(module).ADAPTER
     return adapter
-
-
-def is_memory(error: Exception) -> bool:
-    """Whether an error means too little memory. The type decides, never the message."""
-    return isinstance(error, (MemoryError, *(kind for each in frameworks() for kind in each.memory_errors())))
 
 
 def is_device_lost(error: Exception) -> bool:

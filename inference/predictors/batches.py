@@ -14,12 +14,18 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.job.options import choice
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.arrays import columns, is_frame, to_numpy
 from nightjar.inference.tensors import is_tensor_type
 
-FORMATS = {"numpy", "default", "pandas", "pyarrow", "torch"}
+FORMATS = ("numpy", "default", "pandas", "pyarrow", "torch")
 """Values of `options.batch_format`, with Ray Data's names; `default` is numpy."""
+
+BATCH_FORMAT = choice(
+    "batch_format", FORMATS, "what `preprocess` gets: a dict of arrays, a DataFrame, a Table, or a dict of tensors"
+)
+"""The option that every adapter has."""
 
 
 def batch_format(options: Mapping[str, Any]) -> str:
@@ -76,6 +82,24 @@ def select(batch: Any, names: Sequence[str]) -> Any:
     if isinstance(batch, pa.Table):
         return batch.select(list(names))
     return batch[list(names)] if is_frame(batch) else {name: batch[name] for name in names}
+
+
+def part(batch: Any, low: int, high: int) -> Any:
+    """Rows [low, high) of a batch that `check_rows` accepts."""
+    if isinstance(batch, pa.Table):
+        return batch.slice(low, high - low)
+    if is_frame(batch):
+        return batch.iloc[low:high]
+    return {name: values[low:high] for name, values in batch.items()}
+
+
+def weight(batch: Any) -> int:
+    """The bytes of a batch that `check_rows` accepts, about: an object, as a text, counts as its reference only."""
+    if isinstance(batch, pa.Table):
+        return int(batch.nbytes)
+    if is_frame(batch):
+        return int(batch.memory_usage(index=False).sum())
+    return sum(int(getattr(values, "nbytes", 8 * len(values))) for values in batch.values())
 
 
 def check_rows(batch: Any, rows: int) -> None:

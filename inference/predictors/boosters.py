@@ -12,20 +12,20 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import Option
 from nightjar.inference.predictors import features
 from nightjar.inference.predictors.adapter import (
     Predictor,
     WithoutDevices,
     check_cpu,
     check_no_pickles,
-    check_options,
     needed,
 )
 from nightjar.inference.predictors.installed import versions
 
 
 class BoosterAdapter(WithoutDevices):
-    """Base of these adapters. See `adapter.Adapter`. The libraries raise one type for whatever they meet.
+    """Base of these adapters. See `adapter.Adapter`.
 
     name: of the library, for messages. libraries: the distributions that bring it, one of which is enough. options:
     what `model.options` may name. how: how to write the model's file, for messages.
@@ -33,16 +33,17 @@ class BoosterAdapter(WithoutDevices):
 
     name: str
     libraries: tuple[str, ...]
-    options: tuple[str, ...]
+    extra: str
+    options: tuple[Option, ...] | None
     how: str
     reads_arrow = True
     scratch: tuple[str, ...] = ()
 
     def check_values(self, job: Job) -> None:
-        """Check the values of the options.
+        """Check that the options fit together.
 
         Raises:
-            JobError: One makes no sense.
+            JobError: They do not.
         """
         raise NotImplementedError
 
@@ -64,7 +65,6 @@ class BoosterAdapter(WithoutDevices):
 
     def check_keys(self, job: Job) -> None:
         """As `Adapter.check_keys`."""
-        check_options(job, self.options)
         self.check_values(job)
         check_no_pickles(job)
         check_cpu(job)

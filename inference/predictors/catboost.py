@@ -10,10 +10,11 @@ import pyarrow as pa
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import nearest
+from nightjar.inference.job.options import Option, choice, whole
 from nightjar.inference.predictors import features, outputs
 from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.arrays import Array, to_array
+from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.boosters import BoosterAdapter
 from nightjar.inference.predictors.installed import missing
 
@@ -28,18 +29,16 @@ class CatBoost(BoosterAdapter):
 
     name = "CatBoost"
     libraries = _NEEDS
-    options = ("prediction_type", "ntree_end")
+    extra = "catboost"
+    options: tuple[Option, ...] | None = (
+        choice("prediction_type", _KINDS, "what is computed; a classifier must be told", "`RawFormulaVal`"),
+        whole("ntree_end", "only the first trees", "all", "a number of trees"),
+        BATCH_FORMAT,
+    )
     how = "write one with model.save_model('model.cbm')"
 
     def check_values(self, job: Job) -> None:
-        if (kind := job.model.options.get("prediction_type", _KINDS[0])) not in _KINDS:
-            raise JobError(
-                f"model.options.prediction_type: {kind!r} is not one of {', '.join(_KINDS)}"
-                + nearest(str(kind), _KINDS)
-            )
-        trees = job.model.options.get("ntree_end", 1)
-        if type(trees) is not int or trees < 1:
-            raise JobError(f"model.options.ntree_end: write a number of trees from 1 on, not {trees!r}")
+        """Any two fit together."""
 
     def check_content(self, content: bytes) -> None:
         if not content.startswith(b"CBM1"):

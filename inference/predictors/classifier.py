@@ -10,11 +10,11 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.labels import LabelOutputs
 from nightjar.inference.predictors.modelfolder import ModelFolder
-from nightjar.inference.predictors.textmodel import TextModel
+from nightjar.inference.predictors.textmodel import OfTexts, TextModel
 from nightjar.inference.predictors.tokens import Tokens, text_columns
 
 
-class Classifier:
+class Classifier(OfTexts):
     """A model with one number for each of its labels, as a `Predictor`."""
 
     def __init__(self, job: Job, folder: ModelFolder) -> None:
@@ -23,7 +23,7 @@ class Classifier:
         config = self._model.config
         self._width = int(config.num_labels)
         self._made = LabelOutputs(job, [str(config.id2label[place]) for place in range(self._width)])
-        self._function = job.model.options.get("function") or _function(config)
+        self._function = job.model.options.get("function") or function_of(config)
         self.device = self._model.device
 
     def prepare(self, batch: Any) -> Tokens:
@@ -37,13 +37,17 @@ class Classifier:
         return self._made.of(self._model.run(prepared, self._width, self._scores).numpy())
 
     def _scores(self, raw: Any, _: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = raw.logits.float()
-        if self._function == "softmax":
-            return logits.softmax(-1)
-        return logits.sigmoid() if self._function == "sigmoid" else logits
+        return scores_of(raw.logits.float(), self._function)
 
 
-def _function(config: Any) -> str:
+def scores_of(logits: torch.Tensor, function: str) -> torch.Tensor:
+    """The scores that a function (`softmax`, `sigmoid`, `none`) makes of logits."""
+    if function == "softmax":
+        return logits.softmax(-1)
+    return logits.sigmoid() if function == "sigmoid" else logits
+
+
+def function_of(config: Any) -> str:
     """What makes scores of logits, as the pipeline of transformers decides it."""
     if config.problem_type == "regression":
         return "none"

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_list, is_number, is_text
 from nightjar.inference.errors import OutputInvalid
+from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.predictors.arrays import Array, is_series, is_tensor, joined
 
 
@@ -30,9 +31,11 @@ def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = No
         fits = _fits(array.type, declared)
         cast = _cast(array, declared) if fits else None
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise OutputInvalid(f"output {name!r} does not fit {declared}: {error}") from error
+        raise OutputInvalid(f"output {name!r} does not fit {type_name(declared)}: {error}") from error
     if cast is None:
-        raise OutputInvalid(f"output {name!r} is declared {declared}, but the predictor returned {array.type}")
+        raise OutputInvalid(
+            f"output {name!r} is declared {type_name(declared)}, but the predictor returned {type_name(array.type)}"
+        )
     return cast
 
 
@@ -102,7 +105,7 @@ def _from_numpy(values: Array, declared: pa.DataType, rows: int | None) -> pa.Ar
         values = values.reshape(1, -1)  # the same for an output of lists
     if values.ndim > 1 and not is_list(declared):
         if values.size != len(values):
-            raise ValueError(f"it has shape {values.shape}, and {declared} holds one value a row")
+            raise ValueError(f"it has shape {values.shape}, and {type_name(declared)} holds one value a row")
         values = values.reshape(len(values))
     if values.ndim > 1 and np.ma.is_masked(values):
         raise ValueError("it masks some of the numbers of a row; return lists with None in their place")

@@ -5,20 +5,25 @@ from __future__ import annotations
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors.adapter import Adapter, Predictor
+from nightjar.inference.job.options import Option, choice, flag, text
+from nightjar.inference.predictors.adapter import Adapter, Predictor, needed
+from nightjar.inference.predictors.folderadapter import OF_TEXTS, TextAdapter
 from nightjar.inference.predictors.recipe import POOLINGS, recipe_of
-from nightjar.inference.predictors.textadapter import TextAdapter, check_choice, check_flag, check_text
+
+_SAY = "what sentence-transformers' files say, else"
+_OPTIONS = (
+    choice("pooling", POOLINGS, "how the vectors of a text's tokens become one", f"{_SAY} `mean`"),
+    flag("normalize", "vectors of length 1", f"{_SAY} `false`"),
+    text("prompt", "stands before each text", "the folder's default prompt, mostly none"),
+)
 
 
 class Embed(TextAdapter):
     """The `Adapter` of text embeddings."""
 
-    options = ("pooling", "normalize", "prompt")
+    options: tuple[Option, ...] | None = (*OF_TEXTS, *_OPTIONS)
 
     def check_values(self, job: Job) -> None:
-        check_choice(job, "pooling", POOLINGS)
-        check_flag(job, "normalize")
-        check_text(job, "prompt")
         (name, kind), *others = job.model.output_types().items()
         if others or not is_list(kind):
             raise JobError(
@@ -29,10 +34,10 @@ class Embed(TextAdapter):
     def inspect(self, job: Job, path: str) -> None:
         recipe_of(job, path)
 
-    def loaded(self, job: Job, path: str) -> Predictor:
+    def load(self, job: Job, path: str | None) -> Predictor:
         from nightjar.inference.predictors.embedder import Embedder
 
-        return Embedder(job, recipe_of(job, path))
+        return Embedder(job, recipe_of(job, needed(job, path)))
 
 
 ADAPTER: Adapter = Embed()

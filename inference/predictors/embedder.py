@@ -12,14 +12,14 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.recipe import Recipe
-from nightjar.inference.predictors.textmodel import TextModel
+from nightjar.inference.predictors.textmodel import OfTexts, TextModel
 from nightjar.inference.predictors.tokens import Tokens, text_columns
 
 Pool = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """From vectors (rows, longest, width) and the attention mask (rows, longest) to vectors (rows, width)."""
 
 
-class Embedder:
+class Embedder(OfTexts):
     """A model whose tokens are pooled, as a `Predictor`."""
 
     def __init__(self, job: Job, recipe: Recipe) -> None:

@@ -9,11 +9,11 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.labels import LabelOutputs
 from nightjar.inference.predictors.modelfolder import ModelFolder
-from nightjar.inference.predictors.textmodel import TextModel
+from nightjar.inference.predictors.textmodel import OfTexts, TextModel
 from nightjar.inference.predictors.tokens import Tokens, text_columns
 
 
-class Entailment:
+class Entailment(OfTexts):
     """A model of natural language inference, as a `Predictor` of zero-shot classification."""
 
     def __init__(self, job: Job, folder: ModelFolder, template: str) -> None:

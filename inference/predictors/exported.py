@@ -16,6 +16,7 @@ from nightjar.inference.predictors import features
 from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
 from nightjar.inference.predictors.arrays import NUMERIC, Array
 from nightjar.inference.predictors.filling import Filling, fillings, numbers
+from nightjar.inference.predictors.mapped import keep_in_file
 from nightjar.inference.predictors.outputs import in_order
 from nightjar.inference.predictors.placing import device_of_job
 
@@ -37,6 +38,9 @@ def load_program(job: Job, model_path: str | None) -> Program:
         exported = torch.export.load(model_path)
         if device.type == "cuda":
             exported = move_to_device_pass(exported, device)
+        else:
+            held = (*exported.state_dict.values(), *exported.constants.values())
+            keep_in_file((each for each in held if isinstance(each, torch.Tensor)), model_path)
         module = exported.module()
     except Exception as error:
         said = str(error).replace(model_path, named)

@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import Option, flag, whole
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors import features, outputs
 from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.arrays import Array
+from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.boosters import BoosterAdapter
 from nightjar.inference.predictors.installed import missing
 
@@ -27,7 +29,13 @@ class LightGBM(BoosterAdapter):
 
     name = "LightGBM"
     libraries = _NEEDS
-    options = ("raw_score", "pred_leaf", "num_iteration")
+    extra = "lightgbm"
+    options: tuple[Option, ...] | None = (
+        flag("raw_score", "scores before they are transformed"),
+        flag("pred_leaf", "the leaf of each tree, as `int32[100]` for 100 trees"),
+        whole("num_iteration", "only the first trees", "the best round of the training, else all", "a number of trees"),
+        BATCH_FORMAT,
+    )
     how = "write one with booster.save_model('model.txt'), of an LGBMClassifier with model.booster_.save_model"
 
     def check_values(self, job: Job) -> None:
@@ -92,14 +100,8 @@ def _arguments(job: Job) -> dict[str, Any]:
         JobError: One has a value that makes no sense.
     """
     given = {name: value for name, value in job.model.options.items() if name != "batch_format"}
-    for name in ("raw_score", "pred_leaf"):
-        if not isinstance(given.get(name, False), bool):
-            raise JobError(f"model.options.{name}: write true or false, not {given[name]!r}")
     if given.get("raw_score") and given.get("pred_leaf"):
         raise JobError("model.options.pred_leaf: leaves have no raw score; remove raw_score or pred_leaf")
-    number = given.get("num_iteration", 1)
-    if type(number) is not int or number < 1:
-        raise JobError(f"model.options.num_iteration: write a number of trees from 1 on, not {number!r}")
     return given
 
 

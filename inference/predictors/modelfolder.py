@@ -23,6 +23,10 @@ _TOKENISERS = (
     "sentencepiece.bpe.model",
     "tokenizer.model",
 )
+TOKENISER, PROCESSOR = "tokenizer", "processor"
+"""What reads the rows for a model: a tokenizer reads texts, a processor images or sounds."""
+
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _HOW = "write one with model.save_pretrained(folder) and tokenizer.save_pretrained(folder)"
 
 
@@ -36,8 +40,10 @@ class ModelFolder:
     safe: bool
 
 
-def look(job: Job, path: Path, named: str) -> ModelFolder:
-    """Look at a model's folder: its configuration, the files of its weights, and those of its tokenizer.
+def look(job: Job, path: Path, named: str, *readers: str) -> ModelFolder:
+    """Look at a model's folder: its configuration, the files of its weights, and those of what reads its rows.
+
+    readers: `TOKENISER`, `PROCESSOR` or both; a tokenizer, if none is named.
 
     Raises:
         JobError: One is missing or cut, or the weights are pickles and the job allows none.
@@ -49,7 +55,13 @@ def look(job: Job, path: Path, named: str) -> ModelFolder:
     if not isinstance(config.get("model_type"), str):
         raise JobError(f"model.path: {named}/config.json names no model_type, so this is no transformers model; {_HOW}")
     safe = _check_weights(job, path, named)
-    if not any((path / name).is_file() for name in _TOKENISERS):
+    readers = readers or (TOKENISER,)
+    if PROCESSOR in readers and not any((path / name).is_file() for name in _PROCESSORS):
+        raise JobError(
+            f"model.path: {named} has no {_PROCESSORS[0]}, so rows cannot be read for this model; save its processor "
+            "into the same folder: processor.save_pretrained(folder)"
+        )
+    if TOKENISER in readers and not any((path / name).is_file() for name in _TOKENISERS):
         raise JobError(
             f"model.path: {named} has no tokenizer.json, so texts cannot be read for this model; save its tokenizer "
             "into the same folder: tokenizer.save_pretrained(folder)"

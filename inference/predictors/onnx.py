@@ -6,6 +6,7 @@ identity.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,27 +15,43 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import Option, flag, text
 from nightjar.inference.predictors import features
-from nightjar.inference.predictors.adapter import Adapter, Predictor, check_no_pickles, check_options, needed
+from nightjar.inference.predictors.adapter import Adapter, Predictor, check_no_pickles, needed
+from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.installed import versions
 from nightjar.inference.predictors.modelproto import ModelFiles, external_files
 
 _BUILDS = ("onnxruntime", "onnxruntime-gpu")
 """The distributions that bring the module."""
 
+_FILE = text(
+    "file",
+    "which .onnx file of the folder `model.path` is the model",
+    "the only one",
+    write="the name of a file in the folder of model.path",
+)
+_SHARED = flag(
+    "shared",
+    "weights in files of their own stay in these, shared by the actors of a node; small batches take longer, and the "
+    "last bits of what is computed may differ",
+)
+
 
 class Onnx:
     """The `Adapter` of onnxruntime."""
 
     libraries: tuple[str, ...] = _BUILDS
+    extra = "onnx"
+    options: tuple[Option, ...] | None = (_FILE, _SHARED, BATCH_FORMAT)
     reads_arrow = True
-    scratch: tuple[str, ...] = ()
+    # Its own reports, where the user's code imports it before this adapter can switch them off.
+    scratch: tuple[str, ...] = (os.path.expanduser("~/.cache/Microsoft/DeveloperTools/.onnxruntime/"),)  # noqa: PTH111
 
     def check_keys(self, job: Job) -> None:
-        check_options(job, ("file",))
         check_no_pickles(job)
         name = job.model.options.get("file", "model.onnx")
-        if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
             raise JobError(f"model.options.file: write the name of a file in the folder of model.path, not {name!r}")
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
@@ -53,16 +70,14 @@ class Onnx:
         _look(job, path)
 
     def warm(self) -> None:
-        import onnxruntime  # noqa: F401 (the import itself is the purpose)
+        from nightjar.inference.predictors.session import runtime
+
+        runtime()
 
     def load(self, job: Job, path: str | None) -> Predictor:
         from nightjar.inference.predictors.session import Session
 
         return Session(job, _look(job, needed(job, path)))
-
-    def memory_errors(self) -> tuple[type[BaseException], ...]:
-        """None: onnxruntime has no type for it. It raises `Fail`, as for rows that an operation cannot take."""
-        return ()
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
         found = getattr(sys.modules.get("onnxruntime.capi.onnxruntime_pybind11_state"), "DeviceReset", None)

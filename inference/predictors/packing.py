@@ -20,12 +20,14 @@ Call = Callable[[Array], None]
 class Packer:
     """Packs rows into calls of the model. Keeps what it learns about memory as long as the process lives.
 
-    tokens: the most rows × longest of a call; None for all rows at once, until memory does not suffice. alone: rows of
-    at least so many tokens have a call each, because one of them did not fit alone.
+    tokens: the most rows × longest of a call; None for all rows at once, until memory does not suffice. forced: the
+    same if lack of memory reduced it, else 0. alone: rows of at least so many tokens have a call each, because one of
+    them did not fit alone.
     """
 
     def __init__(self, tokens: int | None, memory_errors: tuple[type[BaseException], ...]) -> None:
         self.tokens = tokens
+        self.forced = 0
         self.alone: int | None = None
         self._errors = memory_errors
 
@@ -38,7 +40,7 @@ class Packer:
             BaseException: Whatever a call raises; one of the memory errors only for a row that does not fit alone.
         """
         order = np.argsort(-lengths, kind="stable")
-        first, before = 0, self.tokens
+        first, before = 0, (self.tokens, self.forced)
         while first < len(order):
             longest = int(lengths[order[first]])
             rows = order[first : first + self._rows(longest, len(order))]
@@ -47,9 +49,9 @@ class Packer:
             if len(rows) == 1:
                 self._single(rows, longest, call, before)
             elif not self._fits(rows, call):
-                self.tokens = len(rows) * longest // 2
+                self.tokens = self.forced = len(rows) * longest // 2
                 continue
-            first, before = first + len(rows), self.tokens
+            first, before = first + len(rows), (self.tokens, self.forced)
 
     def _rows(self, longest: int, most: int) -> int:
         if self.alone is not None and longest >= self.alone:
@@ -64,10 +66,10 @@ class Packer:
             return False
         return True
 
-    def _single(self, rows: Array, longest: int, call: Call, before: int | None) -> None:
+    def _single(self, rows: Array, longest: int, call: Call, before: tuple[int | None, int]) -> None:
         """Call the model with one row. If it does not fit alone, the budget is what it was before this row's calls."""
         try:
             call(rows)
         except self._errors:
-            self.tokens, self.alone = before, longest
+            (self.tokens, self.forced), self.alone = before, longest
             raise

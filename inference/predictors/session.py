@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,10 +83,25 @@ class Session:
             )
 
 
+def runtime() -> Any:
+    """The module onnxruntime. Its first import in a process starts nothing that reports to its makers.
+
+    It would send what it is used for to Microsoft, and keep that in a file in the home folder, in each process that
+    scores. A variable in the environment allows it: ORT_DISABLE_TELEMETRY=0.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime
+
+    return onnxruntime
+
+
 def describe_devices() -> str:
     """The devices that onnxruntime can use in this process, in words; nothing if it is not installed."""
     try:
-        import onnxruntime
+        onnxruntime = runtime()
     except ImportError:
         return ""
     has = "can use CUDA" if _CUDA in onnxruntime.get_available_providers() else "has no CUDA: models run on the CPU"
@@ -95,7 +111,7 @@ def describe_devices() -> str:
 def _start(job: Job, files: ModelFiles) -> Any:
     """A session of onnxruntime on the job's device."""
     try:
-        import onnxruntime
+        onnxruntime = runtime()
     except ImportError as error:
         raise missing("onnx", ("onnxruntime",)) from error
     wanted = _provider(job, onnxruntime)
@@ -103,6 +119,9 @@ def _start(job: Job, files: ModelFiles) -> Any:
     options.intra_op_num_threads = job.resources.cores
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what goes wrong is raised, too
+    if job.model.options.get("shared"):
+        # Packed for its products of matrices, weights would be a copy of each process's own.
+        options.add_session_config_entry("session.disable_prepacking", "1")
     try:
         kept = _give_weights(options, files)
         session = onnxruntime.InferenceSession(str(files.model), options, providers=[wanted])

@@ -9,10 +9,13 @@ learnt values, but not the code that computes with them. So the versions of scik
 from __future__ import annotations
 
 import json
+import warnings
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +23,21 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import nearest
+from nightjar.inference.job.options import Option, choice, texts
 from nightjar.inference.predictors import features, outputs
-from nightjar.inference.predictors.adapter import Adapter, Predictor, WithoutDevices, check_cpu, check_options, needed
+from nightjar.inference.predictors.adapter import SHARED_BYTES, Adapter, Predictor, WithoutDevices, check_cpu, needed
 from nightjar.inference.predictors.arrays import is_frame, to_array
+from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.installed import missing, versions
 
 _METHODS = ("predict", "predict_proba", "decision_function")
+_TRUSTED = "a list of types with their modules, as [sklearn.tree._tree.Tree]"
 _NEEDS = ("scikit-learn", "skops")
+_OPTIONS = (
+    choice("method", _METHODS, "what is called; a classifier must be told", "`predict`, except for a classifier"),
+    texts("trusted", "types that skops may load besides those that it trusts", "none", _TRUSTED),
+    BATCH_FORMAT,
+)
 _HOW = (
     "write one with skops.io.dump(model, 'model.skops'). A pickle or joblib file can run any code; if you trust "
     "whoever made it, set model.allow_pickle: true"
@@ -38,15 +48,12 @@ class Sklearn(WithoutDevices):
     """The `Adapter` of scikit-learn. Models run on the CPU."""
 
     libraries: tuple[str, ...] = _NEEDS
+    extra = "sklearn"
+    options: tuple[Option, ...] | None = _OPTIONS
     reads_arrow = False
     scratch: tuple[str, ...] = ()
 
     def check_keys(self, job: Job) -> None:
-        check_options(job, ("method", "trusted"))
-        if (method := job.model.options.get("method", "predict")) not in _METHODS:
-            raise JobError(
-                f"model.options.method: {method!r} is not one of {', '.join(_METHODS)}" + nearest(str(method), _METHODS)
-            )
         _trusted(job)
         check_cpu(job)
 
@@ -98,7 +105,7 @@ def _owners() -> Mapping[str, list[str]]:
 def _trusted(job: Job) -> list[str]:
     names = job.model.options.get("trusted", [])
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) and "." in name for name in names):
-        raise JobError("model.options.trusted: write a list of types with their modules, as [sklearn.tree._tree.Tree]")
+        raise JobError(f"model.options.trusted: write {_TRUSTED}")
     return list(names)
 
 
@@ -133,9 +140,25 @@ def _unpickled(job: Job, path: str) -> Any:
     except ImportError as error:
         raise missing("sklearn", _NEEDS) from error
     try:
-        return joblib.load(path)
+        if Path(path).stat().st_size < SHARED_BYTES:
+            return joblib.load(path)
+        return _mapped(joblib, path)
     except Exception as error:
         raise JobError(f"model.path: joblib cannot load {job.model.path}: {type(error).__name__}: {error}") from error
+
+
+def _mapped(joblib: Any, path: str) -> Any:
+    """The object in a joblib file with its arrays as they lie in the file, so that all processes of a node share them.
+
+    Compressed arrays are read, and all if joblib was too old to align them. A write to an array changes a copy of the
+    page, and never the file.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "mmap_mode .* compressed")
+        warnings.filterwarnings("error", "The memmapped array")
+        with suppress(UserWarning):
+            return joblib.load(path, mmap_mode="c")
+    return joblib.load(path)
 
 
 class _Estimator:

@@ -14,7 +14,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.arrays import Array
 from nightjar.inference.predictors.modelfolder import ModelFolder
-from nightjar.inference.predictors.textmodel import TextModel
+from nightjar.inference.predictors.textmodel import OfTexts, TextModel
 from nightjar.inference.predictors.tokens import Tokens, text_columns
 
 _OUTSIDE = "O"
@@ -32,7 +32,7 @@ class _Entity:
     end: int
 
 
-class Tagger:
+class Tagger(OfTexts):
     """A model with one number for each token and label, as a `Predictor`."""
 
     def __init__(self, job: Job, folder: ModelFolder) -> None:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import Option, choice
 from nightjar.inference.predictors.adapter import Adapter, Predictor
-from nightjar.inference.predictors.modelfolder import look
-from nightjar.inference.predictors.textadapter import TextAdapter, check_choice
+from nightjar.inference.predictors.folderadapter import OF_TEXTS, TextAdapter
+from nightjar.inference.predictors.modelfolder import ModelFolder
+
+FUNCTION = choice(
+    "function",
+    ("softmax", "sigmoid", "none"),
+    "what makes scores of the model's numbers",
+    "as the library's pipeline decides it",
+)
 
 
 class TextClassification(TextAdapter):
-    """The `Adapter` of models that classify texts. function: what makes scores of the model's numbers."""
+    """The `Adapter` of models that classify texts."""
 
-    options = ("function",)
+    options: tuple[Option, ...] | None = (*OF_TEXTS, FUNCTION)
     columns = 2
 
     def check_values(self, job: Job) -> None:
-        check_choice(job, "function", ("softmax", "sigmoid", "none"))
+        """Any fit together; only the model knows its labels."""
 
-    def loaded(self, job: Job, path: str) -> Predictor:
+    def loaded(self, job: Job, folder: ModelFolder) -> Predictor:
         from nightjar.inference.predictors.classifier import Classifier
 
-        return Classifier(job, look(job, Path(path), str(job.model.path)))
+        return Classifier(job, folder)
 
 
 ADAPTER: Adapter = TextClassification()

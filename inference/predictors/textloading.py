@@ -45,8 +45,9 @@ def load(job: Job, folder: ModelFolder, auto: str, max_length: int | None, cut: 
     Raises:
         JobError: transformers is not installed, or cannot load one of them, or weights are missing.
     """
-    with _quiet(job) as transformers:
-        model = _model(job, folder, getattr(transformers, auto))
+    with quiet(job) as transformers:
+        model = load_model(job, folder, getattr(transformers, auto))
+        _check_reads_only(job, folder, model)
         tokenizer = _tokenizer(folder, transformers.AutoTokenizer)
     if model.config.pad_token_id is None:  # models that read the last token look for it
         model.config.pad_token_id = tokenizer.pad_token_id
@@ -62,7 +63,7 @@ def load(job: Job, folder: ModelFolder, auto: str, max_length: int | None, cut: 
 
 
 @contextmanager
-def _quiet(job: Job) -> Iterator[Any]:
+def quiet(job: Job) -> Iterator[Any]:
     """The module transformers, without the progress bars and notes that it prints while it loads."""
     try:
         import transformers
@@ -80,7 +81,12 @@ def _quiet(job: Job) -> Iterator[Any]:
             said.enable_progress_bar()
 
 
-def _model(job: Job, folder: ModelFolder, auto: Any) -> Any:
+def load_model(job: Job, folder: ModelFolder, auto: Any) -> Any:
+    """The model on the CPU, in the type that the job names. auto: the class that loads it.
+
+    Raises:
+        JobError: It cannot be loaded, or weights are missing.
+    """
     dtype = getattr(torch, job.model.options.get("dtype", "float32"))
     try:
         model, loading = auto.from_pretrained(
@@ -92,12 +98,7 @@ def _model(job: Job, folder: ModelFolder, auto: Any) -> Any:
             output_loading_info=True,
         )
     except Exception as error:
-        raise _failed(folder, folder.named, error) from error
-    if model.config.is_encoder_decoder:
-        raise JobError(
-            f"model.path: {folder.named} is a {type(model).__name__}, which reads one text and writes another; the "
-            f"{job.model.uses} adapter takes models that only read"
-        )
+        raise failed(folder, folder.named, error) from error
     # transformers fills in random numbers, and warns.
     gone = sorted(str(name) for name in loading["missing_keys"] if not str(name).startswith(_UNUSED))
     if gone:
@@ -109,11 +110,28 @@ def _model(job: Job, folder: ModelFolder, auto: Any) -> Any:
     return model.eval()
 
 
+def speech_model(transformers: Any, folder: ModelFolder) -> Any:
+    """The class that loads a folder's model of speech, as the library's pipeline chooses it: one for models that write
+    word after word, as Whisper does, and one for those that tell a letter for each moment.
+    """
+    writers = transformers.models.auto.modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
+    writes = folder.config["model_type"] in writers
+    return transformers.AutoModelForSpeechSeq2Seq if writes else transformers.AutoModelForCTC
+
+
+def _check_reads_only(job: Job, folder: ModelFolder, model: Any) -> None:
+    if model.config.is_encoder_decoder:
+        raise JobError(
+            f"model.path: {folder.named} is a {type(model).__name__}, which reads one text and writes another; the "
+            f"{job.model.uses} adapter takes models that only read"
+        )
+
+
 def _tokenizer(folder: ModelFolder, auto: Any) -> Any:
     try:
         tokenizer = auto.from_pretrained(folder.path, local_files_only=True, trust_remote_code=False)
     except Exception as error:
-        raise _failed(folder, f"the tokenizer of {folder.named}", error) from error
+        raise failed(folder, f"the tokenizer of {folder.named}", error) from error
     if not tokenizer.is_fast:
         raise JobError(
             f"model.path: the tokenizer of {folder.named} is written in Python ({type(tokenizer).__name__}), which the "
@@ -127,7 +145,25 @@ def _tokenizer(folder: ModelFolder, auto: Any) -> Any:
     return tokenizer
 
 
-def _failed(folder: ModelFolder, what: str, error: Exception) -> JobError:
+def load_image_processor(folder: ModelFolder) -> Any:
+    """The processor of a folder's images, of the kind that computes with Pillow: it is the same everywhere.
+
+    Raises:
+        JobError: It cannot be loaded.
+    """
+    # Under its short name the class asks for torchvision, which it does not need.
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
+
+    try:
+        return AutoImageProcessor.from_pretrained(
+            folder.path, local_files_only=True, trust_remote_code=False, backend="pil"
+        )
+    except Exception as error:
+        raise failed(folder, f"the image processor of {folder.named}", error) from error
+
+
+def failed(folder: ModelFolder, what: str, error: Exception) -> JobError:
+    """The error for a part of a folder that transformers cannot load."""
     said = str(error).replace(str(folder.path), folder.named)
     return JobError(f"model.path: transformers cannot load {what}: {type(error).__name__}: {said}")
 

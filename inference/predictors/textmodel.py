@@ -19,7 +19,7 @@ from nightjar.inference.predictors.textloading import load
 from nightjar.inference.predictors.tokens import Tokeniser, Tokens
 
 TOKENS, TOKENS_GPU = 2048, 65536
-"""Rows × longest of a call of the model, if neither `batch_size` nor `options.batch_tokens` is set."""
+"""Rows × longest of a call of the model, if neither the size of micro-batches nor `options.batch_tokens` is set."""
 
 Head = Callable[[Any, torch.Tensor], torch.Tensor]
 """From what the model returns, and the attention mask (rows, longest), to numbers (rows, width)."""
@@ -61,6 +61,11 @@ class TextModel:
         self.config = loaded.model.config
         self.device = str(self._place)
 
+    @property
+    def forced_tokens(self) -> int:
+        """As in `adapter.Packing`."""
+        return self._packer.forced
+
     def run(self, tokens: Tokens, width: int, head: Head) -> torch.Tensor:
         """Call the model for all texts. Returns float32 of shape (n, width) in the order of the texts, on the CPU."""
         found = torch.empty((len(tokens.lengths), width), dtype=torch.float32, device=self._place)
@@ -83,8 +88,19 @@ class TextModel:
             self._packer.run(tokens.lengths, call)
 
 
+class OfTexts:
+    """Base of the predictors of texts."""
+
+    _model: TextModel
+
+    @property
+    def forced_tokens(self) -> int:
+        """As in `adapter.Packing`."""
+        return self._model.forced_tokens
+
+
 def _budget(job: Job, on_gpu: bool) -> int | None:
     asked: int | None = job.model.options.get("batch_tokens")
-    if asked is None and isinstance(job.model.batch_size, int):
-        return None  # exactly this many rows a call
+    if asked is None and not job.model.finds_size:
+        return None  # a call is exactly the micro-batch
     return asked or (TOKENS_GPU if on_gpu else TOKENS)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list, is_number, is_text
-from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import nearest
+from nightjar.inference.job.options import Option, choice
 from nightjar.inference.predictors.adapter import Adapter, Predictor
-from nightjar.inference.predictors.modelfolder import look
-from nightjar.inference.predictors.textadapter import TextAdapter, check_choice
+from nightjar.inference.predictors.folderadapter import OF_TEXTS, TextAdapter, check_made
+from nightjar.inference.predictors.modelfolder import ModelFolder
 
 MADE = {
     "entities": "list<string>",
@@ -24,33 +21,30 @@ MADE = {
 """The outputs, each a list with an item for each entity of the text."""
 
 
+_AGGREGATION = choice(
+    "aggregation", ("simple", "none"), "`simple` joins neighbours of one label; `none` gives an entity for each token"
+)
+
+
 class TokenClassification(TextAdapter):
     """The `Adapter` of models that label the tokens of a text."""
 
-    options = ("aggregation",)
+    options: tuple[Option, ...] | None = (*OF_TEXTS, _AGGREGATION)
 
     def check_values(self, job: Job) -> None:
-        check_choice(job, "aggregation", ("simple", "none"))
-        for name, kind in job.model.output_types().items():
-            if name not in MADE:
-                raise JobError(
-                    f"model.outputs: the token-classification adapter does not make {name!r}; it makes "
-                    f"{', '.join(MADE)}, each a list" + nearest(name, MADE)
-                )
-            if not _fits(kind, text=MADE[name] == "list<string>"):
-                raise JobError(f"model.outputs.{name}: it is {MADE[name]}, and not {kind}")
+        check_made(job, MADE, _fits)
 
-    def loaded(self, job: Job, path: str) -> Predictor:
+    def loaded(self, job: Job, folder: ModelFolder) -> Predictor:
         from nightjar.inference.predictors.tagger import Tagger
 
-        return Tagger(job, look(job, Path(path), str(job.model.path)))
+        return Tagger(job, folder)
 
 
-def _fits(kind: pa.DataType, text: bool) -> bool:
+def _fits(name: str, kind: pa.DataType) -> bool:
     """Whether it is a list of texts, or of numbers, of any length."""
     if not is_list(kind) or pa.types.is_fixed_size_list(kind):
         return False
-    return is_text(kind.value_type) if text else is_number(kind.value_type)
+    return is_text(kind.value_type) if MADE[name] == "list<string>" else is_number(kind.value_type)
 
 
 ADAPTER: Adapter = TokenClassification()

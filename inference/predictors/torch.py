@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import Option
 from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.features import is_number_or_list
 from nightjar.inference.predictors.installed import versions
-from nightjar.inference.predictors.torchfiles import EXPORTED, STATE, check_torch_keys, inspect_torch, kind_of
+from nightjar.inference.predictors.torchfiles import EXPORTED, OPTIONS, STATE, check_torch_keys, inspect_torch, kind_of
 
 
 class OnTorch:
@@ -20,13 +21,10 @@ class OnTorch:
 
     scratch: tuple[str, ...] = ("/dev/shm/torch_", "/tmp/torchinductor_", "/var/tmp/torchinductor_")
 
-    def memory_errors(self) -> tuple[type[BaseException], ...]:
-        """As `Adapter.memory_errors`."""
-        return _named("OutOfMemoryError")
-
     def device_errors(self) -> tuple[type[BaseException], ...]:
         """As `Adapter.device_errors`."""
-        return _named("AcceleratorError")
+        found = getattr(sys.modules.get("torch"), "AcceleratorError", None)
+        return () if found is None else (found,)
 
     def devices(self) -> str:
         """As `Adapter.devices`."""
@@ -35,15 +33,12 @@ class OnTorch:
         return describe_devices()
 
 
-def _named(error: str) -> tuple[type[BaseException], ...]:
-    found = getattr(sys.modules.get("torch"), error, None)
-    return () if found is None else (found,)
-
-
 class Torch(OnTorch):
     """The `Adapter` of torch. Its predictor is `exported.Program` or `modules.Module`."""
 
     libraries: tuple[str, ...] = ("torch",)
+    extra = ""
+    options: tuple[Option, ...] | None = OPTIONS
     reads_arrow = True
 
     def check_keys(self, job: Job) -> None:

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import json
-import re
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors.adapter import check_options
+from nightjar.inference.job.options import choice, flag, keywords, text
 from nightjar.inference.predictors.archive import inspect_program
+from nightjar.inference.predictors.batches import BATCH_FORMAT
 
 DTYPES = ("float32", "float16", "bfloat16")
 
-_SWITCHES = ("channels_last", "compile")
+OPTIONS = (
+    text(
+        "model",
+        "your function or class that makes the `torch.nn.Module`",
+        "none; required for weights",
+        r"[\w.]+:\w+",
+        '"module:name" of your function or class, as "net:build"',
+    ),
+    keywords("args", "its keyword arguments", "none", "a mapping of keywords, as {width: 2}"),
+    choice("dtype", DTYPES, "weights, and inputs that are floats, are cast to it", "that of the weights"),
+    choice("autocast", (False, True, *DTYPES[1:]), "computes under `torch.autocast`, in this type"),
+    flag("channels_last", "weights and inputs of four dimensions in this layout"),
+    flag("compile", "with `torch.compile`, for batches of any size; it needs a C++ compiler; not for TorchScript"),
+    BATCH_FORMAT,
+)
+"""All of them, none of which has a meaning for an exported program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +60,20 @@ def is_safetensors(path: str | None) -> bool:
 
 
 def check_torch_keys(job: Job) -> None:
-    """Check the options of a torch job, as far as the job's keys tell.
+    """Check that the options have a meaning for the kind of file.
 
     Raises:
-        JobError: One is unknown, has no meaning for this kind of file, or has a wrong value. Names it.
+        JobError: One has none, or two contradict each other. Names it.
     """
     kind, options = kind_of(job), job.model.options
-    check_options(job, STATE.options)
     for name in STATE.options:
         if name in options and name not in kind.options:
             raise JobError(f"model.options.{name}: has no meaning for {kind.what}, as which {job.model.path} is read")
-    if kind is STATE:
-        _check_factory(job)
-    _check_choice(options, "dtype", DTYPES)
-    if options.get("autocast") not in (None, True, False):
-        _check_choice(options, "autocast", DTYPES[1:], "true, ")
-    for name in _SWITCHES:
-        if not isinstance(value := options.get(name, False), bool):
-            raise JobError(f"model.options.{name}: must be true or false, not {value!r}")
+    if kind is STATE and "model" not in options:
+        raise JobError(
+            f"model.options.model: {job.model.path} holds weights alone; name the function or class of yours that "
+            'makes the module, as "net:build"'
+        )
     if options.get("autocast") and options.get("dtype", "float32") != "float32":
         raise JobError("model.options.autocast: the weights already have another type by model.options.dtype; keep one")
 
@@ -87,24 +96,6 @@ def inspect_torch(job: Job, path: str) -> None:
     except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise JobError(f"model.path: {named} is not {kind.what} that can be read: {reason}") from error
-
-
-def _check_factory(job: Job) -> None:
-    spec, args = job.model.options.get("model"), job.model.options.get("args", {})
-    if spec is None:
-        raise JobError(
-            f"model.options.model: {job.model.path} holds weights alone; name the function or class of yours that "
-            'makes the module, as "net:build"'
-        )
-    if not isinstance(spec, str) or not re.fullmatch(r"[\w.]+:\w+", spec):
-        raise JobError(f'model.options.model: {spec!r} must be "module:name" of a function or class, as "net:build"')
-    if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
-        raise JobError(f"model.options.args: must be a mapping of keywords for {spec}, not {args!r}")
-
-
-def _check_choice(options: Mapping[str, Any], name: str, known: tuple[str, ...], also: str = "") -> None:
-    if (value := options.get(name, known[0])) not in known:
-        raise JobError(f"model.options.{name}: must be {also}{' or '.join(known)}, not {value!r}")
 
 
 def _check_archive(kind: Kind, path: str) -> None:

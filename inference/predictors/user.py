@@ -16,10 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import Option
 from nightjar.inference.predictors.adapter import Adapter, Predictor, WithoutDevices
 from nightjar.inference.predictors.asynchronous import Synchronous
-from nightjar.inference.predictors.finding import find, folder_of
+from nightjar.inference.predictors.naming import naming
 from nightjar.inference.predictors.torchinference import Managed, is_torch_inference
 
 BatchFunction = Callable[[Any], Any]
@@ -29,6 +31,8 @@ class Own(WithoutDevices):
     """The `Adapter` of the user's own classes and functions, which get the same batches as from Ray Data."""
 
     libraries: tuple[str, ...] = ()
+    extra = ""
+    options: tuple[Option, ...] | None = None
     reads_arrow = False
     scratch: tuple[str, ...] = ()
 
@@ -77,12 +81,13 @@ def load_preprocess(job: Job) -> BatchFunction | None:
     """The callable of `preprocess` (a class is constructed once); None if the job has none.
 
     Raises:
-        JobError: It cannot be found, or needs arguments.
+        JobError: It cannot be found, or does not take its options.
     """
     if job.preprocess is None:
         return None
-    target = find("preprocess", job.preprocess, folder_of(job))
-    return Synchronous(_ready("preprocess", job.preprocess, target, {}, None))
+    spec, options = job.preprocess.uses, dict(job.preprocess.options)
+    target = find("preprocess", spec, folder_of(job))
+    return Synchronous(_ready("preprocess", spec, target, options, None))
 
 
 def imported(job: Job) -> dict[str, Any]:
@@ -97,16 +102,30 @@ def imported(job: Job) -> dict[str, Any]:
 def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
     """Check that the imported objects can be called with the job's options, without calling them.
 
+    targets: as `imported` returns them.
+
     Raises:
         JobError: An object is not a predictor, or does not take its options or the model's path.
     """
+    if not job.models:
+        _check_usable(job, targets)
+    for each in job.each if job.models else ():
+        named = f"models.{each.model.called}."
+        with naming(each):
+            _check_usable(
+                each, {key.removeprefix(named): target for key, target in targets.items() if key.startswith(named)}
+            )
+
+
+def _check_usable(job: Job, targets: Mapping[str, Any]) -> None:
     for key, target in targets.items():
         if key not in {"model.uses", "preprocess"}:
             factory_keywords(job, key, target)
             continue
-        is_model = key == "model.uses"
-        spec, path = (job.model.uses, job.model.path) if is_model else (job.preprocess or "", None)
-        _keywords(key, spec, target, _options(job, path) if is_model else {}, path)
+        if key == "preprocess" and job.preprocess:
+            _keywords(key, job.preprocess.uses, target, job.preprocess.options, None)
+        else:
+            _keywords(key, job.model.uses, target, _options(job, job.model.path), job.model.path)
 
 
 def built(job: Job, key: str) -> Any:
@@ -163,7 +182,7 @@ def _ready(key: str, spec: str, target: Any, options: dict[str, Any], path: str 
     return made
 
 
-def _keywords(key: str, spec: str, target: Any, options: dict[str, Any], path: str | None) -> dict[str, Any]:
+def _keywords(key: str, spec: str, target: Any, options: Mapping[str, Any], path: str | None) -> dict[str, Any]:
     """The keywords for a class's constructor, or for a function besides the batch."""
     _refuse_unusable(key, spec, target)
     is_class = inspect.isclass(target)
@@ -211,5 +230,5 @@ def _check_arguments(
     try:
         signature.bind(*[None] * positional, **keywords)
     except TypeError as error:
-        where = "model.options" if key == "model.uses" else key
+        where = {"model.uses": "model.options", "preprocess": "preprocess.options"}.get(key, key)
         raise JobError(f"{where}: {spec} cannot be called: {error}; it takes {signature}") from None

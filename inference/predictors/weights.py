@@ -12,6 +12,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import needed
+from nightjar.inference.predictors.mapped import keep_in_file
 from nightjar.inference.predictors.modules import Module
 from nightjar.inference.predictors.placing import device_of_job
 from nightjar.inference.predictors.torchfiles import SCRIPTED, inspect_torch, is_safetensors, kind_of
@@ -43,6 +44,7 @@ def _scripted(job: Job, path: str) -> torch.nn.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch 2.13 calls TorchScript deprecated
             module: torch.nn.Module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
+        keep_in_file([*module.parameters(), *module.buffers()], path)
     except Exception as error:
         raise _not_loaded(job, path, error) from error
     return module
@@ -55,11 +57,13 @@ def _filled(job: Job, path: str) -> torch.nn.Module:
         raise JobError(
             f"model.options.model: {job.model.options['model']} returned {type(module).__name__}, not a torch.nn.Module"
         )
-    own = module.state_dict()
-    absent = _check_fits(job, own, given)
+    own = module.state_dict(keep_vars=True)
+    _check_fits(job, own, given)
     # Weights that are used as they lie in the file are shared by all processes of a node; a copy is each one's own.
-    as_they_are = not absent and all(given[name].dtype == own[name].dtype for name in own)
-    module.load_state_dict(given, strict=False, assign=as_they_are)
+    at = {_place(own[name]): tensor for name, tensor in given.items()}
+    whole = {name: given.get(name, at.get(_place(tensor))) for name, tensor in own.items()}
+    as_own = {name: tensor.to(own[name].dtype) for name, tensor in whole.items() if tensor is not None}
+    module.load_state_dict(as_own, strict=False, assign=True)
     return module
 
 
@@ -105,8 +109,8 @@ def _safetensors(job: Job, path: str) -> dict[str, torch.Tensor]:
     return loaded
 
 
-def _check_fits(job: Job, own: Tensors, given: Tensors) -> list[str]:
-    """Check that the file's tensors are those of the module. Returns those that it need not have.
+def _check_fits(job: Job, own: Tensors, given: Tensors) -> None:
+    """Check that the file's tensors are those of the module.
 
     A tensor that the module has under several names may be in the file under one of them.
 
@@ -133,11 +137,11 @@ def _check_fits(job: Job, own: Tensors, given: Tensors) -> list[str]:
             f"model.path: {file} lacks {name!r}{_others(missing)}, which has shape {tuple(own[name].shape)} in the "
             f"module that {spec} makes"
         )
-    return [name for name in own if name not in given]
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
-    return tensor.data_ptr(), tensor.shape, tensor.stride()
+    """Where a module has a tensor: the same for two names of one. On the device `meta` there is no memory."""
+    return tensor.data_ptr() or id(tensor), tensor.shape, tensor.stride()
 
 
 def _others(names: list[str]) -> str:

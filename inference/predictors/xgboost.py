@@ -12,14 +12,25 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import Option, flag
 from nightjar.inference.predictors import features, outputs
 from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.arrays import Array
+from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.boosters import BoosterAdapter
 from nightjar.inference.predictors.installed import missing
 
 _BUILDS: tuple[str, ...] = ("xgboost-cpu", "xgboost")
 """The distributions that bring the module."""
+
+_MARGIN = flag("output_margin", "scores before they are transformed")
+_ROUNDS = Option(
+    "iteration_range",
+    {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2, "uniqueItems": True},
+    "all rounds",
+    "only these rounds of the training: the first one, and the one after the last, as `[0, 50]`",
+    "the first round and the one after the last, as [0, 50]",
+)
 
 _ENDS = 100
 """Bytes at either end of a file in which its first and last key lie: `learner` and `version`."""
@@ -30,7 +41,12 @@ class XGBoost(BoosterAdapter):
 
     name = "XGBoost"
     libraries = _BUILDS
-    options = ("output_margin", "iteration_range")
+    extra = "xgboost"
+    options: tuple[Option, ...] | None = (
+        flag("output_margin", "scores before they are transformed"),
+        _ROUNDS,
+        BATCH_FORMAT,
+    )
     how = "write one with booster.save_model('model.ubj'), or of an XGBClassifier with model.save_model"
 
     def check_values(self, job: Job) -> None:
@@ -85,15 +101,9 @@ def _arguments(job: Job) -> dict[str, Any]:
         JobError: One has a value that makes no sense.
     """
     given = {name: value for name, value in job.model.options.items() if name != "batch_format"}
-    if not isinstance(margin := given.get("output_margin", False), bool):
-        raise JobError(f"model.options.output_margin: write true or false, not {margin!r}")
     rounds = given.get("iteration_range", [0, 1])
-    pair = isinstance(rounds, list | tuple) and [type(each) for each in rounds] == [int, int]
-    if not pair or not 0 <= rounds[0] < rounds[1]:
-        raise JobError(
-            "model.options.iteration_range: write the first round and the one after the last, as [0, 50], not "
-            f"{rounds!r}"
-        )
+    if not rounds[0] < rounds[1]:
+        raise JobError(f"model.options.iteration_range: write {_ROUNDS.write}, not {rounds!r}")
     return given | ({"iteration_range": tuple(rounds)} if "iteration_range" in given else {})
 
 

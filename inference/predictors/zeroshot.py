@@ -5,38 +5,41 @@ A model of natural language inference is asked for each text and label whether "
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import Option, flag, text, texts
 from nightjar.inference.predictors.adapter import Adapter, Predictor
-from nightjar.inference.predictors.modelfolder import look
-from nightjar.inference.predictors.textadapter import TextAdapter, check_flag, check_text
+from nightjar.inference.predictors.folderadapter import OF_TEXTS, TextAdapter
+from nightjar.inference.predictors.modelfolder import ModelFolder
 
 TEMPLATE = "This example is {}."
+_OPTIONS = (
+    texts(
+        "labels",
+        "the labels to choose from",
+        "required",
+        "a list of labels, as [politics, sports], each once",
+        least=1,
+        required=True,
+    ),
+    text("template", "the sentence of which the model says whether it follows", f"`{TEMPLATE}`"),
+    flag("multi_label", "each label has a score of its own; else the scores of a text are 1 together"),
+)
 
 
 class ZeroShot(TextAdapter):
     """The `Adapter` of zero-shot classification."""
 
-    options = ("labels", "template", "multi_label")
+    options: tuple[Option, ...] | None = (*OF_TEXTS, *_OPTIONS)
 
     def check_values(self, job: Job) -> None:
-        labels: Any = job.model.options.get("labels")
-        named = isinstance(labels, list | tuple) and labels and all(isinstance(each, str) and each for each in labels)
-        if not named or len(set(labels)) != len(labels):
-            raise JobError("model.options.labels: write a list of labels, as [politics, sports], each once")
-        check_text(job, "template")
         if job.model.options.get("template", TEMPLATE).count("{}") != 1:
             raise JobError("model.options.template: write a sentence with one {}, where the label goes")
-        check_flag(job, "multi_label")
 
-    def loaded(self, job: Job, path: str) -> Predictor:
+    def loaded(self, job: Job, folder: ModelFolder) -> Predictor:
         from nightjar.inference.predictors.entailment import Entailment
 
-        template = job.model.options.get("template", TEMPLATE)
-        return Entailment(job, look(job, Path(path), str(job.model.path)), template)
+        return Entailment(job, folder, job.model.options.get("template", TEMPLATE))
 
 
 ADAPTER: Adapter = ZeroShot()

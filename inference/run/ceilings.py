@@ -9,25 +9,27 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.validation.manifest import read_manifest
 
 
-def ceiling(request: RunRequest, fingerprint: str, progress: Progress) -> int:
-    """The most rows of a micro-batch for `batch_size: auto`, as this run or the latest published night has found out.
+def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple[int, ...]:
+    """For each model the most rows of a micro-batch for `batch_size: auto`, as this run or the latest published night
+    has found out.
 
-    0 if none had too little memory, or if that night was scored under another fingerprint: another model or code needs
-    other memory. `--fresh` finds out again.
+    0, or nothing for all, if none had too little memory, or if that night was scored under another fingerprint: another
+    model or code needs other memory. `--fresh` finds out again.
 
     Raises:
         JobError: The latest night's manifest is not the one that was published.
     """
-    if request.job.model.batch_size != "auto" or request.fresh:
-        return 0
-    if progress.batch_rows:
-        return progress.batch_rows
+    if all(not each.model.finds_size for each in request.job.each) or request.fresh:
+        return ()
+    if progress.backoffs.rows:
+        return progress.ceilings or (progress.backoffs.rows,)
     runs = publications.newest(request.storage, request.output).runs
     if not runs:
-        return 0
+        return ()
     latest = max(runs, key=lambda run: (runs[run].date, run == runs[run].date, run))
     try:
         manifest = read_manifest(request.storage, request.output, runs[latest])
     except Missing:  # its files were removed
-        return 0
-    return manifest.totals.batch_rows if manifest.fingerprint == fingerprint else 0
+        return ()
+    totals = manifest.totals
+    return totals.ceilings or (totals.batch_rows,) if manifest.fingerprint == fingerprint else ()

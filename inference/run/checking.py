@@ -31,6 +31,7 @@ from nightjar.inference.run.samples import (
 from nightjar.inference.run.scoring import told
 from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.preflight import samples
+from nightjar.inference.scoring.timing import Placement
 from nightjar.inference.validation.evidence import judge_input
 
 
@@ -38,13 +39,14 @@ from nightjar.inference.validation.evidence import judge_input
 class Checked:
     """The result of `check`: the model's device, the scored samples, and warnings before the night.
 
-    columns: name and Arrow type of each column of a part.
+    columns: name and Arrow type of each column of a part. placement: where the preprocess would run, and why.
     """
 
     device: str
     sampled: Sampled
     columns: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
+    placement: str = ""
 
 
 def check_input(request: RunRequest, discovery: Discovery) -> None:
@@ -66,14 +68,17 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     probe_output(request)
     check_space(request.job, request.output, discovery, discovery.rows)
     made = make_plan(discovery, request.job, "")
-    spec = worker_spec(request, discovery.schema, rows=None if discovery.uncounted else discovery.rows)
+    unknown = discovery.uncounted or request.job.input.where
+    spec = worker_spec(request, discovery.schema, rows=None if unknown else discovery.rows)
     with opened(request.engine) as engine:
         engine.check_capacity(request.job, descriptors=made.table.nbytes)
         loaded = engine.preflight(spec, samples(made), examine)
+        placement = engine.place(request.job, loaded.timed)
     sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
     refuse_broken(request.job, sampled)
     outside.refuse(request.job, loaded.outside)
-    warnings = [*told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
+    # Where the preprocess runs is printed in any case.
+    warnings = [*told(request, loaded, Placement()), *([loaded.sample_error] if loaded.sample_error else [])]
     warnings += witness.sentences(loaded.outside)
     warnings += [
         gate.sentence for gate in judge_input(request.storage, request.job, request.date, discovery) if not gate.passed
@@ -84,6 +89,5 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
         warnings.append(discovery.unread)
     warnings += sample_notes(spec, sampled)
     columns = readers_schema(output_schema(request.job, discovery.schema))
-    return Checked(
-        loaded.device, sampled, tuple((each.name, type_name(each.type)) for each in columns), tuple(warnings)
-    )
+    typed = tuple((each.name, type_name(each.type)) for each in columns)
+    return Checked(loaded.device, sampled, typed, tuple(warnings), placement.why)

@@ -6,6 +6,7 @@ The code is that of the snapshot, as when it scores.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ class Inspection:
     def __init__(self, request: RunRequest, *, silent: bool = False) -> None:
         """silent: discard what the imports print; else it goes to standard error."""
         self._child = Child(_look, request, silent=silent) if request.job.modules() else None
+        self._installs = bool(request.job.resources.runtime_env.installs)
 
     def __enter__(self) -> Inspection:
         return self
@@ -47,6 +49,8 @@ class Inspection:
             JobError: The code cannot be found or imported, is not a predictor, or does not take its options or the
             model's path.
         """
+        # What the run installs for its processes may be missing here.
+        elsewhere = elsewhere or self._installs
         return _found(self._child, elsewhere, patience_s) if self._child is not None else ""
 
 
@@ -76,6 +80,7 @@ def _found(child: Child, elsewhere: bool, patience_s: float) -> str:
 
 def _look(request: RunRequest) -> Iterator[str]:
     """Yield `_IMPORTED` when the code is imported; then return, or raise what is wrong."""
+    os.environ.update({name: value.get_secret_value() for name, value in request.environment.items()})
     job, _ = enter_copy(request.job, request.scoring.code, Path(request.cache))
     try:
         targets = user.imported(job)

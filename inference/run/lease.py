@@ -29,7 +29,7 @@ def leased(
     writer = open_epoch(
         request.storage,
         uri,
-        this_holder(task, request.flow_run),
+        this_holder(task, request.flow_run, request.engine),
         lease_s=request.lease_s,
         seen=(seen.ledger, seen.state) if seen else None,
     )

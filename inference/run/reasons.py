@@ -41,7 +41,7 @@ def keep(request: RunRequest, error: BaseException, step: str) -> None:
         if newest is not None and newest.success is None and newest.begun_by(request.flow_run):
             _end(request, newest, error)
         elif not isinstance(error, Interrupted | TakenBack):
-            _note(request, of_error(error, step, publish=request.publish))
+            _note(request, of_error(error, step, publish=request.publish, engine=request.engine))
 
 
 def note_of(storage: Storage, run_uri: str, job: str) -> Ended | None:
@@ -68,7 +68,7 @@ def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> No
             writer = open_epoch(
                 request.storage,
                 newest.uri,
-                this_holder(last.task, request.flow_run),
+                this_holder(last.task, request.flow_run, request.engine),
                 lease_s=request.lease_s,
                 seen=(newest.ledger, newest.state),
             )

@@ -10,19 +10,23 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetWriter
 
 from nightjar.inference.arrow_types import is_native_number
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.beginning import Beginning
 from nightjar.inference.input.listing import input_folder, takes_in
+from nightjar.inference.input.lists import with_list_if_there
 from nightjar.inference.input.partitions import folders
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.job.where import condition
 from nightjar.inference.messages import nearest
-from nightjar.inference.output import targets
+from nightjar.inference.output import exports, hive, targets
 from nightjar.inference.output.owner import check_owner
-from nightjar.inference.output.parts import output_schema
+from nightjar.inference.output.parts import output_schema, readers_schema
 from nightjar.inference.predictors import check_keys, input_columns
 from nightjar.inference.predictors.adapter import adapter_of
+from nightjar.inference.predictors.naming import naming
 from nightjar.inference.run.request import RunRequest, check_same_run
 from nightjar.inference.storage.protocol import is_local, join
 from nightjar.inference.validation.contradictions import check_label_and_gates
@@ -59,6 +63,11 @@ def check_without_input(request: RunRequest) -> None:
             input; or the model cannot be read or would run code when loaded.
     """
     check_keys(request.job)
+    if request.engine == LOCAL and (installs := request.job.resources.runtime_env.installs):
+        raise JobError(
+            f"resources.runtime_env: {installs[0]} is installed by Ray for the run's processes, and --engine local "
+            "starts none; leave --engine local out, or install it here and take it out of the job"
+        )
     _check_places(request)
     check_owner(request.storage, request.output, request.job.name)
     with suppress(Missing):
@@ -72,33 +81,44 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
     uris: some of the input's files.
     """
     _check_declared(job, schema, uris)
-    features = input_columns(job, schema)
-    for key, names in (("carry", job.carry), ("label", (job.label,) if job.label else ())):
-        for name in names:
-            if name not in schema.names:
-                known = nearest(name, schema.names) or f"; it has {', '.join(schema.names[:30])}"
-                raise JobError(f"{key}: {name!r} is not a column of the input{known}")
-    if job.label and not is_native_number(schema.field(job.label).type):
-        raise JobError(f"label: {job.label!r} is {schema.field(job.label).type}; a label is bool, or 0 and 1")
-    if job.preprocess is None:
-        adapter_of(job).check_columns(job, pa.schema([schema.field(name) for name in features]))
-    for name in {*features, *job.carry, *([job.label] if job.label else [])}:
+    if job.input.where:
+        condition(job.input.where, schema)
+    seen = input_columns(job, schema)
+    job.check_carried(schema.names)
+    carried = job.carried(schema.names)
+    for name in (*seen, *carried, *filter(None, [job.label])):
         if schema.names.count(name) > 1:
             raise JobError(f"input.uri: the column {name!r} is there twice; rename or remove one of the two")
-    for name in job.carry:
+    if job.label and job.label not in schema.names:
+        known = nearest(job.label, schema.names) or f"; it has {', '.join(schema.names[:30])}"
+        raise JobError(f"label: {job.label!r} is not a column of the input{known}")
+    if job.label and not is_native_number(schema.field(job.label).type):
+        raise JobError(f"label: {job.label!r} is {schema.field(job.label).type}; a label is bool, or 0 and 1")
+    for each in job.each:
+        features = input_columns(each, schema)
+        if each.preprocess is None:
+            with naming(each):
+                adapter_of(each).check_columns(each, pa.schema([schema.field(name) for name in features]))
+    for name in carried:
         try:
             ParquetWriter(pa.BufferOutputStream(), pa.schema([schema.field(name)])).close()
         except pa.ArrowNotImplementedError:
             raise JobError(f"carry: {name!r} is {schema.field(name).type}, which a Parquet file cannot hold") from None
-    output_schema(job, schema)
+    columns = readers_schema(output_schema(job, schema))
+    exports.check(job.output.exports, columns)
+    hive.check(job.output.partition_by, columns, schema.names, job.output.uri)
     check_label_and_gates(job, schema)
 
 
 def _check_declared(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
     """Check that the files have the columns of `input.schema`, and that a column of their paths is declared as such."""
     there = {key: value for uri in uris for key, (value, *_) in folders(uri).items()}
-    features = job.model.features or () if job.preprocess is None else ()
-    named = {"input.schema": job.input.declared, "model.features": features, "carry": job.carry}
+    features = {
+        f"{key}.features": each.model.features or ()
+        for key, each in zip(job.models_by_key(), job.each, strict=True)
+        if each.preprocess is None
+    }
+    named = {"input.schema": job.input.declared, **features, "carry": job.carry}
     for key, names in {**named, "label": filter(None, [job.label])}.items():
         for name in names:
             if name not in schema.names and name in there:
@@ -113,30 +133,35 @@ def _check_declared(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
 
 
 def check_model(request: RunRequest) -> None:
-    """Look at the model's file.
+    """Look at the models' files.
 
     Raises:
         JobError: it cannot be read, or loading it would run code and the job does not allow that.
     """
-    model = request.job.model
-    if model.path is not None and model.uses in FRAMEWORKS:
-        local = model.path  # checked at the job's path; a process that loads its copy checks again
-        if not is_local(local):
-            local, _ = place_model(request.storage, request.scoring.model, Path(request.cache), local)
-        adapter_of(request.job).inspect(request.job, local)
+    for each, taken in zip(request.job.each, request.scoring.models, strict=False):
+        if each.model.path is None or each.model.uses not in FRAMEWORKS:
+            continue
+        local = each.model.path  # checked at the job's path; a process that loads its copy checks again
+        with naming(each):
+            if not is_local(local):
+                local, _ = place_model(request.storage, taken, Path(request.cache), local)
+            adapter_of(each).inspect(each, local)
 
 
 def _check_places(request: RunRequest) -> None:
-    source, target = request.job.input.uri, request.output
+    target = request.output
+    job = with_list_if_there(request.storage, request.job)
     folders = (f"runs/{request.run_id}/r1", "latest", f"dates/{request.date}")
-    if any(takes_in(source, join(target, folder, "data", "part.parquet")) for folder in folders):
-        raise JobError(
-            f"output.uri: {target} lies inside input.uri {source}: the next run would score its own predictions"
-        )
-    if (input_folder(source) + "/").startswith(target + "/"):
-        raise JobError(f"input.uri: {source} lies inside output.uri {target}; keep them apart")
-    for index, table in enumerate(request.job.output.tables):
-        _check_table(request.job, table.uri, f"output.tables[{index}].{table.kind}", index)
+    for source in job.input.uris:
+        if any(takes_in(source, join(target, folder, "data", "part.parquet")) for folder in folders):
+            raise JobError(
+                f"output.uri: {target} lies inside {job.input.key} {source}: the next run would score its own "
+                "predictions"
+            )
+        if (input_folder(source) + "/").startswith(target + "/"):
+            raise JobError(f"{job.input.key}: {source} lies inside output.uri {target}; keep them apart")
+    for index, table in enumerate(job.output.tables):
+        _check_table(job, table.uri, f"output.tables[{index}].{table.kind}", index)
     with suppress(Missing):
         request.storage.stat(target)
         raise JobError(f"output.uri: {target} is a file; write a folder")
@@ -149,5 +174,6 @@ def _check_table(job: Job, uri: str, key: str, index: int) -> None:
     for name, other in others.items():
         if f"{uri}/".startswith(f"{other}/") or f"{other}/".startswith(f"{uri}/"):
             raise JobError(f"{key}: {uri} and {name} {other} lie in each other; give the table a place of its own")
-    if takes_in(job.input.uri, join(uri, "part.parquet")) or f"{input_folder(job.input.uri)}/".startswith(f"{uri}/"):
-        raise JobError(f"{key}: {uri} and input.uri {job.input.uri} lie in each other; keep them apart")
+    for source in job.input.uris:
+        if takes_in(source, join(uri, "part.parquet")) or f"{input_folder(source)}/".startswith(f"{uri}/"):
+            raise JobError(f"{key}: {uri} and {job.input.key} {source} lie in each other; keep them apart")

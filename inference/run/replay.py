@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,14 +26,18 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.schemas import without_unseen
 from nightjar.inference.input.sources.reading import describe, read_piece
+from nightjar.inference.job.model import Job
+from nightjar.inference.messages import nearest
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.predictors import input_columns
-from nightjar.inference.records import UNKNOWN, Piece, Shard
+from nightjar.inference.predictors.naming import naming
+from nightjar.inference.records import UNKNOWN, Piece, RowFailure, Shard
 from nightjar.inference.run.child import Child, WorkLost
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.resume import identity_of_plan
-from nightjar.inference.scoring.assignment import WorkerSpec, batch_size, open_scorer
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
+from nightjar.inference.scoring.assignment import WorkerSpec, enter_copy, open_scorers
+from nightjar.inference.scoring.microbatches import ScoredRows, drained
+from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
+from nightjar.inference.scoring.stretch import Stretch
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.values import row_values
@@ -80,12 +85,12 @@ class Measured:
 
 
 def replay_row(
-    request: RunRequest, shard_id: str, row: int, file: str | None, *, pdb: bool, live: bool = False
+    request: RunRequest, shard_id: str, row: int, file: str | None, *, pdb: bool, live: bool = False, model: str = ""
 ) -> Replayed:
     """Score one row of a run alone, with the run's snapshot of code and model; with `live` with today's.
 
-    The row is scored in a child process, so that a row that ends its process can be reported; with `pdb` in this
-    process.
+    model: the name of the one of several models that scores it; '' for all. The row is scored in a child process, so
+    that a row that ends its process can be reported; with `pdb` in this process.
 
     Raises:
         JobError: there is no such run, shard or row, or the model cannot be loaded.
@@ -94,11 +99,11 @@ def replay_row(
         RunFailed: the child ended, or failed, before it came to score the row.
     """
     if pdb:
-        *_, replayed = _replay_here(request, shard_id, row, file, True, live)
+        *_, replayed = _replay_here(request, shard_id, row, file, True, live, model)
         assert isinstance(replayed, Replayed)
         return replayed
     found: _Step | Replayed = _Step(_FINDING)
-    with Child(_replay_here, request, shard_id, row, file, False, live) as child:
+    with Child(_replay_here, request, shard_id, row, file, False, live, model) as child:
         try:
             for answer in child.answers():
                 found = answer
@@ -116,16 +121,23 @@ def _lost(request: RunRequest, row: int, step: _Step, lost: WorkLost) -> Replaye
         return Replayed(False, f"row {row} {lost.how}", step.inputs)
     if lost.died and step.name == _LOADING:
         raise JobError(
-            f"{request.job.model.loaded_by}: loading {request.job.model.uses} {lost.how}; load it once in a plain "
-            "Python process to see why"
+            f"{request.job.loaded_by}: loading {_uses(request)} {lost.how}; load it once in a plain Python process to "
+            "see why"
         )
     raise RunFailed(f"{step.name} {lost.how}; row {row} was not scored")
 
 
+def _uses(request: RunRequest) -> str:
+    return " and ".join(each.model.uses for each in request.job.each)
+
+
 def _replay_here(
-    request: RunRequest, shard_id: str, row: int, file: str | None, pdb: bool, live: bool
+    request: RunRequest, shard_id: str, row: int, file: str | None, pdb: bool, live: bool, model: str
 ) -> Iterator[_Step | Replayed]:
     """Yield each step as it begins, and at the end the row's result."""
+    known = [each.model.called for each in request.job.each]
+    if model and model not in known:
+        raise JobError(f"--model {model}: the job has no such model{nearest(model, known) or _listed(known)}")
     revision = revs.newest_revision(request.storage, request.run_uri)
     if revision is None or revision.state.planned is None:
         raise JobError(
@@ -142,6 +154,10 @@ def _replay_here(
         )
     piece = _piece(shard, row, file)
     request, changed = _as_then(request, revision, live)
+    if request.job.input.own:
+        # The source of the run, too, as far as its code is kept.
+        copied, _ = enter_copy(request.job, request.scoring.code, Path(request.cache), stand=False)
+        request = replace(request, job=copied)
     description = describe(request.storage, request.job, Entry(piece.uri, piece.size, piece.version))
     own = without_unseen(description.schema, description.unseen)
 
@@ -156,8 +172,11 @@ def _replay_here(
         changed = "Note: the model, the code, the job or the input's columns changed since that run.\n"
     yield _Step(_READING)
     read, index = read_piece(spec.storage, spec.job, piece, spec.schema), row - piece.first_row
-    if index >= read.table.num_rows:  # it was not known before
-        raise JobError(f"--row {row}: {piece.uri} holds {_rows(0, read.table.num_rows)}")
+    if index >= read.rows:  # it was not known before
+        raise JobError(f"--row {row}: {piece.uri} holds {_rows(0, read.rows)}")
+    if not read.holds(index):
+        raise JobError(f"--row {row}: it does not match input.where ({spec.job.input.where}), so no run scores it")
+    index = read.position(index)
     if (unread := read.failures.get(index)) is not None:
         text = f"\n{unread.raw}" if unread.raw else ""
         yield Replayed(False, f"{changed}row {row} cannot be read: {unread.error}: {unread.message}{text}")
@@ -165,28 +184,38 @@ def _replay_here(
     table = read.table.slice(index, 1)
     inputs = row_values(table, 0, _VALUE_CHARS)
     try:
-        scored = yield from _score_row(spec, table, row, pdb, inputs)
+        scored = yield from _score_row(spec, table, row, pdb, inputs, model or None)
     except RunFailed as lost:
         yield Replayed(False, f"{changed}row {row}: {lost}", inputs)
         return
+    outputs = row_values(scored.outputs, 0, _VALUE_CHARS) if scored.outputs.num_rows else ()
     if scored.failures:
-        failure = scored.failures[0]
-        said = f"{changed}{failure.traceback or ''}\n{failure.error}: {failure.message}".strip()
-        yield Replayed(False, said, inputs)
+        said = "\n\n".join(map(_failure, scored.failures))
+        yield Replayed(False, f"{changed}{said}".strip(), inputs, outputs)
         return
-    outputs = row_values(scored.outputs, 0, _VALUE_CHARS)
     yield Replayed(True, f"{changed}row {row} of {piece.uri} is scored", inputs, outputs)
+
+
+def _failure(failure: RowFailure) -> str:
+    by = f"the model {failure.model!r}: " if failure.model else ""
+    return f"{failure.traceback or ''}\n{by}{failure.error}: {failure.message}".strip()
+
+
+def _listed(names: list[str]) -> str:
+    return f"; it has {', '.join(names)}" if any(names) else "; it has one, without a name"
 
 
 def _as_then(request: RunRequest, revision: revs.Revision, live: bool) -> tuple[RunRequest, str]:
     """The request with the run's snapshot of code and model, or with today's; and a note about that."""
+    environment = request.job.resources.runtime_env.variables(os.environ)
+    request = replace(request, environment=environment)
     kept = None if live else identity_of_plan(request.storage, revision.uri, revision.state)
     if kept is not None:
         with suppress(Missing):
-            code, model = (
-                read_kept(request.storage, request.output, digest) for digest in (kept.code_digest, kept.model_digest)
+            code, *models = (
+                read_kept(request.storage, request.output, digest) for digest in (kept.code_digest, *kept.model_digests)
             )
-            return replace(request, scoring=_at_hand(request, ScoringSet(code, model, kept.packages))), ""
+            return replace(request, scoring=_at_hand(request, ScoringSet(code, tuple(models), kept.packages))), ""
     now = replace(request, scoring=fix(request.storage, request.job))
     return now, "" if live else "Note: this is today's code and model; the run's own are not kept.\n"
 
@@ -201,40 +230,49 @@ def _at_hand(request: RunRequest, kept: ScoringSet) -> ScoringSet:
     if name := changed_package(job, kept):
         raise JobError(f"model.uses: the installed package {name!r} is not what the run scored with; {live}")
 
-    def is_there(key: str, snapshot: Snapshot) -> bool:
-        return is_at_hand(key, request.storage, snapshot, Path(request.cache))
-
-    if not is_there("model.uses", kept.code):
+    if not is_at_hand("model.uses", request.storage, kept.code, Path(request.cache)):
         large = ", ".join(file.source for file in kept.code.linked)
         raise JobError(f"model.uses: {large}: too large to be kept with a run, and not what it was then; {live}")
-    if is_there("model.path", kept.model):
+    # A job that has other models today than the run had is another run's.
+    models = [_model_at_hand(request, *both) for both in zip(job.each, kept.models, strict=False)]
+    return replace(kept, models=tuple(models))
+
+
+def _model_at_hand(request: RunRequest, job: Job, kept: Snapshot) -> Snapshot:
+    if is_at_hand("model.path", request.storage, kept, Path(request.cache)):
         return kept
-    model = take_model(request.storage, job.model.path)
-    if model.digest != kept.model.digest:
-        raise JobError(
-            "model.path: the job's model is not the one that the run scored with, and of one over 64 MiB, or in a "
-            f"bucket, a run keeps no copy; {live}"
-        )
-    return replace(kept, model=model)
+    with naming(job):
+        now = take_model(request.storage, job.model.path)
+        if now.digest != kept.digest:
+            raise JobError(
+                "model.path: the job's model is not the one that the run scored with, and of one over 64 MiB, or in a "
+                "bucket, a run keeps no copy; `--live` scores with what is there now"
+            )
+    return now
 
 
 def _score_row(
-    spec: WorkerSpec, table: pa.Table, row: int, pdb: bool, inputs: Values
+    spec: WorkerSpec, table: pa.Table, row: int, pdb: bool, inputs: Values, only: str | None
 ) -> Generator[_Step, None, ScoredRows]:
-    features = table.select(list(input_columns(spec.job, spec.schema)))
     yield _Step(_LOADING, inputs)
-    scorer = open_scorer(spec).scorer
+    models = _models(spec, only)
     yield _Step(_SCORING, inputs)
     if pdb:
         import pdb as debugger
 
         try:
-            scorer(features)
+            for model in models:
+                model.scorer(table.select(list(model.columns)))
         except Exception:  # noqa: BLE001 (shown to the person at the prompt)
             debugger.post_mortem()
-    steps = score_table(features, scorer, BatchSize(1), spec.job.model.output_types(), origin=row)
+    steps = score_models(table, models, origin=row)
     with Watchdog(spec.job.retry.stall_s):
         return _finish(steps)
+
+
+def _models(spec: WorkerSpec, only: str | None = None) -> Sequence[LoadedModel]:
+    """The models, or the one of this name."""
+    return loaded_models(spec, open_scorers(spec, only).loaded, only=only)
 
 
 def _finish(steps: Generator[Any, None, ScoredRows]) -> ScoredRows:
@@ -276,7 +314,7 @@ def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Meas
         try:
             *_, measured = child.answers()
         except WorkLost as lost:
-            raise RunFailed(f"loading {request.job.model.uses} and scoring shard {shard.id} {lost.how}") from None
+            raise RunFailed(f"loading {_uses(request)} and scoring shard {shard.id} {lost.how}") from None
         child.wait()
     assert isinstance(measured, Measured)
     return measured
@@ -284,13 +322,9 @@ def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Meas
 
 def _measure(spec: WorkerSpec, shard: Shard) -> Iterator[Measured]:
     began = time.monotonic()
-    scorer = open_scorer(spec).scorer
+    models = _models(spec)
     loaded = time.monotonic()
-    columns = list(input_columns(spec.job, spec.schema))
-    rows = 0
-    for piece in shard.pieces:
-        read = read_piece(spec.storage, spec.job, piece, spec.schema)
-        rows += read.table.num_rows
-        size, types = batch_size(spec), spec.job.model.output_types()
-        _finish(score_table(read.table.select(columns), scorer, size, types, skip=read.failures))
-    yield Measured(shard.id, rows, loaded - began, time.monotonic() - loaded)
+    reads = [read_piece(spec.storage, spec.job, piece, spec.schema) for piece in shard.pieces]
+    stretch = Stretch(shard.pieces, reads)
+    _finish(score_models(stretch.table, models, skip=stretch.failures))
+    yield Measured(shard.id, stretch.table.num_rows, loaded - began, time.monotonic() - loaded)

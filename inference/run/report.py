@@ -21,6 +21,7 @@ from nightjar.inference.logs.printed import last_lines, tail
 from nightjar.inference.messages import clip
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.outcomes import lines, outcomes, parts_of_shards
+from nightjar.inference.output.parts import MODEL
 from nightjar.inference.records import Failed
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
@@ -75,7 +76,7 @@ class Incident:
 
     cause: one word, by which incidents are counted. replay: the command that scores the row again, if it is one row.
     file: empty if it is not known. row: its index in the file, if known. attempt: its number; None for a quarantined
-    row.
+    row. model: the name of the model that had the rows, if the job has several and it is known.
     """
 
     cause: str
@@ -86,6 +87,7 @@ class Incident:
     row: int | None
     attempt: int | None
     shard: str
+    model: str = ""
 
 
 class RunReport:
@@ -131,7 +133,7 @@ class RunReport:
             failed_attempts=len(failures),
             why=failures[-1].message if failures and missing else "",
             rows=next((rows for rows in (line["rows"], line["rows_in"] or -1) if rows >= 0), None),
-            quarantined=line["rows_quarantined"] or 0,
+            quarantined=(line["rows_quarantined"] or 0) + (line.get("rows_partial") or 0),
             retries_in_place=line["retries"] or 0,
             seconds=round(line["seconds"], 2) if line["seconds"] is not None else None,
             worker=line["worker"] or "",
@@ -179,6 +181,7 @@ class RunReport:
             row=failed.row if failed.row >= 0 else None,
             attempt=failed.attempt,
             shard=failed.shard,
+            model=failed.model,
         )
 
     def _replay(self, failed: Failed) -> str:
@@ -186,7 +189,8 @@ class RunReport:
         if failed.row < 0 or failed.rows > 1 or failed.shard not in self._planned:
             return ""
         shard = self.plan.shard(failed.shard)
-        which = ("--file", failed.uri) if shard and len(shard.pieces) > 1 else ()
+        which = [*(("--file", failed.uri) if shard and len(shard.pieces) > 1 else ())]
+        which += ["--model", failed.model] if failed.model else []
         return shlex.join([*self._words, "--shard", failed.shard, "--row", str(failed.row), *which])
 
     @cached_property
@@ -227,6 +231,7 @@ class RunReport:
                     row=row["_row"],
                     attempt=None,
                     shard=shard,
+                    model=row.get(MODEL) or "",
                 )
             limit -= rows.num_rows
             if limit <= 0:
@@ -240,7 +245,8 @@ class RunReport:
 
     def _rows(self, uri: str) -> pa.Table:
         with pq.ParquetFile(self.storage.open(uri)) as file:
-            return file.read(columns=["_file", "_row", "error", "message", "replay"], use_threads=False)
+            several = [MODEL] if MODEL in file.schema_arrow.names else []
+            return file.read(columns=["_file", "_row", *several, "error", "message", "replay"], use_threads=False)
 
 
 def said_last(storage: Storage, revision: str, failures: Mapping[str, Sequence[Failed]]) -> dict[str, list[str]]:
@@ -273,7 +279,7 @@ def remarks(newest: revs.Revision) -> list[tuple[str, str]]:
         return []
     about = newest.state.about
     progress = newest.state.progress
-    return worded(about.again, about.notes(progress.cuts, progress.batch_rows))
+    return worded(about.again, about.notes(progress.cuts, progress.backoffs))
 
 
 def worded(again: Iterable[str], notes: Iterable[str]) -> list[tuple[str, str]]:

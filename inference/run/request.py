@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import re
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
+from pydantic import SecretStr
 
 from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity.identity import NO_CODE, Identity, ScoringSet, fix, identify
 from nightjar.inference.identity.ownstate import CACHE
+from nightjar.inference.input.lists import with_list_if_there
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.locations import fill, is_dated
 from nightjar.inference.job.model import Job
@@ -25,6 +29,7 @@ from nightjar.inference.ledger.epochs import LEASE_S
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.registries import pinned
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")
@@ -39,7 +44,8 @@ class RunRequest:
     its copies of them. flow_run: Prefect's id, or any id unique to this command; the steps of one flow run may follow
     each other at once. shards: score only these (of the missing shards); empty for all. lease_s: the seconds without a
     segment after which another writer may be replaced. dated: output.uri has {date}, so each night has publications of
-    its own. engine: where shards are scored and audited: a name in `engine.ENGINES`.
+    its own. engine: where shards are scored and audited: a name in `engine.ENGINES`. environment: variables of the
+    processes that score, with their values.
     """
 
     job: Job
@@ -57,6 +63,7 @@ class RunRequest:
     lease_s: float = LEASE_S
     dated: bool = False
     engine: str = RAY
+    environment: Mapping[str, SecretStr] = field(default_factory=dict)
 
     @property
     def output(self) -> str:
@@ -72,10 +79,14 @@ class RunRequest:
     @property
     def again(self) -> list[str]:
         """The options of `nightjar run` that continue this run."""
-        how = [] if self.engine == RAY else ["--engine", self.engine]
         if self.limit:
-            return [*self.named, "--limit", str(self.limit), *how]
-        return [*self.named, *([] if self.publish else ["--no-publish"]), *how]
+            return [*self.named, "--limit", str(self.limit), *self.how]
+        return [*self.named, *([] if self.publish else ["--no-publish"]), *self.how]
+
+    @property
+    def how(self) -> list[str]:
+        """The options that say where to score."""
+        return [] if self.engine == RAY else ["--engine", self.engine]
 
     @property
     def place(self) -> list[str]:
@@ -121,14 +132,18 @@ def make_request(
     check_name(engine)
     path = Path(job_path).absolute()
     job = load_job(path)
-    storage = storage or LakeStorage.from_environment(job.input.uri, job.output.uri, job.model.path or "")
+    given = storage
+    storage = storage or _storage(job)
     run_id, day, limit = _which(storage, job, run_id, date, limit, moment)
+    tonight = job.at(day)
+    # Where its inputs are is known when a list of them was read.
+    listed = with_list_if_there(storage, tonight) if scores else tonight
     request = RunRequest(
-        job=job.at(day),
+        job=tonight,
         job_path=str(path),
         run_id=run_id,
         date=day.isoformat(),
-        storage=storage,
+        storage=storage if given or listed is tonight else _storage(listed),
         flow_run=flow_run or uuid.uuid4().hex,
         limit=limit,
         fresh=fresh,
@@ -138,6 +153,13 @@ def make_request(
         engine=engine,
     )
     return fixed(request) if scores else request
+
+
+def _storage(job: Job) -> LakeStorage:
+    """The storage for a job's places."""
+    inputs = (*job.input.uris, *([job.input.list_] if job.input.list_ else []))
+    anonymous = inputs if job.input.anonymous else ()
+    return LakeStorage.from_environment(*inputs, job.output.uri, *job.paths, anonymous=anonymous)
 
 
 def _which(
@@ -164,12 +186,17 @@ def _which(
 
 
 def fixed(request: RunRequest) -> RunRequest:
-    """The request with a snapshot of code and model as they are now.
+    """The request with a snapshot of code and model as they are now, and the variables that this process has.
+
+    A branch of the Hub and an alias of MLflow are asked for now: from here on the job names a commit or a version.
 
     Raises:
         JobError: One of them does not exist.
     """
-    return replace(request, scoring=fix(request.storage, request.job))
+    job = request.job.model_copy(update=request.job.with_paths(pinned))
+    environment = job.resources.runtime_env.variables(os.environ)
+    scoring = fix(request.storage, with_list_if_there(request.storage, job))
+    return replace(request, job=job, scoring=scoring, environment=environment)
 
 
 def _date(text: str | None, strict: bool = True) -> dt.date | None:
@@ -178,7 +205,8 @@ def _date(text: str | None, strict: bool = True) -> dt.date | None:
         with suppress(ValueError):
             return dt.date.fromisoformat(text)
     if text and strict:
-        raise JobError(f"--date {text!r}: write a date as 2026-11-19")
+        wrong = "there is no such day" if _DATE.fullmatch(text) else "write a date as 2026-11-19"
+        raise JobError(f"--date {text!r}: {wrong}")
     return None
 
 
@@ -248,12 +276,12 @@ def worker_spec(
     epoch: int = 0,
     segment: int = 0,
     rows: int | None = 0,
-    ceiling: int = 0,
+    ceilings: tuple[int, ...] = (),
 ) -> WorkerSpec:
     """The spec for the workers of a request. Without a revision they can score, but not write.
 
     schema: all columns of the input. rows: of the whole run, which decide the most rows that may be quarantined; None
-    if they are not known before they are read. ceiling: as in `WorkerSpec`.
+    if they are not known before they are read. ceilings: as in `WorkerSpec`.
     """
     return WorkerSpec(
         job=request.job,
@@ -267,5 +295,6 @@ def worker_spec(
         budget=None if rows is None else budget_rows(request.job.retry.max_quarantined, rows),
         scoring=request.scoring,
         cache=request.cache,
-        ceiling=ceiling,
+        ceilings=ceilings,
+        environment=request.environment,
     )

@@ -10,6 +10,7 @@ from nightjar.inference.identity.description import differences, summed
 from nightjar.inference.identity.identity import Identity, read_identity
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
+from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.ledger.progress import Progress
@@ -108,11 +109,17 @@ def plan_in(
         again = why_again(request, identity, limited(made, request), newest, have)
         taken = source.number if source else 0
         line = Planned(
-            file=name, fingerprint=fingerprint, date=request.date, identity=scored_by, adopts=taken, again=again
+            file=name,
+            fingerprint=fingerprint,
+            date=request.date,
+            identity=scored_by,
+            adopts=taken,
+            again=again,
+            snapshot=discovery.snapshot,
         )
-        writer.append([_counted(line, writer, limited(made, request))])
+        writer.append([_counted(line, writer, limited(made, request), request.job)])
     if source is not None and source_plan is not None:
-        revs.adopt(writer, uri, made, source, source_plan)
+        revs.adopt(writer, uri, made, source, source_plan, request.job.output.exports)
     return limited(made, request)
 
 
@@ -182,9 +189,12 @@ def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> 
     return newest if newest.sealed else None
 
 
-def _counted(line: Planned, writer: LedgerWriter, made: Plan) -> Planned:
-    """The ledger's line for this plan, with the plan's size and the totals that the ledger already has."""
-    done, rows_out, rows_quarantined, cuts = 0, 0, 0, 0
+def _counted(line: Planned, writer: LedgerWriter, made: Plan, job: Job) -> Planned:
+    """The ledger's line for this plan, with the plan's size and the totals that the ledger already has.
+
+    With `input.where` no shard's rows are known before they are read: nobody knows which of them match.
+    """
+    done, rows_out, rows_quarantined, rows_partial, cuts, left_out = 0, 0, 0, 0, 0, 0
     wanted = set(made.ids()) & writer.state.committed
     if wanted:
         for receipt in writer.ledger.receipts(writer.state):
@@ -192,26 +202,31 @@ def _counted(line: Planned, writer: LedgerWriter, made: Plan) -> Planned:
                 done += 1
                 rows_out += receipt.rows_out
                 rows_quarantined += receipt.rows_quarantined
+                rows_partial += receipt.rows_partial
                 cuts += receipt.cuts
+                left_out += receipt.rows_left_out
     return replace(
         line,
         shards=len(made),
-        rows=made.rows,
+        rows=0 if job.input.where else made.rows,
         done_shards=done,
         rows_out=rows_out,
         rows_quarantined=rows_quarantined,
+        rows_partial=rows_partial,
         cuts=cuts,
-        uncounted=made.uncounted,
+        uncounted=len(made) if job.input.where else made.uncounted,
+        rows_left_out=left_out,
     )
 
 
-def progress_of(writer: LedgerWriter, made: Plan) -> Progress:
+def progress_of(writer: LedgerWriter, made: Plan, job: Job) -> Progress:
     failures = [failed for found in writer.state.failures.values() for failed in found]
     progress = Progress(
         failed_attempts=len(failures),
         deaths=sum(failed.died for failed in failures),
-        batch_rows=writer.state.progress.batch_rows,
+        backoffs=writer.state.progress.backoffs,
+        ceilings=writer.state.progress.ceilings,
     )
     assert writer.state.planned is not None
-    progress.fold(_counted(writer.state.planned, writer, made))
+    progress.fold(_counted(writer.state.planned, writer, made, job))
     return progress

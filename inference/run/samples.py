@@ -27,12 +27,14 @@ from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.microbatches import ScoredRows, ScoreRows
+from nightjar.inference.scoring.models import LoadedModel
 from nightjar.inference.scoring.preflight import (
     SAMPLE_ROWS,
     WRITES,
     Loaded,
     calls,
     preflight_steps,
+    rows_at_once,
     score_sample,
 )
 from nightjar.inference.scoring.worker import ShardWorker
@@ -113,7 +115,7 @@ def _labels(
     evaluation = Metrics.for_job(job).evaluation
     if evaluation is None:
         return
-    column = pa.schema([schema.field(evaluation.label)])
+    column = pa.schema([each for each in schema if each.name in {evaluation.label, *job.input.compared()}])
     for piece in places:
         try:
             labels = read_sample(storage, job, piece, column, LABEL_ROWS)[0].table[evaluation.label]
@@ -135,7 +137,7 @@ def refuse_broken(job: Job, sampled: Sampled) -> None:
     if sampled.broken:
         others = len(sampled.broken) - 1
         more = f"; the like at {others} of the {sampled.places - 1} other places looked at" if others else ""
-        raise JobError(f"{job.model.loaded_by}: {sampled.broken[0]}{more}")
+        raise JobError(f"{job.loaded_by}: {sampled.broken[0]}{more}")
 
 
 def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
@@ -153,14 +155,17 @@ def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
 
 def examine(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
     """Run `preflight_steps`; when the model works at one place, score every place, and one whole batch."""
-    step: Loaded | str = Loaded(worker.scorer.device)
+    step: Loaded | str = Loaded(worker.device)
     for step in preflight_steps(worker, places, last):
         yield step
     if isinstance(step, Loaded) and not step.sample_error:
         for step in _look(worker, places):
             yield step
-    if isinstance(step, Examined) and not step.sample_error:
-        yield from _whole(worker, places, step)
+    for model in worker.models:
+        if isinstance(step, Examined) and not step.sample_error:
+            for outcome in _whole(worker, model, places, step):
+                step = outcome
+                yield step
 
 
 def _look(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Examined]:
@@ -177,33 +182,35 @@ def _look(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Examined]:
         judged = (gate.judge_column(counted.columns[gate.column]) for gate in column_gates_of(job))
         notes = (
             *found.cut,
-            *([WRITES] if worker.scorer.wrote else []),
+            *([WRITES] if worker.wrote else []),
             *nonfinite_notes(counted.results().outputs, "the sample"),
             *(f"{gate.name} does not pass on the sample: {gate.sentence}" for gate in judged if not gate.passed),
         )
-        yield Examined(worker.scorer.device, error, place, notes=notes, sampled=found)
+        yield Examined(worker.device, error, place, notes=notes, sampled=found)
         if error:
             return
 
 
-def _whole(worker: ShardWorker, places: Sequence[Piece], step: Examined) -> Iterator[Examined | str]:
-    """One batch of as many rows as the workers will give at once, where they lie: a few rows may hide what many show.
+def _whole(
+    worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], step: Examined
+) -> Iterator[Examined | str]:
+    """One batch of as many rows as the model will get at once, where they lie: a few rows may hide what many show.
 
     step: what is known so far; yielded before each call of the predictor, so that each has the time of one, and with
     what is learnt. A batch that breaks may be an accident: the next place has the say.
     """
-    rows, broken = worker.size.rows, ""
+    rows, broken = rows_at_once(worker, model, places), ""
     for piece in sorted(places, key=lambda piece: -_at_most(piece, rows)):
         if _at_most(piece, rows) <= SAMPLE_ROWS:
             break  # so much was scored before
         try:
-            read, first = read_sample(worker.spec.storage, worker.spec.job, piece, worker.features(), rows)
+            read, first = worker.sample(piece, rows)
         except (ShardError, StorageError):
             continue
         if not read.readable:
             continue
         try:
-            for _ in calls(worker, read, rows, first, budget=worker.spec.budget):
+            for _ in calls(worker, read, first, [model], budget=worker.spec.budget):
                 yield step
         except BatchesBroken as error:
             if broken:
@@ -240,20 +247,23 @@ def _place(worker: ShardWorker, piece: Piece, found: Sampled, counted: Metrics) 
         return replace(found, unread=(*found.unread, clip(str(error))))
     table = read.table
     found = replace(found, rows=found.rows + table.num_rows, places=found.places + 1)
-    witness = _Witness(worker.scorer)
+    witnesses = [_Witness(model.scorer) for model in worker.models]
+    models = [replace(model, scorer=witness) for model, witness in zip(worker.models, witnesses, strict=True)]
     where = f"({read.readable} rows of {piece.uri})"
     try:
-        scored = score_sample(worker, replace(read, table=table.select(worker.features().names)), first, witness)
+        scored = score_sample(worker, read, first, models)
     except BatchesBroken as error:
-        if not witness.broken:
+        if not any(witness.broken for witness in witnesses):
             return replace(found, cut=(*found.cut, f"{clip(str(error))} {where}"))
         scored = None
-    if witness.broken:
-        found = replace(found, broken=(*found.broken, f"{witness.broken} {where}"))
+    for model, witness in zip(models, witnesses, strict=True):
+        if witness.broken:
+            named = f"{model.name}: " if model.name else ""
+            found = replace(found, broken=(*found.broken, f"{named}{witness.broken} {where}"))
     if scored is None:
         return found
     kept = table if scored.kept is None else table.take(pa.array(scored.kept))
-    columns = {name: kept[name] for name in worker.spec.job.carry} | dict(
+    columns = {name: kept[name] for name in worker.spec.job.carried(worker.spec.schema.names)} | dict(
         zip(scored.outputs.column_names, scored.outputs.columns, strict=True)
     )
     return _counted(piece.uri, pa.table(columns), scored, found, counted)
@@ -263,10 +273,11 @@ def _counted(uri: str, written: pa.Table, scored: ScoredRows, found: Sampled, co
     """written: carried columns and outputs, as a part would have them."""
     counted.update(written, None)
     first = scored.failures[0] if scored.failures else None
+    by = f", {first.model}" if first and first.model else ""
     return replace(
         found,
-        failed=found.failed + len(scored.failures),
-        first_failure=found.first_failure or (f"{uri}: {first.error}: {first.message}" if first else ""),
+        failed=found.failed + len({failure.row for failure in scored.failures}),
+        first_failure=found.first_failure or (f"{uri}{by}: {first.error}: {first.message}" if first else ""),
         nonfinite=tuple((name, state.nonfinite) for name, state in counted.outputs.items() if state.nonfinite),
         shown=found.shown or (_shown(uri, written) if written.num_rows else None),
     )

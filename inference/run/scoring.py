@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow.compute as pc
+
 from nightjar.inference.engine import opened
 from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import (
@@ -24,7 +26,7 @@ from nightjar.inference.output import targets
 from nightjar.inference.output.space import check_space
 from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
-from nightjar.inference.run.ceilings import ceiling
+from nightjar.inference.run.ceilings import ceilings
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, mend_places
@@ -48,6 +50,8 @@ from nightjar.inference.run.samples import (
 )
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, samples
+from nightjar.inference.scoring.preparing import PARCEL_BYTES
+from nightjar.inference.scoring.timing import Placement, Timed
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.manifest import read_manifest
@@ -65,7 +69,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     began, told_of = time.time(), Listeners(listeners)
     identity = identity_of(request, discovery.schema)
     claim(request)
-    for snapshot in (request.scoring.code, request.scoring.model):
+    for snapshot in request.scoring.snapshots:
         keep(request.storage, request.output, snapshot)
     newest = revs.newest_revision(request.storage, request.run_uri)
     settled = newest is not None and newest.sealed and finish_publication(request, newest)
@@ -85,22 +89,25 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         if writer.state.intent is not None:
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)
-        progress = progress_of(writer, made)
+        progress = progress_of(writer, made, request.job)
         spec = worker_spec(
             request,
             discovery.schema,
             revision=uri,
             epoch=writer.epoch,
             segment=writer.number,
-            rows=None if made.uncounted else made.rows,
-            ceiling=ceiling(request, identity.fingerprint, progress),
+            rows=None if made.uncounted or request.job.input.where else made.rows,
+            ceilings=ceilings(request, identity.fingerprint, progress),
         )
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, told_of, _only(request, made))
         told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
         loaded = _preflight(engine, spec, made, writer, progress, told_of)
-        outside.learn(request.job, loaded, told(request, loaded), writer)
+        placement = engine.place(request.job, loaded.timed)
+        campaign.spec = replace(spec, preparers=placement.preparers)
+        notes = [*told(request, loaded, placement), *too_heavy(placement, loaded.timed, made)]
+        outside.learn(request.job, loaded, notes, writer)
         campaign.run()
         started = (campaign.first_event_at or time.time()) - began
         return Scored(
@@ -111,7 +118,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             device=loaded.device,
             startup_s=started,
             seconds=time.time() - began,
-            warnings=writer.state.about.notes(progress.cuts, progress.batch_rows),
+            warnings=writer.state.about.notes(progress.cuts, progress.backoffs),
             again=writer.state.about.again,
         )
 
@@ -130,25 +137,46 @@ def nothing_to_score(request: RunRequest, discovery: Discovery) -> bool:
     return _is_complete(request, discovery, newest, identity_of(request, discovery.schema).fingerprint)
 
 
-def told(request: RunRequest, loaded: Loaded) -> list[str]:
+def told(request: RunRequest, loaded: Loaded, placement: Placement) -> list[str]:
     """What preflight found and a person should know, whether or not the run goes on."""
     on_cpu = request.job.resources.gpus > 0 and loaded.device == "cpu"
     lost = (
         "resources.gpus reserves GPUs, but the model runs on the CPU; `nightjar doctor` on that node says which GPUs "
         "the frameworks find there"
     )
-    return [*([lost] if on_cpu else []), *loaded.notes]
+    where = [f"preprocess runs {placement.why}"] if placement.notable else []
+    return [*([lost] if on_cpu else []), *where, *loaded.notes]
+
+
+def too_heavy(placement: Placement, found: Timed | None, made: Plan) -> list[str]:
+    """A sentence if the CPU stage cannot hand over the plan's largest shards whole."""
+    rows = int(pc.max(made.table["rows"]).as_py() or 0)
+    if not placement.preparers or found is None or rows * found.bytes <= PARCEL_BYTES:
+        return []
+    fit = max(1, int(PARCEL_BYTES / found.bytes))
+    return [
+        f"a prepared row takes {found.bytes / 2**10:,.0f} KiB, and a shard has up to {rows:,} rows, of which about "
+        f"{fit:,} fit into what the CPU stage hands over; the model's actors prepare the rest. With input.shard_rows: "
+        f"{fit:,} the stage prepares all"
+    ]
 
 
 def _is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> bool:
-    """Whether the newest, published revision equals what this run would make."""
+    """Whether the newest, published revision equals what this run would make.
+
+    Raises:
+        JobError: It does, and the request names a shard that it has not.
+    """
     if request.fresh:
         return False
     previous = newest.plan(fingerprint)
     wanted = limited(make_plan(discovery, request.job, fingerprint, previous, revs.planned_by(newest)), request)
     if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
         return False
-    return set(previous.ids()) == set(wanted.ids())
+    if set(previous.ids()) != set(wanted.ids()):
+        return False
+    _only(request, wanted)
+    return True
 
 
 def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> Scored:
@@ -163,19 +191,26 @@ def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> S
         done_shards=totals.shards,
         rows_out=totals.rows_out,
         rows_quarantined=totals.rows_quarantined,
+        rows_partial=totals.rows_partial,
         cuts=totals.batches_cut,
-        batch_rows=totals.batch_rows,
+        backoffs=totals.backoffs,
+        ceilings=totals.ceilings,
         reused_shards=totals.shards,
         reused_rows=totals.rows_in,
+        rows_left_out=totals.rows_left_out,
     )
-    notes = manifest.remarks().notes(progress.cuts, progress.batch_rows)
+    notes = manifest.remarks().notes(progress.cuts, progress.backoffs)
     assert newest.state.published is not None
     number = newest.state.published.number
     return Scored(newest.number, newest.state.epoch, fingerprint, progress, entry, number, warnings=notes)
 
 
 def _only(request: RunRequest, made: Plan) -> frozenset[str]:
-    """The shards that the request names."""
+    """The shards that the request names.
+
+    Raises:
+        JobError: The plan has no such shard.
+    """
     if unknown := sorted(set(request.shards) - set(made.ids())):
         raise JobError(
             f"--shard {unknown[0]}: the run {request.run_id!r} has no such shard; a file that was "

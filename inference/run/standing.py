@@ -46,13 +46,20 @@ class Standing:
     state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped,
     limited, validated, killed, `UNFINISHED` or `UNREADABLE`. ended: how it ended without a publication, if that was
     kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it cannot be
-    read.
+    read. opened: the engine of the last command that wrote its ledger; empty if nobody knows.
     """
 
     state: str
     ended: Ended | None = None
     tried: Ended | None = None
     problem: str = ""
+    opened: str = ""
+
+    @property
+    def engine(self) -> str:
+        """The engine of the last command; empty if nobody knows."""
+        note = self.tried or self.ended
+        return (note.engine if note else None) or self.opened
 
     @property
     def words(self) -> str:
@@ -169,14 +176,16 @@ def stands(
     state = standing(storage, newest, shown, lease_s)
     note = reasons.note_of(storage, run_uri, job)
     ended = newest.state.ended if newest.state.holder is None else None
-    last = ended.at if ended else newest.state.openers[-1][1].at if newest.state.openers else ""
+    opener = newest.state.openers[-1][1] if newest.state.openers else None
+    last = ended.at if ended else opener.at if opener else ""
+    engine = opener.engine if opener else ""
     if note is not None and note.at < last:
         note = None  # it was tried again since, and began
     if state in _GOING:
-        return Standing(state)
+        return Standing(state, opened=engine)
     if state in {"published", "rolled back"}:
-        return Standing(state, None, note)
-    return Standing(note.outcome, note) if note else Standing(state, ended)
+        return Standing(state, None, note, opened=engine)
+    return Standing(note.outcome, note, opened=engine) if note else Standing(state, ended, opened=engine)
 
 
 def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float = LEASE_S) -> str:

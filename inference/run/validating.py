@@ -15,6 +15,8 @@ from nightjar.inference.engine import opened
 from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import (
     AuditFailed,
+    FoldersInvalid,
+    RunFailed,
     ShardsFailed,
 )
 from nightjar.inference.identity.identity import verify_packages
@@ -25,8 +27,9 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Revoked
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output import outcomes
+from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.parts import output_schema
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.request import (
@@ -69,6 +72,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             raise ShardsFailed(f"{absent} of {len(made)} shards have no result", absent, len(made))
         audited = _audit(engine, request, uri, table, writer, Listeners(listeners), scored.progress)
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
+        _check_folders(audited)
         rescored = _rescore(engine, request, discovery, uri, table, writer)
         metrics = Metrics.from_bytes(audited.metrics)
         evidence = gates.Evidence(
@@ -76,12 +80,13 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             shards=len(made),
             rows_in=audited.rows_in,
             rows_quarantined=audited.rows_quarantined,
+            rows_partial=audited.rows_partial,
             columns=metrics.columns,
             offenders=with_replays(request.job_path, request.words, table, audited.offenders),
             rescored=rescored,
         )
         results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))
-        for snapshot in (request.scoring.code, request.scoring.model):
+        for snapshot in request.scoring.snapshots:
             verify(request.storage, snapshot)
         verify_packages(request.job, request.scoring)
         shown = metrics.results()
@@ -99,6 +104,8 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             shown,
             results,
             rescored,
+            discovery.left_out,
+            hive.types_of(request.job.output.partition_by, output_schema(request.job, discovery.schema)),
         )
         return Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, time.time() - began)
 
@@ -154,6 +161,8 @@ def _revocation(line: dict[str, Any], why: str) -> Revoked:
         rows_out=line["rows_out"] or 0,
         rows_quarantined=line["rows_quarantined"] or 0,
         cuts=line["cuts"] or 0,
+        rows_left_out=line["rows_left_out"] or 0,
+        rows_partial=line.get("rows_partial") or 0,
     )
 
 
@@ -178,6 +187,14 @@ def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited:
         raise AuditFailed(
             f"the files written do not prove the cover, {problems} findings: {'; '.join(findings)}{mend}", revoked
         )
+
+
+def _check_folders(audited: Audited) -> None:
+    """Check the number of folders of the whole night; workers only see their own shards."""
+    try:
+        hive.check_number(hive.folder_of(name) for name in outcomes.names_of(audited.files))
+    except FoldersInvalid as error:
+        raise RunFailed(str(error)) from None
 
 
 def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from nightjar.inference.errors import GateFailed, Missing, Transient
 from nightjar.inference.input.files import matching_files
 from nightjar.inference.input.listing import input_folder
+from nightjar.inference.input.lists import exists
 from nightjar.inference.job.input import Wait
 from nightjar.inference.job.model import Job
 from nightjar.inference.storage.protocol import Storage, join
@@ -44,14 +45,18 @@ def awaited(storage: Storage, job: Job) -> Awaited | None:
     """What the job waits for; None if it does not wait, or if the input is there."""
     if job.input.wait is None:
         return None
-    until, folder = job.input.wait.until, input_folder(job.input.uri)
+    if (listed := job.input.list_) and not exists(storage, listed):
+        return Awaited(job.input.wait, job.input.shown, "it is not there")
+    until = job.input.wait.until
     if isinstance(until, str):
-        if _is_there(storage, folder, until):
+        folders = iter([listed]) if listed else (input_folder(uri) for uri in job.input.uris)
+        folder = next((each for each in folders if not _is_there(storage, each, until)), None)
+        if folder is None:
             return None
         return Awaited(job.input.wait, f"{until} in {folder}", _counted(_files(storage, job)))
     files = _files(storage, job)
     what = "a file" if until == 1 else f"{until:,} files"
-    return Awaited(job.input.wait, f"{what} in {job.input.uri}", _counted(files)) if files < until else None
+    return Awaited(job.input.wait, f"{what} in {job.input.shown}", _counted(files)) if files < until else None
 
 
 def await_input(
@@ -81,7 +86,7 @@ def await_input(
                 return bool(told)
         except Transient as error:
             assert job.input.wait is not None
-            now = Awaited(job.input.wait, f"the storage behind {job.input.uri}", str(error))
+            now = Awaited(job.input.wait, f"the storage behind {job.input.shown}", str(error))
         left = now.wait.seconds - waited_s if patient else 0.0
         if left <= 0:
             raise _late(now, patient)

@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from nightjar.inference.input.sources.normalisation import PLAIN
+from nightjar.inference.errors import FoldersInvalid
+from nightjar.inference.input.sources.rows import RowsRead, selected
 from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import (
     Part,
@@ -24,42 +27,74 @@ from nightjar.inference.storage.protocol import Storage
 
 
 class Assembly:
-    """What one attempt at a shard has scored so far, added piece by piece."""
+    """What one attempt at a shard has scored so far, added piece by piece.
+
+    lost: rows that are only in the quarantine. partial: rows that are written, too, because only some of several models
+    could not score them. cuts: of each model, by name.
+    """
 
     def __init__(self, spec: WorkerSpec, shard: Shard) -> None:
         self.spec = spec
         self.shard = shard
-        self.rows_in = 0
-        self.failed = 0
-        self.cuts = Cuts()
+        self.rows_in = self.left_out = 0
+        self.lost = self.partial = 0
+        self.cuts = {each.model.called: Cuts() for each in spec.job.each}
         self._tables: list[pa.Table] = []
         self._labels: list[pa.ChunkedArray | None] = []
         self._bad: list[tuple[str, int, RowFailure, str]] = []
         self._bad_inputs: list[pa.Table] = []
+        self._carried = spec.job.carried(spec.schema.names)
         self._schema = sink.output_schema(spec.job, spec.schema)
+
+    @property
+    def failed(self) -> int:
+        """The rows that are in the quarantine, each once."""
+        return self.lost + self.partial
 
     def name(self, kind: str) -> str:
         return sink.part_name(kind, self.shard.id, self.spec.epoch)
 
-    def add(self, piece: Piece, table: pa.Table, scored: ScoredRows) -> None:
-        job = self.spec.job
+    def add(self, piece: Piece, read: RowsRead, scored: ScoredRows) -> None:
+        job, table = self.spec.job, read.table
+        scored = self._with_folders(table, scored)
         self.rows_in += table.num_rows
-        kept = table if scored.kept is None else _only(table, scored.kept)
-        columns: list[Any] = [kept[name] for name in job.carry] + list(scored.outputs.columns)
+        self.left_out += read.left_out
+        kept = table if scored.kept is None else selected(table, scored.kept)
+        columns: list[Any] = [kept[name] for name in self._carried] + list(scored.outputs.columns)
         if job.output.lineage:
-            rows = pa.arange(piece.first_row, piece.first_row + table.num_rows)
+            rows = pc.add(read.indices(), piece.first_row)
             columns += sink.lineage(piece.uri, rows if scored.kept is None else rows.take(pa.array(scored.kept)))
         self._tables.append(pa.Table.from_arrays(columns, schema=self._schema))
         self._labels.append(kept[job.label] if job.label else None)
         if scored.failures:
-            self._add_failures(piece, table, scored.failures)
+            self._add_failures(piece, read, scored.failures, read.table.num_rows - kept.num_rows)
 
-    def _add_failures(self, piece: Piece, table: pa.Table, failures: tuple[RowFailure, ...]) -> None:
-        self.failed += len(failures)
-        self._bad_inputs.append(_only(table, np.array([failure.row for failure in failures])))
+    def _with_folders(self, table: pa.Table, scored: ScoredRows) -> ScoredRows:
+        """Without the rows whose values cannot name a folder of `output.partition_by`; they alone are lost."""
+        job, bad = self.spec.job, dict[int, str]()
+        outputs = dict(zip(job.output_types(), scored.outputs.columns, strict=True))
+        kept = np.arange(table.num_rows) if scored.kept is None else scored.kept
+        for name in job.output.partition_by:
+            column = outputs[name] if name in outputs else selected(table.select([name]), kept)[name]
+            bad |= hive.unfit(name, column)
+        if not bad:
+            return scored
+        lost = [RowFailure(int(kept[row]), FoldersInvalid.__name__, said, "") for row, said in bad.items()]
+        rows = {failure.row for failure in lost}
+        others = [failure for failure in scored.failures if failure.row not in rows]
+        good = np.delete(np.arange(len(kept)), sorted(bad))
+        failures = tuple(sorted([*others, *lost], key=lambda failure: failure.row))
+        return ScoredRows(selected(scored.outputs, good), kept[good], failures)
+
+    def _add_failures(self, piece: Piece, read: RowsRead, failures: tuple[RowFailure, ...], lost: int) -> None:
+        rows, lines = np.unique([failure.row for failure in failures], return_inverse=True)
+        self.lost += lost
+        self.partial += rows.size - lost
+        bad = selected(read.table, rows)
+        self._bad_inputs.append(bad if rows.size == len(failures) else bad.take(pa.array(lines)))
         for failure in failures:
-            row = piece.first_row + failure.row
-            again = replay_command(self.spec.job_path, self.spec.run, self.shard, piece.uri, row)
+            row = piece.first_row + read.index(failure.row)
+            again = replay_command(self.spec.job_path, self.spec.run, self.shard, piece.uri, row, failure.model)
             self._bad.append((piece.uri, row, failure, again))
 
     def table(self) -> pa.Table:
@@ -83,19 +118,5 @@ class Assembly:
             self.shard.id,
             self._bad,
             pa.concat_tables(self._bad_inputs),
+            several=bool(self.spec.job.models),
         )
-
-
-def _only(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Select rows of a table. rows: their indices, ascending.
-
-    This filters by a mask, because `take` joins a column's chunks first, and no array can hold more than 2 GiB of text.
-    Arrow cannot filter view types yet, so they are cast to the large plain types.
-    """
-    mask = np.zeros(table.num_rows, dtype=bool)
-    mask[rows] = True
-    wanted, columns = pa.array(mask), []
-    for column in table.columns:
-        plain = PLAIN.get(column.type)
-        columns.append(column.filter(wanted) if plain is None else column.cast(plain).filter(wanted).cast(column.type))
-    return pa.Table.from_arrays(columns, schema=table.schema)

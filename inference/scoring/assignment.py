@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import pyarrow as pa
+from pydantic import SecretStr
 
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError
@@ -24,12 +27,16 @@ from nightjar.inference.identity.unpacking import (
 )
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
-from nightjar.inference.messages import clip
-from nightjar.inference.predictors import Scorer, input_columns, load_scorer
+from nightjar.inference.messages import clip, hide
+from nightjar.inference.predictors import Preprocessor, Scorer, input_columns, load_scorer
+from nightjar.inference.predictors.naming import naming
 from nightjar.inference.records import Shard
-from nightjar.inference.scoring.microbatches import BatchSize, auto_batch_rows
+from nightjar.inference.scoring.batchsize import BatchSize, auto_batch_rows
+from nightjar.inference.scoring.memory import release
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.protocol import Storage
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,10 @@ class WorkerSpec:
     have them. scoring, cache: as in `RunRequest`. epoch, segment: the writer's epoch, and the newest ledger segment
     that it knew. budget: the most rows that the whole run may quarantine; None if the run's rows are not known before
     they are read. own_process: whether the worker has its process to itself, as everywhere except in tests. Then the
-    code's folder becomes the working directory, and what the user's code uses is noted. ceiling: the most rows of a
-    micro-batch for `batch_size: auto`, because memory did not suffice for more before; 0 if nothing is known.
+    code's folder becomes the working directory, and what the user's code uses is noted. ceilings: for each model the
+    most rows of a micro-batch for `batch_size: auto`, because memory did not suffice for more before; 0 if nothing is
+    known. preparers: the workers of the CPU stage, at most; 0 if the actors preprocess. environment: variables that the
+    process gets before it imports the user's code. They do not go through Ray, which would write them into its records.
     """
 
     job: Job
@@ -56,7 +65,15 @@ class WorkerSpec:
     scoring: ScoringSet
     cache: str
     own_process: bool = True
-    ceiling: int = 0
+    ceilings: tuple[int, ...] = ()
+    preparers: int = 0
+    environment: Mapping[str, SecretStr] = field(default_factory=dict)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values of the job's variables that nobody must see."""
+        env = self.job.resources.runtime_env
+        return tuple(value.get_secret_value() for name, value in self.environment.items() if env.secret(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +85,32 @@ class Assignment:
 
 
 def read_schema(job: Job, schema: pa.Schema) -> pa.Schema:
-    """The columns that a worker reads, in file order: those for the model, the carried ones, and the label."""
-    wanted = {*input_columns(job, schema), *job.carry, job.label}
+    """The columns that a worker reads, in file order: those for the model, the carried ones, the label, and those that
+    `input.where` compares.
+    """
+    wanted = {*input_columns(job, schema), *job.carried(schema.names), job.label, *job.input.compared()}
     return pa.schema([item for item in schema if item.name in wanted])
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """What a process scores with: the loaded model, and the run's files that were not copied.
+class Opened(Generic[T]):
+    """What a process scores or prepares with, for each model in the job's order, and the run's files that were not
+    copied.
 
-    linked: large files, and files of the installed packages that count. Both may still be read later.
+    loaded: of each model its scorer or its preprocessor. linked: large files, and files of the installed packages that
+    count. Both may still be read later. folder: this process's copy of the job's folder; empty if the job has no code
+    of the user's.
     """
 
-    scorer: Scorer
+    loaded: tuple[T, ...]
     linked: tuple[Linked, ...] = ()
+    folder: str = ""
+
+    def reading(self, spec: WorkerSpec) -> WorkerSpec:
+        """What this process reads with: a source of the user's own comes from the copy, too."""
+        if not self.folder or not spec.job.input.own:
+            return spec
+        return replace(spec, job=spec.job.model_copy(update={"folder": self.folder}))
 
     def check(self) -> None:
         """Check that the linked files have not changed.
@@ -93,35 +122,80 @@ class Opened:
             each.check()
 
 
-def open_scorer(spec: WorkerSpec) -> Opened:
-    """Load the run's model and code from this process's copies.
+def open_scorers(spec: WorkerSpec, only: str | None = None) -> Opened[Scorer]:
+    """Load the run's models and code from this process's copies. only: the name of the one model to load.
 
     Raises:
         JobError: Model or code have changed since the run began, or cannot be loaded. Names the key.
         StorageError: The model cannot be fetched.
     """
-    job, cache = spec.job, Path(spec.cache)
-    linked = _installed_packages(spec)
-    path: str | None = None
-    if job.model.path is not None:
-        path, more = place_model(spec.storage, spec.scoring.model, cache, job.model.path)
-        linked += more
+    paths: dict[str, str] = {}
+    linked: tuple[Linked, ...] = ()
+    for each, taken in zip(spec.job.each, spec.scoring.models, strict=False):
+        if each.model.path is not None and only in {None, each.model.called}:
+            with naming(each):
+                path, more = place_model(spec.storage, taken, Path(spec.cache), each.model.path)
+            paths[each.model.called], linked = path, linked + more
+    return _opened(spec, linked, paths, lambda job: load_scorer(job, paths.get(job.model.called)), only)
+
+
+def open_preprocessors(spec: WorkerSpec) -> Opened[Preprocessor]:
+    """Load the run's preprocesses, without the models, from this process's copy of the code.
+
+    Raises:
+        JobError: The code has changed since the run began, or cannot be loaded. Names the key.
+    """
+    return _opened(spec, (), {}, Preprocessor)
+
+
+def _opened(
+    spec: WorkerSpec,
+    linked: tuple[Linked, ...],
+    paths: Mapping[str, str],
+    load: Callable[[Job], T],
+    only: str | None = None,
+) -> Opened[T]:
+    """Enter a copy of the run's code and load from it. linked: files of the models. paths: of the models here."""
+    hide(spec.secrets)
+    os.environ.update({name: value.get_secret_value() for name, value in spec.environment.items()})
+    job = spec.job
+    linked += _installed_packages(spec)
     if job.modules():
-        job, more = enter_copy(job, spec.scoring.code, cache, stand=spec.own_process)
+        job, more = enter_copy(job, spec.scoring.code, Path(spec.cache), stand=spec.own_process)
         linked += more
         if spec.own_process:
             # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
-            known = filter(None, [path, *(each.source for each in linked)])
+            known = filter(None, [*paths.values(), *(each.source for each in linked)])
             packages = _installed_predictor(spec)
-            witness.watch(job.folder, known, spec.job.folder, options=job.model.options, packages=packages)
+            options = {
+                f"{each.model.prefix}{key}": value for each in job.each for key, value in each.model.options.items()
+            }
+            witness.watch(job.folder, known, spec.job.folder, options=options, packages=packages)
+    chosen = [each for each in job.each if only in {None, each.model.called}]
+    loaded = tuple(_loaded(spec, each, load) for each in chosen)
+    release()
+    return Opened(loaded, linked, job.folder if job.modules() else "")
+
+
+def _loaded(spec: WorkerSpec, job: Job, load: Callable[[Job], T]) -> T:
+    """Load from one of `Job.each`, in this process's copy of the folder."""
     try:
-        return Opened(load_scorer(job, path), linked)
+        with naming(job):
+            return load(job)
     except NightjarError as error:
-        raise explained(error, error.__cause__ or error, spec.scoring.left_out, spec.job.folder, job.folder) from error
+        found = explained(error, error.__cause__ or error, spec.scoring.left_out, spec.job.folder, job.folder)
+        if spec.secrets and isinstance(found, JobError):
+            # The error's text may have them, and so may that of its cause.
+            raise JobError(clip(str(found))) from None
+        raise found from error
     except Exception as error:
         said = f"loading {job.model.uses} failed with {type(error).__name__}: {error}"
-        failed = JobError(clip(f"{job.model.loaded_by}: {said}"))
-        raise explained(failed, error, spec.scoring.left_out, spec.job.folder, job.folder) from error
+        named = f"models.{job.model.called}: " if job.model.called else ""
+        failed = JobError(clip(f"{named}{job.model.loaded_by}: {said}"))
+        found = explained(failed, error, spec.scoring.left_out, spec.job.folder, job.folder)
+        if spec.secrets:
+            raise found from None
+        raise found from error
 
 
 def _installed_predictor(spec: WorkerSpec) -> list[str]:
@@ -172,16 +246,24 @@ def _installed_packages(spec: WorkerSpec) -> tuple[Linked, ...]:
     return linked
 
 
-def batch_size(spec: WorkerSpec) -> BatchSize:
-    """The rows per micro-batch to begin with. They depend only on the job, the schema, and what is known of memory."""
-    size = spec.job.model.batch_size
+def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:
+    """The size of micro-batches to begin with. It depends only on the job, the schema, and what is known of memory.
+
+    index: of the model in the job.
+    """
+    job = spec.job.each[index]
+    size = job.model.batch_size
+    if job.model.batch_bytes is not None:
+        return BatchSize(job.model.batch_bytes, "bytes")
     if isinstance(size, int):
         return BatchSize(size)
-    columns = input_columns(spec.job, spec.schema)
-    features = pa.schema([spec.schema.field(name) for name in columns])
-    framework = FRAMEWORKS.get(spec.job.model.uses)
-    packs = framework is not None and framework.packs
-    found = BatchSize(auto_batch_rows(features, spec.job.resources.gpus > 0, packs))
-    if 0 < spec.ceiling < found.rows:
-        found.force(spec.ceiling)
+    features = pa.schema([spec.schema.field(name) for name in input_columns(job, spec.schema)])
+    framework, gpu = FRAMEWORKS.get(job.model.uses), job.resources.gpus > 0
+    if framework is not None and framework.rows:
+        found = BatchSize(framework.rows[gpu])
+    else:
+        found = BatchSize(auto_batch_rows(features, gpu, framework is not None and framework.packs))
+    ceiling = spec.ceilings[index] if spec.ceilings else 0
+    if 0 < ceiling < found.most:
+        found.force(ceiling)
     return found

@@ -6,7 +6,10 @@ between, a tenth of the time would be spent on zeroing them again.
 
 from __future__ import annotations
 
+import ctypes
 import os
+from contextlib import suppress
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -17,6 +20,9 @@ _OWN_PAGES = 256 << 20
 
 _KEPT = 1 << 30
 """The most free bytes that are kept at the end of the heap."""
+
+_ROLLUP = Path("/proc/self/smaps_rollup")
+"""What Linux says of all memory of a process together, in lines like `Rss:  1234 kB`."""
 
 
 def environment(job: Job) -> dict[str, str]:
@@ -43,3 +49,30 @@ def environment(job: Job) -> dict[str, str]:
 def use_system() -> None:
     """Make Arrow use the system's allocator in this process, because its own allocators give pages back."""
     pa.set_memory_pool(pa.system_memory_pool())
+
+
+def release() -> None:
+    """Give free memory back to the system, once a model is loaded.
+
+    Loading frees as much as the model is large: weights that were read before they were mapped or converted, and those
+    with which a module was made. The settings above would keep that for as long as the process lives.
+    """
+    with suppress(AttributeError):  # an allocator other than glibc's
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def in_use() -> tuple[int, int]:
+    """The resident and the proportional set size of this process in MB; zeros where the system does not tell them.
+
+    The resident set has all pages in memory that the process uses. In the proportional set a page that several
+    processes use counts for each of them as its part, so that the sum over processes is what they take together.
+    """
+    try:
+        lines = _ROLLUP.read_text().splitlines()
+    except OSError:
+        return 0, 0
+    held = {
+        name: round(int(value.split()[0]) * 1024 / 1e6)
+        for name, _, value in (line.partition(":") for line in lines[1:])
+    }
+    return held["Rss"], held["Pss"]

@@ -12,14 +12,13 @@ import contextlib
 import itertools
 import traceback
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import value_bytes
 from nightjar.inference.errors import (
     NightjarError,
     OutputInvalid,
@@ -27,10 +26,13 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.messages import clip, utf8
-from nightjar.inference.predictors.adapter import is_device_lost, is_memory
+from nightjar.inference.predictors.adapter import is_device_lost
+from nightjar.inference.predictors.outofmemory import is_memory
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.ahead import Preparer
+from nightjar.inference.scoring.batchsize import BatchSize, Weighed
 from nightjar.inference.scoring.cuts import Cuts
+from nightjar.inference.scoring.parcels import Batch
 
 T = TypeVar("T")
 ScoreRows = Callable[[pa.Table], dict[str, pa.Array]]
@@ -39,20 +41,17 @@ ScoreRows = Callable[[pa.Table], dict[str, pa.Array]]
 TRACEBACK_CHARS = 2048
 """The longest traceback of a failed row that is kept, in characters; its last lines say what happened."""
 
-PACKED_ROWS, PACKED_ROWS_GPU = 2048, 16384
-"""Rows of a micro-batch that a predictor packs into calls of the model: many, so that it finds rows of one size; and
-few enough that a large model on a few cores, at four rows a second, is done with them before `retry.stall_s`."""
-
 _FRAMES = 12
 _NO_ROWS = range(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Yielded before any of rows [first, first + rows) go to the scorer, on each try."""
+    """Yielded before any of rows [first, first + rows) go to the scorer, on each try. model: as in `RowFailure`."""
 
     first: int
     rows: int
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,8 @@ class ScoredRows:
     """The result of scoring a table.
 
     outputs: the declared outputs of the kept rows, in input order. kept: int64 indices of these rows in the table, of
-    shape (kept rows,); None if all were kept. failures: one for each other row, in input order.
+    shape (kept rows,); None if all were kept. failures: one for each other row, in input order. Where several models
+    score, there is one for each model that could not score a row, so a kept row may have failures, too.
     """
 
     outputs: pa.Table
@@ -68,45 +68,15 @@ class ScoredRows:
     failures: tuple[RowFailure, ...]
 
 
-class BatchSize:
-    """Rows per micro-batch, kept from table to table, so that running out of memory happens only once.
-
-    rows: the size in use. forced: the same if lack of memory reduced it, else 0.
-    """
-
-    def __init__(self, rows: int) -> None:
-        if rows < 1:
-            raise ValueError(f"a micro-batch has at least one row, not {rows}")
-        self.rows = rows
-        self.forced = 0
-
-    def force(self, rows: int) -> None:
-        """Reduce the size, because memory did not suffice for more than `rows`."""
-        self.rows = self.forced = rows
-
-
-def auto_batch_rows(schema: pa.Schema, gpu: bool, packs: bool = False) -> int:
-    """Rows per micro-batch for `batch_size: auto`: a pure function of the features and the device.
-
-    The largest power of two whose features take at most 4 MiB (64 MiB on a GPU), from 32 to 16,384
-    (65,536) rows. Text counts as 256 bytes, a list of unknown length as 64 items. packs: as in `Framework`.
-    """
-    if packs:
-        return PACKED_ROWS_GPU if gpu else PACKED_ROWS
-    target, most = (64 << 20, 65536) if gpu else (4 << 20, 16384)
-    width = max(1, int(sum(max(1, value_bytes(column.type, text=256, items=64)) for column in schema)))
-    return min(most, 1 << (max(32, target // width).bit_length() - 1))
-
-
-def drained(steps: Generator[Any, None, T], between: Callable[[], object] = lambda: None) -> T:
-    """Run a generator (usually `score_table`) to its end, and return its result. between: called after each step."""
+def drained(steps: Generator[Any, None, T], told: Callable[[Any], object] = lambda _: None) -> T:
+    """Run a generator (usually `score_table`) to its end, and return its result. told: called with each step."""
     while True:
         try:
-            next(steps)
+            step = next(steps)
         except StopIteration as stop:
             result: T = stop.value
             return result
-        between()
+        told(step)
 
 
 def score_table(
@@ -119,15 +89,19 @@ def score_table(
     singly: range = _NO_ROWS,
     budget: int | None = None,
     origin: int = 0,
+    index: Callable[[int], int] = int,
     cuts: Cuts | None = None,
     preparer: Preparer | None = None,
+    shipped: Sequence[Batch] = (),
 ) -> Generator[Ahead, None, ScoredRows]:
     """Score a table, yielding `Ahead` before each call of the scorer and returning `ScoredRows`.
 
-    Micro-batches start at multiples of their size from the table's first row, so that results do not depend on how the
-    table was read. skip: row → failure; these rows never go to the scorer. singly: rows that are each scored alone.
-    origin: the index in the file of the table's first row, for messages. cuts: counts the batches that raise, over all
-    tables of an attempt. preparer: prepares the next micro-batch for the scorer while this one is scored.
+    Micro-batches are counted off from the table's first row, so that results do not depend on how the table was read.
+    skip: row → failure; these rows never go to the scorer. singly: rows that are each scored alone. origin: the index
+    in the file of the first row that was read, for messages. index: of a row of the table the index among the rows that
+    were read, some of which may have been left out. cuts: counts the batches that raise, over all tables of an attempt.
+    preparer: scores in place of the scorer, and prepares the next micro-batch meanwhile; shipped: what it need not
+    prepare.
 
     Raises:
         OverBudget: More than `budget` rows failed; raised as soon as they did.
@@ -135,43 +109,53 @@ def score_table(
         NightjarError: The scorer raised one other than `OutputInvalid`, which is not about a row.
         ProcessSpoilt: This process has lost its device; the last `Ahead` named the rows.
     """
-    tally = _Tally(types, budget, origin, cuts or Cuts())
+    tally = _Tally(types, budget, lambda row: origin + index(row), cuts or Cuts())
     skipped = sorted(skip)
     for row in skipped:
         if not 0 <= row < table.num_rows:
             raise ValueError(f"skip names row {row} of a table of {table.num_rows} rows")
         tally.fail(row, replace(skip[row], row=row))
 
-    def micro_batch(first: int) -> _Slice:
-        """From this row on. How far it goes depends on the size, which may shrink from one to the next."""
-        span = _span(first, table.num_rows, size, singly)
-        return _Slice(table.slice(span.start, len(span)), span)
-
     if preparer:
-        preparer.forget()
+        preparer.start(shipped)
+    weighed = Weighed(table, size)
     first = 0
     while first < table.num_rows:
-        whole = micro_batch(first)
+        whole = _micro_batch(table, first, weighed, singly)
         first += len(whole.rows)
         piece = _without(whole, skipped)
-        ready = preparer.take(piece.rows) if preparer else None
+        ready = preparer.take(piece.rows) if preparer else scorer
         if preparer and first < table.num_rows:
-            following = _without(micro_batch(first), skipped)
+            following = _without(_micro_batch(table, first, weighed, singly), skipped)
             preparer.begin(following.table, following.rows)
         if piece.rows:
-            yield from _score_piece(piece, scorer, size, tally, ready)
+            scorer_of = preparer.take if preparer else lambda _: scorer
+            yield from _score_piece(piece, scorer_of, size, weighed, tally, ready)
+    if preparer:
+        preparer.start(())
     return tally.scored(table.num_rows)
 
 
+def micro_batches(table: pa.Table, size: BatchSize, skipped: list[int]) -> Iterator[Slice]:
+    """The micro-batches that `score_table` begins with, less the rows to skip. skipped: ascending."""
+    weighed = Weighed(table, size)
+    first = 0
+    while first < table.num_rows:
+        whole = _micro_batch(table, first, weighed, _NO_ROWS)
+        first += len(whole.rows)
+        if (piece := _without(whole, skipped)).rows:
+            yield piece
+
+
 @dataclass(frozen=True, slots=True)
-class _Slice:
+class Slice:
     """Rows that go to the scorer together; `rows` are their indices in the whole table, ascending."""
 
     table: pa.Table
     rows: Sequence[int]
 
-    def part(self, low: int, high: int) -> _Slice:
-        return _Slice(self.table.slice(low, high - low), self.rows[low:high])
+    def part(self, low: int, high: int) -> Slice:
+        return Slice(self.table.slice(low, high - low), self.rows[low:high])
 
     def ahead(self) -> Ahead:
         return Ahead(self.rows[0], self.rows[-1] - self.rows[0] + 1)
@@ -189,29 +173,30 @@ class _Raised:
 
 @dataclass(slots=True)
 class _Tally:
-    """What became of the rows so far."""
+    """What became of the rows so far. at: of a row of the table the index in the file."""
 
     types: dict[str, pa.DataType]
     budget: int | None
-    origin: int
+    at: Callable[[int], int]
     cuts: Cuts
     chunks: list[list[pa.Array]] = field(default_factory=list)
     failures: dict[int, RowFailure] = field(default_factory=dict)
 
-    def cut(self, piece: _Slice, raised: _Raised) -> None:
+    def cut(self, piece: Slice, raised: _Raised) -> None:
         """It raised, and its halves are tried next."""
-        first, last = self.origin + piece.rows[0], self.origin + piece.rows[-1]
+        first, last = self.at(piece.rows[0]), self.at(piece.rows[-1])
         self.cuts.cut(first, last, len(self.failures), f"{raised.error}: {raised.message}")
 
-    def done(self, piece: _Slice) -> None:
+    def done(self, piece: Slice) -> None:
         """Its rows have outputs or have failed."""
-        last, whole = self.origin + piece.rows[-1], len(piece.rows) > 1
+        last, whole = self.at(piece.rows[-1]), len(piece.rows) > 1
         self.cuts.done(last, len(self.failures), whole=whole)
 
     def fail(self, row: int, failure: RowFailure) -> None:
         self.failures[row] = failure
         if self.budget is not None and len(self.failures) > self.budget:
-            raise over_budget(self.failures, self.budget, self.origin)
+            first = min(self.failures)
+            raise over_budget(self.failures, self.budget, self.at(first) - first)
 
     def scored(self, rows: int) -> ScoredRows:
         schema = pa.schema(list(self.types.items()))
@@ -227,15 +212,16 @@ class _Tally:
         return ScoredRows(outputs, kept, tuple(self.failures[row] for row in failed))
 
 
-def _span(first: int, rows: int, size: BatchSize, singly: range) -> range:
-    """The micro-batch that begins with this row of a table of so many rows."""
+def _micro_batch(table: pa.Table, first: int, weighed: Weighed, singly: range) -> Slice:
+    """From this row on. How far it goes depends on the size, which may shrink from one to the next."""
     if first in singly:
-        return range(first, first + 1)
-    stop = min(rows, (first // size.rows + 1) * size.rows)
-    return range(first, min(stop, singly.start) if singly and first < singly.start else stop)
+        return Slice(table.slice(first, 1), range(first, first + 1))
+    stop = weighed.stop(first)
+    stop = min(stop, singly.start) if singly and first < singly.start else stop
+    return Slice(table.slice(first, stop - first), range(first, stop))
 
 
-def _without(piece: _Slice, skipped: list[int]) -> _Slice:
+def _without(piece: Slice, skipped: list[int]) -> Slice:
     """The piece less the rows to skip, as slices of it. skipped: ascending."""
     gaps = skipped[bisect_left(skipped, piece.rows[0]) : bisect_right(skipped, piece.rows[-1])]
     if not gaps:
@@ -243,37 +229,44 @@ def _without(piece: _Slice, skipped: list[int]) -> _Slice:
     base = piece.rows[0]
     edges = [-1, *(row - base for row in gaps), len(piece.rows)]
     slices = [piece.table.slice(low + 1, high - low - 1) for low, high in itertools.pairwise(edges)]
-    return _Slice(pa.concat_tables(slices), np.delete(np.asarray(piece.rows), [row - base for row in gaps]).tolist())
+    return Slice(pa.concat_tables(slices), np.delete(np.asarray(piece.rows), [row - base for row in gaps]).tolist())
 
 
 def _score_piece(
-    piece: _Slice, scorer: ScoreRows, size: BatchSize, tally: _Tally, ready: ScoreRows | None
+    piece: Slice,
+    scorer_of: Callable[[Sequence[int]], ScoreRows],
+    size: BatchSize,
+    weighed: Weighed,
+    tally: _Tally,
+    ready: ScoreRows,
 ) -> Generator[Ahead, None, None]:
-    """Score one micro-batch, in halves where the whole of it raises. ready: scores all of it, if it is prepared."""
-    before = size.rows, size.forced
+    """Score one micro-batch, in halves where the whole of it raises. ready: scores all of it. scorer_of: rows → what
+    scores these rows.
+    """
+    before = size.most, size.forced
     todo = [piece]  # a stack, its top the earliest rows, so that outputs come in input order
     while todo:
         now = todo.pop()
-        if len(now.rows) > size.rows:
-            todo.append(now.part(size.rows, len(now.rows)))
-            now = now.part(0, size.rows)
+        if (fitting := weighed.fitting(now.rows)) < len(now.rows):
+            todo.append(now.part(fitting, len(now.rows)))
+            now = now.part(0, fitting)
         yield now.ahead()
-        outcome = _attempt(ready if ready and now is piece else scorer, now.table, tally.types)
-        ready = None
+        outcome = _attempt(ready if now is piece else scorer_of(now.rows), now.table, tally.types)
         if not isinstance(outcome, _Raised):
             tally.chunks.append(outcome)
             tally.done(now)
         elif len(now.rows) > 1:
-            half = (len(now.rows) + 1) // 2
             if outcome.memory:
-                size.force(half)
-            else:
-                tally.cut(now, outcome)
+                size.force(weighed.half(now.rows))
+                todo.append(now)  # it is cut to what is allowed now
+                continue
+            tally.cut(now, outcome)
+            half = (len(now.rows) + 1) // 2
             todo += now.part(half, len(now.rows)), now.part(0, half)
         else:
             if outcome.memory:
                 # One row too large for memory says nothing of the others: they keep their batches.
-                size.rows, size.forced = before
+                size.most, size.forced = before
             row = now.rows[0]
             tally.fail(row, RowFailure(row, outcome.error, outcome.message, outcome.traceback))
             tally.done(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -14,15 +15,18 @@ from nightjar.inference.storage.retrying import RetryingStorage
 @dataclass(frozen=True, slots=True)
 class Running:
     """One attempt at a shard, from its first read on. at: its start as wall time. began: its start on the monotonic
-    clock.
+    clock. first: what is being read of it already. prepared: whether the CPU stage has prepared it; then at and retries
+    are of that stage.
     """
 
     assignment: Assignment
     started: Started
     storage: RetryingStorage
-    first: Future[RowsRead]
     at: float
     began: float
+    first: Sequence[Future[RowsRead]] = ()
+    prepared: bool = False
+    retries: int = 0
 
     @property
     def alone(self) -> bool:
@@ -31,17 +35,24 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """What the worker is doing. rows: the number of rows that the predictor has now, from `row` on; 0 for none."""
+    """What the worker is doing. rows: the number of rows that the predictor has now, from `row` on; 0 for none, or if
+    they are of several files, `row` is in the first one. model: the name of the predictor's model, if the job has
+    several.
+    """
 
     started: Started
     uri: str = ""
     row: int = -1
     rows: int = 0
+    model: str = ""
 
     @property
     def where(self) -> str:
         """The position as text, for a message."""
+        by = f" with the model {self.model!r}" if self.model else ""
+        if not self.rows and self.row >= 0:
+            return f"{by} at a batch of several files that begins with row {self.row} of {self.uri}"
         if not self.rows:
             return f" while {self.uri} was read or written" if self.uri else " while a part was written"
         last = "" if self.rows == 1 else f" to {self.row + self.rows - 1}"
-        return f" at row{'s' if last else ''} {self.row}{last} of {self.uri}"
+        return f"{by} at row{'s' if last else ''} {self.row}{last} of {self.uri}"

@@ -6,6 +6,7 @@ It is separate from the engine, so that preflight's process does not need Ray Da
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -21,7 +22,6 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.input.plan import Plan, shard_of_line
-from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
@@ -30,16 +30,16 @@ from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.scoring.cuts import Cuts
 from nightjar.inference.scoring.microbatches import (
     Ahead,
-    BatchSize,
     ScoredRows,
-    ScoreRows,
     drained,
-    score_table,
 )
+from nightjar.inference.scoring.models import LoadedModel, score_models
+from nightjar.inference.scoring.timing import Timed
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.witness.packages import Package, loaded_packages
 
 SAMPLE_ROWS = 32
+TIMED_ROWS = 64
 PLACES = 8
 WRITES = (
     "the model's code writes into its batch. The batch is a copy, so carried columns and rows that are tried again "
@@ -53,7 +53,7 @@ class Loaded:
 
     place: the index of the place that was tried last. hung: whether preflight took longer than the job allows. notes:
     what else a person should know about the model's code. outside: what the code used that the identity does not cover.
-    packages: the installed packages that are loaded.
+    packages: the installed packages that are loaded. timed: what the job's preprocess and the model cost.
     """
 
     device: str
@@ -63,6 +63,7 @@ class Loaded:
     notes: tuple[str, ...] = ()
     outside: tuple[witness.Seen, ...] = ()
     packages: Mapping[str, Package] = field(default_factory=dict)
+    timed: Timed | None = None
 
 
 def samples(plan: Plan) -> list[Piece]:
@@ -105,22 +106,72 @@ def observed(
         for outcome in steps(worker, places, last):
             yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
         if isinstance(outcome, Loaded):
-            yield replace(outcome, outside=witness.seen(), packages=loaded_packages(witness.data()))
+            costs = None if outcome.sample_error else _timed(worker, places[outcome.place :])
+            yield replace(outcome, outside=witness.seen(), packages=loaded_packages(witness.data()), timed=costs)
+
+
+def _timed(worker: ShardWorker, places: Sequence[Piece]) -> Timed | None:
+    """What preprocessing and the model cost; None if nothing depends on it, or the rows at these places have errors."""
+    step = worker.spec.job.preprocess
+    if step is None or step.placement == "fused":
+        return None
+    tables: list[pa.Table] = []
+    try:
+        wanted = min(TIMED_ROWS, *(rows_at_once(worker, model, places) for model in worker.models))
+        for piece in places:
+            read, _ = worker.sample(piece, wanted)
+            if read.failures:
+                return None
+            tables.append(read.table)
+            wanted -= read.table.num_rows
+            if wanted <= 0:
+                break
+        rows = pa.concat_tables(tables)
+        return worker.timed(rows) if rows.num_rows else None
+    except Exception:  # noqa: BLE001 (a bad file or row: the passes find it, and the job runs without a measurement)
+        return None
 
 
 def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
     """Yield `Loaded` before and after a place of the input is scored, or a sentence on what is wrong with the model.
 
-    The next place is tried only if no row can be scored at the places before, because a bad file does not mean a bad
-    model; rows that cannot be read are left out. A place is tried once more if rows fail only together, because this
-    may have been an accident. last: try the last rows of each place, not the first.
+    Each model is tried by itself, because each must be able to score; the first that fails is told. The next place is
+    tried only if no row can be scored at the places before, because a bad file does not mean a bad model; rows that
+    cannot be read are left out. A place is tried once more if rows fail only together, because this may have been an
+    accident. last: try the last rows of each place, not the first.
     """
-    spec, device = worker.spec, worker.scorer.device
+    notes: list[str] = []
+    read = _Reads(worker, last)
+    for model in worker.models:
+        step: Loaded | str = ""
+        for step in _steps(worker, model, places, read):
+            yield replace(step, notes=tuple(dict.fromkeys([*notes, *step.notes]))) if isinstance(step, Loaded) else step
+        if isinstance(step, str) or step.sample_error:
+            return
+        notes += step.notes
+
+
+class _Reads:
+    """Reads the sample of a place once, however many models are tried with it."""
+
+    def __init__(self, worker: ShardWorker, last: bool) -> None:
+        self._worker, self._last = worker, last
+        self._found: dict[Piece, tuple[RowsRead, int]] = {}
+
+    def __call__(self, piece: Piece) -> tuple[RowsRead, int]:
+        if piece not in self._found:
+            self._found[piece] = self._worker.sample(piece, SAMPLE_ROWS, last=self._last)
+        return self._found[piece]
+
+
+def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], read_of: _Reads) -> Iterator[Loaded | str]:
+    device = worker.device
+    named = f"{model.name}: " if model.name else ""
     unread, broken, refused = "", "", []
     for place, piece in enumerate(places):
         yield Loaded(device, place=place)
         try:
-            read, first = read_sample(spec.storage, spec.job, piece, worker.features(), SAMPLE_ROWS, last=last)
+            read, first = read_of(piece)
         except (ShardError, StorageError) as error:
             # A file that cannot be read fails its own shards later, in the passes.
             unread = unread or clip(str(error))
@@ -129,7 +180,7 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
             unread = unread or (clip(read.unreadable(piece.uri)) if read.failures else "")
             continue
         try:
-            scored = score_sample(worker, read, first)
+            scored = score_sample(worker, read, first, [model])
         except BatchesBroken as error:
             if broken:
                 break
@@ -141,7 +192,7 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
             return
         failures = [failure for failure in scored.failures if failure.row not in read.failures]
         if len(failures) < read.readable:
-            notes = broken, WRITES if worker.scorer.wrote else "", *_nonfinite(scored.outputs)
+            notes = broken, WRITES if worker.wrote else "", *_nonfinite(scored.outputs)
             yield Loaded(device, notes=tuple(filter(None, notes)))
             return
         why = f"{failures[0].error}: {failures[0].message}"
@@ -153,37 +204,43 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
         yield Loaded(device, unread)
         return
     more = f"; nor any at {counted(len(refused) - 1, 'other place')} of the input" if refused[1:] else ""
-    yield f"none of the first {refused[0]}{more}"
+    yield f"{named}none of the first {refused[0]}{more}"
 
 
-def score_sample(worker: ShardWorker, read: RowsRead, first: int, scorer: ScoreRows | None = None) -> ScoredRows:
-    """Score the rows. Raises BatchesBroken if a batch fails though each of its rows can be scored.
+def rows_at_once(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece]) -> int:
+    """The rows of a micro-batch. If the job says its bytes, the first rows of the input tell how many, about."""
+    if model.size.unit == "rows":
+        return model.size.most
+    for piece in places:
+        with suppress(ShardError, StorageError):  # it fails its own shards later
+            read, _ = worker.sample(piece, SAMPLE_ROWS)
+            if read.readable:
+                return model.size.rows_like(read.table.select(list(model.columns)))
+    return 1
 
-    scorer: used instead of the worker's own.
-    """
-    return drained(calls(worker, read, min(SAMPLE_ROWS, worker.size.rows), first, scorer))
+
+def score_sample(worker: ShardWorker, read: RowsRead, first: int, models: Sequence[LoadedModel]) -> ScoredRows:
+    """Score the rows. Raises BatchesBroken if a batch fails though each of its rows can be scored."""
+    return drained(calls(worker, read, first, models))
 
 
 def calls(
     worker: ShardWorker,
     read: RowsRead,
-    rows: int,
     first: int,
-    scorer: ScoreRows | None = None,
+    models: Sequence[LoadedModel],
     budget: int | None = None,
 ) -> Generator[Ahead, None, ScoredRows]:
-    """Run `score_table` in batches of `rows` rows. Raises BatchesBroken if any batch is broken."""
-    size, types = BatchSize(rows), worker.spec.job.model.output_types()
-    cuts = Cuts(allowed=0, share=0.0)
-    return score_table(
+    """Run `score_models` and keep nothing of what memory shows. Raises BatchesBroken if any batch is broken."""
+    return score_models(
         read.table,
-        scorer or worker.scorer,
-        size,
-        types,
+        [replace(model, size=model.size.anew(), preparer=None) for model in models],
         skip=read.failures,
         origin=first,
-        cuts=cuts,
+        index=read.index,
+        cuts={model.name: Cuts(allowed=0, share=0.0) for model in models},
         budget=budget,
+        complete=worker.spec.job.output.rows == "all",
     )
 
 

@@ -22,12 +22,16 @@ MAX_CULPRITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows [row, row + rows) of a file. why: what is known about them, besides that their process died."""
+    """Rows [row, row + rows) of a file. why: what is known about them, besides that their process died.
+
+    model: the name of the model that had them, if the job has several.
+    """
 
     uri: str
     row: int
     rows: int
     why: str = ""
+    model: str = ""
 
     def within(self, piece: Piece) -> bool:
         """Whether these rows begin in this piece of a file."""
@@ -36,7 +40,7 @@ class Rows:
     def as_failure(self) -> RowFailure:
         """The failure for the quarantine."""
         how = self.why or "scoring this row ended its process without an exception (exit, signal or out of memory)"
-        return RowFailure(self.row, "ProcessDied", how, "")
+        return RowFailure(self.row, "ProcessDied", how, "", model=self.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,9 @@ class Attempt:
     singly: Rows | None = None
     skip: tuple[Rows, ...] = ()
 
-    def singly_in(self, piece: Piece) -> range:
-        """The rows to score one at a time, counted from the piece's first row."""
-        if self.singly is None or not self.singly.within(piece):
+    def singly_in(self, piece: Piece, model: str = "") -> range:
+        """The rows that this model scores one at a time, counted from the piece's first row."""
+        if self.singly is None or self.singly.model != model or not self.singly.within(piece):
             return range(0)
         first = self.singly.row - piece.first_row
         return range(first, first + self.singly.rows)
@@ -87,11 +91,12 @@ def next_attempt(failures: Sequence[Failed], attempts: int, earlier: Sequence[Fa
             crumbs = True
             deaths += index >= len(earlier)
             if failed.rows == 1 and singly is not None and _holds(singly, failed):
-                skip.append(Rows(failed.uri, failed.row, 1, failed.message if failed.cause != "ProcessDied" else ""))
+                why = failed.message if failed.cause != "ProcessDied" else ""
+                skip.append(Rows(failed.uri, failed.row, 1, why, failed.model))
                 singly, deaths = None, 0
             elif failed.rows:
                 # One death may be an accident, even with a micro-batch of one row.
-                singly = Rows(failed.uri, failed.row, failed.rows)
+                singly = Rows(failed.uri, failed.row, failed.rows, model=failed.model)
         if failed_tries >= attempts:
             return GivenUp(failed, f"failed {failed_tries} times: {failed.message}")
         if deaths >= deaths_allowed(attempts):
@@ -102,7 +107,7 @@ def next_attempt(failures: Sequence[Failed], attempts: int, earlier: Sequence[Fa
 
 
 def _holds(rows: Rows, failed: Failed) -> bool:
-    return rows.uri == failed.uri and rows.row <= failed.row < rows.row + rows.rows
+    return (rows.uri, rows.model) == (failed.uri, failed.model) and rows.row <= failed.row < rows.row + rows.rows
 
 
 def deaths_allowed(attempts: int) -> int:

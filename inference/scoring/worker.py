@@ -1,127 +1,104 @@
 """Scores shards from start to receipt, in one process. It does not need Ray; the engine runs it in its actors.
 
-Reading is one piece ahead of scoring, preparing one micro-batch if there is a GPU or more than one core, and writing
-one shard behind, so that storage, CPU and model work at the same time. An error that can be caught becomes a `Failed`
-event, and the worker goes on to the next shard.
+Reading is one shard ahead of scoring, preparing one micro-batch if there is a GPU or more than one core, and writing
+one shard behind, so that storage, CPU and model work at the same time. The files of a shard share micro-batches. An
+error that can be caught becomes a `Failed` event, and the worker goes on to the next shard.
 """
 
 from __future__ import annotations
 
-import os
-import socket
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
 import pyarrow as pa
 
 from nightjar.inference import witness
-from nightjar.inference.errors import (
-    Fenced,
-    NightjarError,
-    OverBudget,
-    ProcessSpoilt,
-    ShardTooSlow,
-)
-from nightjar.inference.input.sources.reading import read_piece
-from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.errors import Fenced
 from nightjar.inference.ledger.ledger import Ledger
-from nightjar.inference.messages import clip
+from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
-from nightjar.inference.predictors import Scorer, input_columns
+from nightjar.inference.predictors import Scorer
+from nightjar.inference.predictors.adapter import forced_tokens
 from nightjar.inference.records import (
+    NO_BACKOFFS,
+    Backoffs,
     Crumb,
     Event,
-    Failed,
-    Noticed,
     Part,
     Piece,
     Receipt,
+    RowFailure,
     Started,
 )
-from nightjar.inference.scoring import memory
-from nightjar.inference.scoring.ahead import Preparer
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import (
     Assignment,
     Opened,
     WorkerSpec,
-    batch_size,
-    open_scorer,
+    open_scorers,
 )
-from nightjar.inference.scoring.microbatches import ScoredRows, score_table
+from nightjar.inference.scoring.attempts import Worker
+from nightjar.inference.scoring.memory import in_use
+from nightjar.inference.scoring.microbatches import ScoredRows
+from nightjar.inference.scoring.models import loaded_models, score_models
+from nightjar.inference.scoring.parcels import Batch
 from nightjar.inference.scoring.position import At, Running
-from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.scoring.watchdog import Watchdog
+from nightjar.inference.scoring.stretch import Stretch
+from nightjar.inference.scoring.timing import Timed, timed, together
 from nightjar.inference.storage.protocol import Storage, join
-from nightjar.inference.storage.retrying import RetryingStorage
+
+_MEASURED_S = 10.0
+"""How long a measurement of memory holds. The system looks at each page of the process for it."""
 
 
-def this_worker() -> str:
-    """The name of this process among the workers of a run: `host:pid`."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+def _together(assignment: Assignment) -> list[tuple[Piece, ...]]:
+    """The pieces that are scored as one table. Those of a suspect are read and scored one by one: one of them may kill
+    the process.
+    """
+    pieces = assignment.shard.pieces
+    return [(piece,) for piece in pieces] if assignment.attempt.crumbs else [pieces]
 
 
-def host_of(worker: str) -> str:
-    """The host of a worker, from its name."""
-    return worker.rpartition(":")[0]
+class ShardWorker(Worker):
+    """Scores shards with models that are loaded once. models: in the job's order."""
 
-
-class ShardWorker:
-    """Scores shards with a model that is loaded once."""
-
-    def __init__(
-        self, spec: WorkerSpec, scorer: Scorer | None = None, *, turn_to: Callable[[Started], None] = lambda _: None
-    ) -> None:
-        """turn_to: called with each attempt before its rows are scored; other attempts may be read or written then."""
-        pa.set_cpu_count(spec.job.resources.cores)
-        memory.use_system()
-        self.spec = spec
-        self._opened = Opened(scorer) if scorer else open_scorer(spec)
-        self.scorer = self._opened.scorer
-        self.size = batch_size(spec)
-        self.name = this_worker()
-        self._segment = spec.segment
-        self._features = list(input_columns(spec.job, spec.schema))
-        self._reader = ThreadPoolExecutor(1, "nightjar-read")
-        self._writer = ThreadPoolExecutor(1, "nightjar-write")
-        # On a single core a thread that prepares would only take the model's time.
-        need = spec.job.resources
-        self._preparer = Preparer(self.scorer) if need.gpus > 0 or need.cores > 1 else None
-        self._watchdog = Watchdog(spec.job.retry.stall_s)
-        self._at: At | None = None
-        self._behind: tuple[Started, Future[Event]] | None = None
-        self._said = 0.0
-        self._turn_to = turn_to
-
-    def features(self) -> pa.Schema:
-        """The columns for the model and the preprocess."""
-        return pa.schema([self.spec.schema.field(name) for name in self._features])
-
-    def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
-        """Score the assignments in order, yielding events as they happen.
-
-        Raises:
-            ProcessSpoilt: A step hung or the device is lost. It was reported, and the process must end.
+    def __init__(self, spec: WorkerSpec, *scorers: Scorer, turn_to: Callable[[Started], None] = lambda _: None) -> None:
+        """scorers: of all models, in place of those that the process would load. turn_to: called with each attempt
+        before its rows are scored; other attempts may be read or written then.
         """
-        events = self._events(assignments)
-        while True:
-            try:
-                with self._watchdog:
-                    event = next(events)
-            except StopIteration:
-                return
-            except ProcessSpoilt as spoilt:
-                yield from self._last_words(spoilt)
-                raise
-            self._said = time.monotonic()
-            if isinstance(event, (Receipt, Failed)):
-                yield from (Noticed(seen.kind, seen.name, seen.by, self.name, seen.more) for seen in witness.news())
-            yield event
+        need = spec.job.resources
+        super().__init__(spec, need.cores, turn_to)
+        self._opened = Opened(scorers) if scorers else open_scorers(spec)
+        self.spec = spec = self._opened.reading(spec)
+        self.models = loaded_models(spec, self._opened.loaded, preparing=True)
+        self._segment = spec.segment
+        self.writer = ThreadPoolExecutor(1, "nightjar-write")
+        self._behind: tuple[Started, Future[Event]] | None = None
+        self._measured_at = -_MEASURED_S
+        self._folders: set[str] = set()
 
-    def _events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
+    @property
+    def device(self) -> str:
+        """Where the models are: 'cpu', 'cuda:0' …, each once."""
+        return ", ".join(dict.fromkeys(scorer.device for scorer in self._opened.loaded))
+
+    @property
+    def wrote(self) -> bool:
+        """Whether the user's code wrote into the first batch."""
+        return any(scorer.wrote for scorer in self._opened.loaded)
+
+    def timed(self, table: pa.Table) -> Timed:
+        """What a row of each step costs, in all models together. table: rows that were scored before."""
+        each = zip(self.spec.job.each, self.models, self._opened.loaded, strict=True)
+        return together(
+            [timed(scorer, table.select(list(model.columns)), own=bool(job.preprocess)) for job, model, scorer in each]
+        )
+
+    def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
         ahead = iter(assignments)
         following = yield from self._begin(next(ahead, None))
         while following is not None:
@@ -144,88 +121,77 @@ class ShardWorker:
         if self._behind is None:
             return
         started, writing = self._behind
-        self._at = At(started)
+        self.at = At(started)
         event = writing.result()
         self._behind = None
         yield event
 
-    def _last_words(self, spoilt: ProcessSpoilt) -> Iterator[Event]:
-        """Report before this process ends: the result of the running write, and at which rows what ends the process."""
-        if self._behind is not None and (self._at is None or self._behind[0] is not self._at.started):
+    def before_the_end(self) -> Iterator[Event]:
+        if self._behind is not None and (self.at is None or self._behind[0] is not self.at.started):
             with suppress(TimeoutError):  # then the shard is charged, as one that was started and has no receipt
                 yield self._behind[1].result(self.spec.job.retry.stall_s)
-        if self._at is None:
-            return
-        started = self._at.started
-        yield Failed(
-            shard=started.shard,
-            attempt=started.attempt,
-            cause=spoilt.cause,
-            message=clip(f"{spoilt}; its process was ended{self._at.where}"),
-            died=True,
-            uri=self._at.uri,
-            row=self._at.row,
-            rows=self._at.rows,
-            worker=self.name,
-        )
 
     def _begin(self, assignment: Assignment | None) -> Generator[Event, None, Running | None]:
-        """Report that a shard is started, then read its first piece: a file may kill the process that reads it."""
+        """Report that a shard is started, then read it: a file may kill the process that reads it."""
         if assignment is None:
             return None
-        retry = self.spec.job.retry
-        # One storage per shard, so that each retry is counted with its shard.
-        storage = RetryingStorage(self.spec.storage, retry.attempts, retry.backoff_s)
-        started = Started(assignment.shard.id, assignment.attempt.number, self.name)
-        at, began = time.time(), time.monotonic()
-        yield started
-        return Running(assignment, started, storage, self._read(storage, assignment.shard.pieces[0]), at, began)
-
-    def _read(self, storage: Storage, piece: Piece) -> Future[RowsRead]:
-        return self._reader.submit(read_piece, storage, self.spec.job, piece, self.spec.schema, self.spec.budget)
+        running = self.begun(assignment)
+        yield running.started
+        (first, *_) = _together(assignment)
+        return replace(running, first=self.read(running.storage, first))
 
     def _score(self, running: Running) -> Generator[Event, None, Future[Event] | None]:
         """Score one shard, with crumbs if it is suspected. Returns its write, which may still be running."""
         shard = running.assignment.shard
-        self._turn_to(running.started)
+        self.turn_to(running.started)
         assembly = Assembly(self.spec, shard)
         deadline = time.monotonic() + self.spec.job.retry.shard_s
         try:
             reading = running.first
-            for piece, following in zip(shard.pieces, (*shard.pieces[1:], None), strict=True):
-                self._at = At(running.started, piece.uri)
-                read = reading.result()
-                counted = replace(piece, rows=read.table.num_rows)  # the number may not have been known before
-                if following and not running.alone:
-                    reading = self._read(running.storage, following)
-                scored = yield from self._score_piece(running, counted, read, assembly, deadline)
-                self._at = At(running.started, piece.uri)
+            groups = _together(running.assignment)
+            for pieces, following in zip(groups, (*groups[1:], None), strict=True):
+                stretch = yield from self.gathered(running, pieces, reading, deadline)
+                scored = yield from self.score_stretch(running, stretch, {}, assembly, deadline)
+                self.at = At(running.started, pieces[-1].uri)
                 if running.alone:
-                    yield Crumb(shard.id, piece.uri, piece.first_row, 0)
-                assembly.add(counted, read.table, scored)
-                if following and running.alone:
-                    reading = self._read(running.storage, following)
+                    yield Crumb(shard.id, pieces[0].uri, pieces[0].first_row, 0)
+                for piece, read, part in stretch.parts(scored):
+                    assembly.add(piece, read, part)
+                if following:
+                    reading = self.read(running.storage, following)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
-            yield self._failed(running, error)
+            yield self.failed(running, error)
             return None
-        return self._writer.submit(self._write, running, assembly, self.size.forced)
+        return self.writer.submit(self.write, running, assembly, self.backoffs())
 
-    def _score_piece(
-        self, running: Running, piece: Piece, read: RowsRead, assembly: Assembly, deadline: float
+    def score_stretch(
+        self,
+        running: Running,
+        stretch: Stretch,
+        shipped: Mapping[str, Sequence[Batch]],
+        assembly: Assembly,
+        deadline: float,
     ) -> Generator[Crumb, None, ScoredRows]:
+        """Score rows that were read, with crumbs if the shard is suspected. shipped: each model's prepared batches."""
         attempt = running.assignment.attempt
-        died = {rows.row - piece.first_row: rows.as_failure() for rows in attempt.skip if rows.within(piece)}
-        steps = score_table(
-            read.table.select(self._features),
-            self.scorer,
-            self.size,
-            self.spec.job.model.output_types(),
-            skip={**read.failures, **died},
-            singly=attempt.singly_in(piece),
+        died: dict[str, dict[int, RowFailure]] = {}
+        for rows in attempt.skip:
+            if (at := stretch.row(rows.uri, rows.row)) is not None:
+                died.setdefault(rows.model, {})[at] = rows.as_failure()
+        first = stretch.pieces[0]
+        steps = score_models(
+            stretch.table,
+            self.models,
+            skip=stretch.failures,
+            died=died,
+            singly={each.name: stretch.of_first(attempt.singly_in(first, each.name)) for each in self.models},
             budget=None if self.spec.budget is None else self.spec.budget - assembly.failed,
-            origin=piece.first_row,
+            origin=stretch.origin,
+            index=stretch.index,
             cuts=assembly.cuts,
-            preparer=None if running.alone else self._preparer,
+            complete=self.spec.job.output.rows == "all",
+            ahead=not running.alone,
+            shipped=shipped,
         )
         while True:
             try:
@@ -233,59 +199,92 @@ class ShardWorker:
             except StopIteration as stop:
                 scored: ScoredRows = stop.value
                 return scored
-            self._at = At(running.started, piece.uri, piece.first_row + step.first, step.rows)
-            yield from self._before_rows(attempt, self._at, deadline)
-            self._watchdog.calling()
+            self.at = At(running.started, *stretch.place(step.first, step.rows), step.model)
+            if attempt.crumbs:
+                yield Crumb(self.at.started.shard, self.at.uri, self.at.row, self.at.rows, self.at.model)
+            yield from self.in_time(self.at, deadline)
+            self.watchdog.calling()
 
-    def _before_rows(self, attempt: Attempt, at: At, deadline: float) -> Iterator[Crumb]:
-        """Do what is due before a micro-batch: check the time, leave a suspect's crumb, give a sign of life."""
-        now = time.monotonic()
-        if now > deadline:
-            raise ShardTooSlow(
-                f"this attempt takes longer than retry.shard_s = {self.spec.job.retry.shard_s:g} s; it came to row "
-                f"{at.row} of {at.uri}. See why the model is slow, lower input.shard_rows, or allow more"
-            )
-        if attempt.crumbs:
-            yield Crumb(at.started.shard, at.uri, at.row, at.rows)
-        elif now - self._said > self.spec.job.retry.stall_s / 4:
-            # From here on a death blames no row, because the next micro-batches leave no crumb.
-            yield Crumb(at.started.shard, at.uri, at.row, 0)
-
-    def _write(self, running: Running, output: Assembly, forced: int) -> Event:
+    def write(self, running: Running, output: Assembly, backoffs: Sequence[Backoffs]) -> Event:
+        """Write a shard, in the writing thread. Returns its receipt, or why it failed. backoffs: as `backoffs` was."""
         storage = running.storage
         try:
             table, metrics = output.table(), output.metrics()
+            division = self._divided(table)
             self._check_epoch(storage)
             self._opened.check()
             if self.spec.job.identity.strict:
                 witness.refuse()
             quarantine = output.write_quarantine(storage)
             data = sink.write_data(
-                storage, self.spec.revision, output.name("data"), table, running.started.shard, metrics
+                storage,
+                self.spec.revision,
+                output.name(sink.kind_of_data(self.spec.job)),
+                table,
+                running.started.shard,
+                metrics,
+                self.spec.job.output.exports,
+                division,
             )
-            self._check_epoch(storage, data, quarantine)
+            self._check_epoch(storage, data, quarantine, folders=division.folders if division else ())
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
-            return self._failed(running, error)
+            return self.failed(running, error)
+        smallest, forced = NO_BACKOFFS.least(*backoffs), tuple(each.rows for each in backoffs)
+        resident, proportional = self._measured()
+        # The two stages may run on two hosts, which only have wall time in common.
+        seconds = time.time() - running.at if running.prepared else time.monotonic() - running.began
         return Receipt(
             shard=running.started.shard,
             attempt=running.started.attempt,
             epoch=self.spec.epoch,
             worker=self.name,
             rows_in=output.rows_in,
+            rows_left_out=output.left_out,
             rows_out=table.num_rows,
-            rows_quarantined=output.failed,
+            rows_quarantined=output.lost,
             data=data,
             quarantine=quarantine,
-            seconds=round(time.monotonic() - running.began, 3),
+            seconds=round(max(0.0, seconds), 3),
             started_at=round(running.at, 3),
-            retries=storage.retries,
-            batch_rows=forced,
-            cuts=output.cuts.batches,
+            retries=running.retries + storage.retries,
+            batch_rows=smallest.rows,
+            cuts=sum(cuts.batches for cuts in output.cuts.values()),
+            rows_partial=output.partial,
+            ceilings=forced if len(forced) > 1 and any(forced) else (),
+            batch_bytes=smallest.bytes,
+            batch_tokens=smallest.tokens,
+            resident_mb=resident,
+            proportional_mb=proportional,
         )
 
-    def _check_epoch(self, storage: Storage, *written: Part | None) -> None:
+    def backoffs(self) -> tuple[Backoffs, ...]:
+        """Of each model, to what lack of memory has forced its batches so far."""
+        calls = map(forced_tokens, self._opened.loaded)
+        return tuple(
+            Backoffs(**{model.size.unit: model.size.forced}, tokens=tokens)
+            for model, tokens in zip(self.models, calls, strict=True)
+        )
+
+    def _measured(self) -> tuple[int, int]:
+        """As `memory.in_use`; zeros if that was measured a short while ago."""
+        if (now := time.monotonic()) < self._measured_at + _MEASURED_S:
+            return 0, 0
+        self._measured_at = now
+        return in_use()
+
+    def _divided(self, table: pa.Table) -> hive.Division | None:
+        """How `output.partition_by` divides a shard's rows, if it is there."""
+        if not self.spec.job.output.partition_by:
+            return None
+        division = hive.divide(table, self.spec.job.output.partition_by)
+        # A night that has too many folders should not be scored to its end before that is found.
+        hive.check_number(self._folders.union(division.folders))
+        self._folders.update(division.folders)
+        return division
+
+    def _check_epoch(self, storage: Storage, *written: Part | None, folders: Iterable[str] = ()) -> None:
         """Check, before and after a part is written, that the writer was not replaced; then workers leave no parts
-        behind.
+        behind. folders: of the files of the data part, if it is divided.
 
         The check after is needed because a worker may stand still in between for as long as the successor needs.
         """
@@ -293,21 +292,9 @@ class ShardWorker:
         if newest is None:
             return
         if newest.epoch > self.spec.epoch:
-            storage.delete(join(self.spec.revision, part.name) for part in written if part is not None)
+            exported = self.spec.job.output.exports
+            names = (sink.files_of(part.name, folders, exported) for part in written if part is not None)
+            storage.delete(join(self.spec.revision, name) for name in chain.from_iterable(names))
             raise Fenced(f"epoch {self.spec.epoch} was replaced by epoch {newest.epoch}")
         # So that each look lists only what came since the last.
         self._segment = newest.number
-
-    def _failed(self, running: Running, error: Exception) -> Failed:
-        pieces = running.assignment.shard.pieces
-        return Failed(
-            shard=running.started.shard,
-            attempt=running.started.attempt,
-            cause=type(error).__name__,
-            message=clip(str(error) or type(error).__name__),
-            terminal=isinstance(error, NightjarError) and not error.repeatable,
-            uri=pieces[0].uri,
-            # Which file of several it is in is not said; those are split and tried again.
-            row=error.row if isinstance(error, OverBudget) and len(pieces) == 1 else -1,
-            worker=self.name,
-        )

@@ -36,7 +36,7 @@ from nightjar.inference.storage.retrying import (
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-    from obstore.store import ClientConfig, RetryConfig, S3Config
+    from obstore.store import ClientConfig, RetryConfig, S3Config, S3Credential
     from typing_extensions import Buffer
 
     from nightjar.inference.storage.credentials import Keys
@@ -117,13 +117,13 @@ class BucketStorage:
         self._retried(source, lambda: obstore.copy(self._once, self._key(source), self._key(target)))
 
     def options(self, uri: str) -> dict[str, str]:
-        if self._keys is None:
+        anonymous = self.root.startswith("s3://") and self.root in self._settings.anonymous
+        if self._keys is None and not anonymous:
             return {}
-        keys, endpoint = self._keys(), self._settings.endpoint
+        endpoint = self._settings.endpoint
+        keys = {"aws_skip_signature": "true"} if self._keys is None else _as_options(self._keys())
         found = {
-            "aws_access_key_id": keys["access_key_id"],
-            "aws_secret_access_key": keys["secret_access_key"],
-            "aws_session_token": keys.get("token"),
+            **keys,
             "aws_region": self._settings.region,
             "aws_endpoint_url": endpoint,
             "aws_virtual_hosted_style_request": "false" if endpoint else None,
@@ -219,6 +219,14 @@ class BucketStorage:
         return uri.removeprefix(self.root).lstrip("/")
 
 
+def _as_options(keys: S3Credential) -> dict[str, str | None]:
+    return {
+        "aws_access_key_id": keys["access_key_id"],
+        "aws_secret_access_key": keys["secret_access_key"],
+        "aws_session_token": keys.get("token"),
+    }
+
+
 def _early_start(name: str) -> str:
     """Where to start a listing so that no name after `name` is missed on stores that list folder by folder.
 
@@ -241,11 +249,12 @@ def _store(root: str, settings: StorageSettings, keys: Keys | None, retries: int
         # Each wait is random, between the first wait and three times the last one.
         "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 3},
     }
+    anonymous = root in settings.anonymous
     if scheme == "gs":
-        return GCSStore(bucket, client_options=client, retry_config=retry)
+        return GCSStore(bucket, config={"skip_signature": anonymous}, client_options=client, retry_config=retry)
     if scheme == "az":
-        return AzureStore(bucket, client_options=client, retry_config=retry)
-    config: S3Config = {}
+        return AzureStore(bucket, config={"skip_signature": anonymous}, client_options=client, retry_config=retry)
+    config: S3Config = {"skip_signature": True} if anonymous else {}
     if settings.region:
         config["region"] = settings.region
     if settings.endpoint:

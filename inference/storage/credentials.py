@@ -34,7 +34,8 @@ class StorageSettings:
     request is retried, with longer and longer jittered waits, before its error is raised as `Transient`. timeout_s: how
     long one try may take, with its answer. So an operation of one request ends after at most retry_s + timeout_s. A
     listing, a large upload and a read of an opened object are many requests, each with that limit. GCS and Azure find
-    their credentials in each machine's own environment.
+    their credentials in each machine's own environment. anonymous: the roots of buckets (`s3://bucket`) that are read
+    without credentials.
     """
 
     endpoint: str | None = None
@@ -45,6 +46,7 @@ class StorageSettings:
     session_token: str | None = field(default=None, repr=False)
     retry_s: float = 60.0
     timeout_s: float = 60.0
+    anonymous: tuple[str, ...] = ()
 
     @classmethod
     def from_environment(cls) -> StorageSettings:

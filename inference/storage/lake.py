@@ -1,4 +1,4 @@
-"""The storage that chooses by a URI's scheme: local files (`local`); S3, GCS and Azure (`bucket`).
+"""The storage that chooses by a URI's scheme: local files (`local`); S3, GCS and Azure (`bucket`); web servers (`web`).
 
 An SDK is imported when it is first needed, so a run over local files never loads one.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nightjar.inference.errors import AlreadyExists, StorageError
 from nightjar.inference.storage.credentials import Keys, StorageSettings
 from nightjar.inference.storage.protocol import Entry, Names, Storage, is_local, join
+from nightjar.inference.storage.registries import connect, is_registered, root_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,10 +36,14 @@ class LakeStorage:
     _backends: dict[str, Storage] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
-    def from_environment(cls, *uris: str) -> LakeStorage:
-        """The driver's storage. If any of these URIs is on S3, it carries this machine's settings to the workers."""
+    def from_environment(cls, *uris: str, anonymous: Iterable[str] = ()) -> LakeStorage:
+        """The driver's storage. If any of these URIs is on S3, it carries this machine's settings to the workers.
+
+        anonymous: URIs in buckets that are read without credentials.
+        """
         remote = any(uri.startswith("s3://") for uri in uris)
-        return cls(StorageSettings.from_environment() if remote else StorageSettings())
+        found = StorageSettings.from_environment() if remote else StorageSettings()
+        return cls(replace(found, anonymous=tuple(sorted({_root(uri) for uri in anonymous if not is_local(uri)}))))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The copy opens its own connections.
@@ -75,7 +80,7 @@ class LakeStorage:
                 self._backend(group[0]).delete(group)
 
     def copy(self, source: str, target: str) -> None:
-        if _root(source) != _root(target):
+        if _root(source) != _root(target) and not (is_registered(source) and is_local(target)):
             raise StorageError(f"{source} cannot be copied to {target}: they are in different places")
         self._backend(source).copy(source, target)
 
@@ -98,14 +103,27 @@ class LakeStorage:
             from nightjar.inference.storage.local import LocalStorage
 
             return LocalStorage()
+        if root.startswith("http"):
+            from nightjar.inference.storage.web import WebStorage
+
+            return WebStorage(root, self.settings)
+        if is_registered(root):
+            return connect(root)
         from nightjar.inference.storage.bucket import BucketStorage
 
-        if not root.startswith("s3://"):
-            return BucketStorage(root, self.settings)
         settings = self.settings
-        if settings == StorageSettings(retry_s=settings.retry_s, timeout_s=settings.timeout_s):
-            found = StorageSettings.from_environment()
-            settings = replace(found, retry_s=settings.retry_s, timeout_s=settings.timeout_s)
+        if not root.startswith("s3://"):
+            return BucketStorage(root, settings)
+        unset = StorageSettings(retry_s=settings.retry_s, timeout_s=settings.timeout_s, anonymous=settings.anonymous)
+        if settings == unset:
+            settings = replace(
+                StorageSettings.from_environment(),
+                retry_s=settings.retry_s,
+                timeout_s=settings.timeout_s,
+                anonymous=settings.anonymous,
+            )
+        if root in settings.anonymous:
+            return BucketStorage(root, settings)
         return BucketStorage(root, settings, Keys(settings, root))
 
 
@@ -128,8 +146,10 @@ def _root(uri: str) -> str:
     """The root that one connection serves: `s3://bucket`, or "" for all local files."""
     if is_local(uri):
         return ""
+    if is_registered(uri):
+        return root_of(uri)
     scheme, separator, rest = uri.partition("://")
     bucket = rest.partition("/")[0]
-    if not separator or scheme not in {"s3", "gs", "az"} or not bucket:
+    if not separator or scheme not in {"s3", "gs", "az", "http", "https"} or not bucket:
         raise StorageError(f"{uri!r} is neither an absolute path nor s3://, gs:// or az:// with a bucket")
     return f"{scheme}://{bucket}"

@@ -83,7 +83,7 @@ class Storage(Protocol):
         """Copy within one bucket or file system without reading the bytes; replaces the target.
 
         A local copy is a hard link, so a later change in place would show under both names. `write` never changes in
-        place.
+        place. So is one from the Hub's cache on this machine.
 
         Raises:
             Missing: The source does not exist.

@@ -1,4 +1,7 @@
-"""Versions of objects: the times, the inode and more of a local file; the etag of an object in a bucket."""
+"""Versions of objects: the times, the inode and more of a local file; the etag of an object in a bucket.
+
+A table's file has a version of three fields with a space between them, see `of_table`. An etag has no space.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,18 @@ def local_version(found: os.stat_result) -> str:
     return f"{found.st_mtime_ns}+{found.st_ctime_ns}+{found.st_ino}+{links}"
 
 
+def of_table(stored: str, content: str, snapshot: str) -> str:
+    """The version of a file of a table. stored: of the object. content: of what else decides which rows it has, as its
+    deletions; "-" for nothing. snapshot: of the table; it does not count when versions are compared.
+    """
+    return f"{stored} {content} {snapshot}"
+
+
+def snapshot_of(version: str) -> str:
+    """The snapshot of the table that a file was listed in; empty for a file of no table."""
+    return version.partition(" ")[2].partition(" ")[2]
+
+
 def same_version(now: str, then: str) -> bool:
     """Whether an object still has the version that an earlier command saw.
 
@@ -24,7 +39,7 @@ def same_version(now: str, then: str) -> bool:
     because a mounted file system may have other inodes after it is mounted again.
     """
     known = _fields(then)[:2]
-    return _fields(now)[: len(known)] == known
+    return _fields(now)[: len(known)] == known and _content(now) == _content(then)
 
 
 def untouched(now: str, then: str) -> bool:
@@ -38,6 +53,11 @@ def untouched(now: str, then: str) -> bool:
     return new[0] == old[0] and (new[1] == old[1] or (new[2] == old[2] and new[3] != old[3]))
 
 
+def _content(version: str) -> str:
+    return version.partition(" ")[2].partition(" ")[0]
+
+
 def _fields(version: str) -> list[str]:
-    """The fields of a version; an etag is one field, whatever it contains."""
-    return version.split("+") if version[:1].isdecimal() else [version]
+    """The fields of an object's version; an etag is one field, whatever it contains."""
+    stored = version.partition(" ")[0]
+    return stored.split("+") if stored[:1].isdecimal() else [stored]

@@ -1,13 +1,15 @@
 """The audit: proves from the files written, shard by shard, that every row is covered. The engine runs it as a pass.
 
 For every shard it checks the size and checksum of the parts, their footers, and that data and quarantine together hold
-each planned row of each file exactly once. Counters are not trusted; they are compared with what was found.
+each planned row of each file exactly once. A row that only some of several models could score is in both, and counts
+as data. Of a divided part (`output.partition_by`) it checks the same of each file, and that each row lies in the folder
+of its values. Counters are not trusted; they are compared with what was found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -21,7 +23,11 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output import exports, hive
+from nightjar.inference.output.datapart import DataPart, expect, read_data
+from nightjar.inference.output.outcomes import FILES
 from nightjar.inference.output.parts import (
+    MODEL,
     SHARD_KEY,
     checksum,
     read_metrics,
@@ -31,6 +37,7 @@ from nightjar.inference.records import UNKNOWN
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.offenders import Finder, Offenders
 from nightjar.inference.validation.offenders import join as join_offenders
+from nightjar.inference.validation.partly import Quarantined, prove_nulls, read_quarantine
 
 MAX_FINDINGS = 20
 """The most findings that are kept for the message: enough to act on, and bounded whatever went wrong."""
@@ -46,7 +53,9 @@ _LINEAGE = pa.schema([(LINEAGE[0], pa.dictionary(pa.int32(), pa.string())), (LIN
 class Audited:
     """What the audit of a block of shards found. Counts are of shards, rows and bytes.
 
-    damaged: shard → what is wrong with its parts. metrics: merged in shard order. offenders: as in `offenders.Finder`.
+    rows_partial: of `rows_out`, those that are in the quarantine as well. damaged: shard → what is wrong with its
+    parts. metrics: merged in shard order. offenders: as in `offenders.Finder`. files: with `output.partition_by` the
+    files of the data part of each shard that was audited, in order, as `outcomes.FILES`.
     """
 
     shards: int = 0
@@ -58,14 +67,20 @@ class Audited:
     damaged: dict[str, str] = field(default_factory=dict)
     metrics: bytes = b""
     offenders: Offenders = field(default_factory=dict)
+    rows_left_out: int = 0
+    rows_partial: int = 0
+    files: list[pa.Array] = field(default_factory=list)
 
     def merge(self, other: Audited) -> None:
         """Add a later block; blocks are merged in order."""
         self.shards += other.shards
         self.rows_in += other.rows_in
+        self.rows_left_out += other.rows_left_out
         self.rows_out += other.rows_out
         self.rows_quarantined += other.rows_quarantined
+        self.rows_partial += other.rows_partial
         self.size += other.size
+        self.files += other.files
         self.problems += other.problems
         self.damaged = dict(islice((self.damaged | other.damaged).items(), MAX_DAMAGED))
         self.offenders = join_offenders(self.offenders, other.offenders)
@@ -79,65 +94,111 @@ class Audited:
 def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[str, Any]]) -> Audited:
     """Audit committed shards (lines of `outcomes.OUTCOMES`), in order."""
     audited = Audited()
-    metrics, finder = Metrics.for_job(job), Finder(job)
+    metrics, finder, files = Metrics.for_job(job), Finder(job), list[list[dict[str, Any]]]()
     for line in lines:
         try:
-            metrics.merge(_audit_shard(storage, revision, job, line, audited, finder))
+            part = _audit_shard(storage, revision, job, line, audited, finder)
+            metrics.merge(read_metrics(part.footer))
+            files.append([asdict(file) for file in part.files_by_name()])
         except (AuditFailed, Missing, pa.ArrowInvalid, OSError) as error:
             audited.problems += 1
             if len(audited.damaged) < MAX_DAMAGED:
                 audited.damaged[line["shard"]] = clip(str(error))
     audited.metrics, audited.offenders = metrics.to_bytes(), finder.found
+    if job.output.partition_by:
+        audited.files.append(pa.array(files, FILES))
     return audited
 
 
 def _audit_shard(
     storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited, finder: Finder
-) -> Metrics:
-    raw, data, footer = _part(storage, revision, line["data"], line["shard"], job.output.lineage)
-    quarantined = _LINEAGE.empty_table()
+) -> DataPart:
+    part = read_data(storage, revision, line["data"], line["shard"])
+    _prove_folders(part, job)
+    _check_exports(storage, revision, part.name, part.footer, job.output.exports)
+    found = Quarantined(_LINEAGE.empty_table())
     if line["quarantine"] is not None:
-        _, quarantined, _ = _part(storage, revision, line["quarantine"], line["shard"], True)
+        names = (*LINEAGE, MODEL) if job.models else LINEAGE
+        found = read_quarantine(job, _quarantine(storage, revision, line["quarantine"], line["shard"], names))
+    lost = found.lost
     rows_in = line["rows_in"]
     if all(piece["rows"] != UNKNOWN for piece in line["pieces"]):
-        _equal("input rows", rows_in, sum(piece["rows"] for piece in line["pieces"]))
-    _equal("rows of the data part", line["data"]["rows"], line["rows_out"])
-    _equal("rows of the quarantine", quarantined.num_rows, line["rows_quarantined"])
-    _equal("rows out and quarantined", line["rows_out"] + quarantined.num_rows, rows_in)
+        planned = sum(piece["rows"] for piece in line["pieces"])
+        expect("input rows", rows_in + line["rows_left_out"], planned)
+    expect("rows of the data part", line["data"]["rows"], line["rows_out"])
+    expect("rows of the quarantine", lost.num_rows, line["rows_quarantined"])
+    expect("rows that some models could not score", found.rows_partial, line.get("rows_partial") or 0)
+    expect("rows out and quarantined", line["rows_out"] + lost.num_rows, rows_in)
     if job.output.lineage:
-        _prove_cover(line["pieces"], data, quarantined)
+        _prove_cover(line["pieces"], part.table(LINEAGE, dictionaries=LINEAGE[:1]), lost, line["rows_left_out"])
+    prove_nulls(job, found, part)
     audited.shards += 1
     audited.rows_in += rows_in
+    audited.rows_left_out += line["rows_left_out"]
     audited.rows_out += line["rows_out"]
-    audited.rows_quarantined += quarantined.num_rows
+    audited.rows_quarantined += lost.num_rows
+    audited.rows_partial += found.rows_partial
     audited.size += line["data"]["size"]
-    metrics = read_metrics(footer)
-    finder.look(line, metrics, raw)
-    return metrics
+    finder.look(line, read_metrics(part.footer), part)
+    return part
 
 
-def _part(
-    storage: Storage, revision: str, part: dict[str, Any], shard: str, lineage: bool
-) -> tuple[bytes, pa.Table, dict[bytes, bytes]]:
-    """Check a part's bytes. Returns them, the lineage columns with the file as a dictionary, and the footer."""
+def _quarantine(
+    storage: Storage, revision: str, part: dict[str, Any], shard: str, columns: tuple[str, ...]
+) -> pa.Table:
+    """Check a quarantine's bytes. Returns these columns, with the file as a dictionary."""
     raw = read_part(storage, join(revision, part["name"]), part["size"])
-    _equal(f"bytes of {part['name']}", len(raw), part["size"])
-    _equal(f"checksum of {part['name']}", checksum(raw), part["checksum"])
-    columns = LINEAGE if lineage else ()
+    expect(f"bytes of {part['name']}", len(raw), part["size"])
+    expect(f"checksum of {part['name']}", checksum(raw), part["checksum"])
     with pq.ParquetFile(pa.BufferReader(raw), read_dictionary=columns[:1]) as file:
         footer: dict[bytes, bytes] = file.metadata.metadata or {}
-        _equal(f"rows of {part['name']}", file.metadata.num_rows, part["rows"])
-        _equal(f"shard named in {part['name']}", footer.get(SHARD_KEY, b"").decode(), shard)
-        return raw, file.read(columns=columns, use_threads=False), footer
+        expect(f"rows of {part['name']}", file.metadata.num_rows, part["rows"])
+        expect(f"shard named in {part['name']}", footer.get(SHARD_KEY, b"").decode(), shard)
+        return file.read(columns=columns, use_threads=False)
 
 
-def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.Table) -> None:
+def _prove_folders(part: DataPart, job: Job) -> None:
+    """Check that each row lies in the folder of its values: that its name, as pyarrow reads it, gives these values.
+
+    The rows were divided by their values again when the part was read, and each file has as many rows as its folder.
+    That the files have the right ones of these follows from their lineage: with any other they are not in input order.
+    """
+    division = part.division
+    expect(f"columns of the folders of {part.name}", division.by if division else (), job.output.partition_by)
+    if division is None:
+        return
+    values = part.table(division.by)
+    schema = pa.schema([(each.name, hive.reader_type(each.type)) for each in values.schema])
+    for folder, rows in division.folders.items():
+        wanted = {name: values[name][int(rows[0])].as_py() for name in division.by}
+        if (read := hive.as_read(folder, schema)) != wanted:
+            raise AuditFailed(f"the folder {folder} of {part.name} is read as {read}, and its rows have {wanted}")
+
+
+def _check_exports(
+    storage: Storage, revision: str, part: str, footer: Mapping[bytes, bytes], exported: Sequence[str]
+) -> None:
+    """Check the bytes of a part's exports by what its footer, which the receipt vouches for, says of them."""
+    said = exports.named_in(footer)
+    expect(f"exports of {part}", sorted(said), sorted(exported))
+    for kind, export in said.items():
+        name = exports.name_of(part, kind)
+        raw = read_part(storage, join(revision, name), export.size)
+        expect(f"bytes of {name}", len(raw), export.size)
+        expect(f"checksum of {name}", checksum(raw), export.checksum)
+
+
+def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.Table, left_out: int = 0) -> None:
     """Check that each row of each piece is in data or quarantine exactly once, nothing else is, and data is in input
     order.
 
     If a piece's rows were not known before they were read, its rows must begin at 0 and have no gap. Together with
     `rows_in`, the worker's count, this proves that every row that was read ended exactly once. It does not prove that
     the whole file was read; only the file's size and version were checked before and after.
+
+    left_out: the number of rows that did not match `input.where`. With any, rows may be absent, but no more of a file
+    than that, and none may be there twice or lie outside of the piece. That all other rows are there follows from
+    their number.
     """
     found = 0
     for uri in dict.fromkeys(piece["uri"] for piece in pieces):
@@ -149,10 +210,29 @@ def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.T
             if p["uri"] == uri
         ]
         found += count
+        if left_out:
+            _prove_within(uri, pieces, kept, lost)
+            continue
         for low, high in spans:
             _prove_span(uri, low, high, kept, lost)
     if found != data.num_rows + quarantined.num_rows:
         raise AuditFailed(f"{data.num_rows + quarantined.num_rows - found} rows name files that are not in this shard")
+
+
+def _prove_within(uri: str, pieces: list[dict[str, Any]], kept: np.ndarray, lost: np.ndarray) -> None:
+    """Check that no row of a file is there twice or outside of the file's pieces, and that data is in input order."""
+    rows, counts = np.unique(np.concatenate([kept, lost]), return_counts=True)
+    if not bool((np.diff(kept) > 0).all()):
+        raise AuditFailed(f"rows of {uri} are not in input order, or one occurs twice")
+    if (counts > 1).any():
+        raise AuditFailed(f"row {rows[counts > 1][0]} of {uri} is there {counts.max()} times")
+    inside = np.zeros(len(rows), dtype=bool)
+    for piece in pieces:
+        if piece["uri"] == uri:
+            low = piece["first_row"]
+            inside |= (rows >= low) & ((rows < low + piece["rows"]) | (piece["rows"] == UNKNOWN))
+    if not inside.all():
+        raise AuditFailed(f"row {rows[~inside][0]} of {uri} is in a part, and not in this shard")
 
 
 def _prove_span(uri: str, low: int, high: int, kept: np.ndarray, lost: np.ndarray) -> None:
@@ -177,11 +257,6 @@ def _rows_of(table: pa.Table, uri: str) -> np.ndarray:
     # the index -1, which no row has.
     mine = pc.equal(files.indices, pc.index(files.dictionary, uri))
     return np.asarray(rows.filter(mine).to_numpy())
-
-
-def _equal(what: str, found: Any, expected: Any) -> None:
-    if found != expected:
-        raise AuditFailed(f"{what}: found {found}, the receipt says {expected}")
 
 
 def check_plan_covers(lines: Iterable[dict[str, Any]], files: dict[str, int]) -> list[str]:

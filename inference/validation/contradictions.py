@@ -31,7 +31,7 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
         JobError: One of them does not. Names the key, the column and its type.
     """
     Metrics.for_job(job)
-    outputs = job.model.output_types()
+    outputs = job.output_types()
     for index, check in enumerate(job.checks):
         if not isinstance(check, ColumnCheck):
             continue

@@ -22,14 +22,16 @@ from nightjar.inference.validation.manifest import read_manifest
 def found(storage: Storage, job: Job, date: str, discovery: Discovery, rows: int | None = None) -> Found:
     """Describe the whole input as it was found, also if the run is limited; the last night only if a check needs it.
 
-    date: the run's logical date. rows: the rows of the whole input, if all were read and counted.
+    date: the run's logical date. rows: the rows of the whole input that match, if all were read and counted.
     """
     compares = any(isinstance(check, RowsCheck) and check.rows.against for check in job.checks)
     last = last_night(storage, job.output.uri, date) if compares else None
-    uncounted = discovery.uncounted
+    files, known, uncounted = discovery.files.num_rows, discovery.rows, discovery.uncounted
+    if job.input.where:
+        known, uncounted = 0, files  # which of the rows match is not known
     if uncounted and rows is not None:
-        return Found(discovery.files.num_rows, rows, discovery.unreadable, last)
-    return Found(discovery.files.num_rows, discovery.rows, discovery.unreadable, last, uncounted)
+        return Found(files, rows, discovery.unreadable, last)
+    return Found(files, known, discovery.unreadable, last, uncounted)
 
 
 def judge_input(storage: Storage, job: Job, date: str, discovery: Discovery) -> tuple[GateResult, ...]:

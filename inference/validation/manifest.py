@@ -8,7 +8,7 @@ import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import pyarrow as pa
@@ -16,21 +16,23 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.model import Job
-from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published
+from nightjar.inference.ledger.progress import lowest
 from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.manifests import ShardsFile, read_verified
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.predictors.adapter import frameworks
+from nightjar.inference.records import Backoffs, least
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.witness import Collection, Seen
-from nightjar.inference.witness.packages import Package, installed_packages
+from nightjar.inference.witness.packages import Package, installed_packages, installed_version
 
 LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "numpy", "pandas", "prefect")
 
@@ -45,8 +47,11 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of all shards. bytes: of the data parts. batches_cut: that failed and were scored in parts. batch_rows: as in
-    `Progress`.
+    """Of all shards. bytes: of the data parts. batches_cut: that failed and were scored in parts. batch_rows,
+    batch_bytes, batch_tokens: as in `Backoffs`. rows_left_out: the number of rows that were read and did not match
+    `input.where`. files_left_out: the number of files that could not match, by what their paths or the table say, and
+    were not read. rows_partial: of `rows_out`, those that only some of several models could score; they are in the
+    quarantine, too. ceilings: as in `Progress`.
     """
 
     shards: int
@@ -56,6 +61,17 @@ class Totals:
     bytes: int
     batches_cut: int = 0
     batch_rows: int = 0
+    rows_left_out: int = 0
+    files_left_out: int = 0
+    rows_partial: int = field(default=0, metadata=SELDOM)
+    ceilings: tuple[int, ...] = field(default=(), metadata=SELDOM)
+    batch_bytes: int = field(default=0, metadata=SELDOM)
+    batch_tokens: int = field(default=0, metadata=SELDOM)
+
+    @property
+    def backoffs(self) -> Backoffs:
+        """To what lack of memory forced batches."""
+        return Backoffs(self.batch_rows, self.batch_bytes, self.batch_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +89,10 @@ class Manifest:
     """`manifest-<epoch>.json`. What has a default is not in every manifest of an earlier version.
 
     fingerprint: under which all shards were scored, by `identity` (the job's keys), code, model and packages.
-    outside, loaded, preflight, again: what a person should know of that, as in `Remarks`. libraries: versions where it
-    was validated. validated_at: UTC, as ISO 8601.
+    outside, loaded, preflight, again, snapshots: what a person should know of that, as in `Remarks`. libraries:
+    versions where it was validated. validated_at: UTC, as ISO 8601. exports: as in `output.exports`; each part has
+    these. partitioned_by: with `output.partition_by` the columns that name the folders, outermost first, each with its
+    type.
     """
 
     job: str
@@ -91,6 +109,7 @@ class Manifest:
     loaded: Mapping[str, tuple[Package, ...]] = field(default_factory=dict)
     preflight: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
+    snapshots: tuple[str, ...] = field(default=(), metadata=SELDOM)
     libraries: Mapping[str, str]
     totals: Totals
     shards: ShardsFile
@@ -99,12 +118,14 @@ class Manifest:
     metrics: Figures
     failed_attempts: int
     validated_at: str
+    exports: tuple[str, ...] = field(default=(), metadata=SELDOM)
+    partitioned_by: Mapping[str, str] = field(default_factory=dict, metadata=SELDOM)
 
     def remarks(self) -> Remarks:
         """What a person should know, with the packages as they are installed now: nothing is loaded any more."""
         loaded = dict(self.loaded)
         now = installed_packages({name: states[-1] for name, states in loaded.items()})
-        return Remarks(self.again, self.preflight, Collection(self.outside), loaded, now, unproven=True)
+        return Remarks(self.again, self.preflight, Collection(self.outside), loaded, now, True, self.snapshots)
 
 
 def manifest_of(raw: bytes) -> Manifest:
@@ -144,12 +165,14 @@ def write_manifest(
     metrics: Figures,
     gates: tuple[GateResult, ...],
     rescored: Rescored | None,
+    files_left_out: int = 0,
+    partitioned_by: Mapping[str, str] | None = None,
 ) -> tuple[str, str, str]:
     """Write `shards-<epoch>.parquet` and `manifest-<epoch>.json`.
 
     Returns the manifest's name and checksum, and the name of the list of shards. Names are relative to the output."""
     storage, epoch, about = writer.ledger.storage, writer.epoch, writer.state.about
-    shards = outcomes.to_parquet(table, writer.state)
+    shards = outcomes.to_parquet(table, writer.state, audited.files)
     shards_name = f"shards-{epoch:06d}.parquet"
     storage.create(join(uri, shards_name), shards)
     manifest = Manifest(
@@ -158,7 +181,7 @@ def write_manifest(
         date=date,
         revision=revision,
         fingerprint=identity.fingerprint,
-        input=job.input.uri,
+        input=job.input.shown,
         identity=identity.job,
         code=Content(identity.code_digest, identity.code),
         model=Content(identity.model_digest, identity.model),
@@ -167,14 +190,17 @@ def write_manifest(
         loaded=about.loaded,
         preflight=about.preflight,
         again=about.again,
+        snapshots=about.snapshots,
         libraries=_versions(),
-        totals=_totals(table, audited),
+        totals=_totals(table, audited, files_left_out),
         shards=ShardsFile(shards_name, checksum(shards), len(shards)),
         audit=_proof(job, audited, rescored),
         gates=gates,
         metrics=metrics,
         failed_attempts=sum(len(failures) for failures in writer.state.failures.values()),
         validated_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        exports=tuple(job.output.exports),
+        partitioned_by=partitioned_by or {},
     )
     raw = json.dumps(to_json(manifest), indent=1).encode()
     name = f"manifest-{epoch:06d}.json"
@@ -183,7 +209,7 @@ def write_manifest(
     return f"{folder}/{name}", checksum(raw), f"{folder}/{shards_name}"
 
 
-def _totals(table: pa.Table, audited: Audited) -> Totals:
+def _totals(table: pa.Table, audited: Audited, files_left_out: int) -> Totals:
     return Totals(
         shards=len(table),
         rows_in=audited.rows_in,
@@ -191,7 +217,13 @@ def _totals(table: pa.Table, audited: Audited) -> Totals:
         rows_quarantined=audited.rows_quarantined,
         bytes=audited.size,
         batches_cut=outcomes.total(table, "cuts"),
-        batch_rows=min(filter(None, table["batch_rows"].to_pylist()), default=0),
+        batch_rows=least(table["batch_rows"].to_pylist()),
+        rows_left_out=audited.rows_left_out,
+        files_left_out=files_left_out,
+        rows_partial=audited.rows_partial,
+        ceilings=lowest(filter(None, outcomes.seldom(table, "ceilings"))),
+        batch_bytes=least(outcomes.seldom(table, "batch_bytes")),
+        batch_tokens=least(outcomes.seldom(table, "batch_tokens")),
     )
 
 
@@ -201,8 +233,8 @@ def _proof(job: Job, audited: Audited, rescored: Rescored | None) -> Proof:
 
 
 def _versions() -> dict[str, str]:
-    found = {name: version(name) for name in LIBRARIES}
+    found = {name: installed_version(name) for name in LIBRARIES}
     for name in (each for framework in frameworks() for each in framework.libraries):
         with suppress(PackageNotFoundError):  # an extra that is not installed
-            found[name] = version(name)
+            found[name] = installed_version(name)
     return {"python": platform.python_version(), **found}

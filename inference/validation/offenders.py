@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.job.model import Job
@@ -20,6 +19,7 @@ from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
+from nightjar.inference.output.datapart import DataPart
 from nightjar.inference.records import UNKNOWN, replay_command
 from nightjar.inference.validation.gates import ColumnGate, Offender, column_gates_of
 from nightjar.inference.validation.gates.verdict import number
@@ -43,18 +43,17 @@ class Finder:
         self.found: Offenders = {}
         self._gates = column_gates_of(job)
 
-    def look(self, line: dict[str, Any], metrics: Metrics, part: bytes) -> None:
-        """Search one shard. line: of `outcomes.OUTCOMES`. metrics: of the shard. part: its bytes."""
+    def look(self, line: dict[str, Any], metrics: Metrics, part: DataPart) -> None:
+        """Search one shard. line: of `outcomes.OUTCOMES`. metrics: of the shard."""
         for gate in self._gates:
             known, state = self.found.get(gate.key, ()), metrics.columns[gate.column]
             if len(known) < MAX_OFFENDERS and not gate.spared_by(state):
                 self.found[gate.key] = (*known, _offender(gate, line, part))
 
 
-def _offender(gate: ColumnGate, line: dict[str, Any], part: bytes) -> Offender:
-    with pq.ParquetFile(pa.BufferReader(part)) as file:
-        lineage = [name for name in LINEAGE if name in file.schema_arrow.names]
-        table = file.read(columns=[gate.column, *lineage], use_threads=False)
+def _offender(gate: ColumnGate, line: dict[str, Any], part: DataPart) -> Offender:
+    lineage = [name for name in LINEAGE if name in part.columns]
+    table = part.table([gate.column, *lineage])
     column = table[gate.column]
     index = _first(gate, column)
     file_, row = (table[name][index].as_py() for name in LINEAGE) if lineage else _planned(line, index)
@@ -86,9 +85,13 @@ def _shown(row: pa.ChunkedArray) -> str:
 
 
 def _planned(line: dict[str, Any], index: int) -> tuple[str, int]:
-    """The row by the plan, for parts without lineage; -1 if rows before it are quarantined or were not counted."""
+    """The row by the plan, for parts without lineage; -1 if rows before it are quarantined, left out or not counted."""
     pieces = line["pieces"]
-    if line["quarantine"] is not None or (len(pieces) > 1 and any(piece["rows"] == UNKNOWN for piece in pieces)):
+    if (
+        line["quarantine"] is not None
+        or line["rows_left_out"]
+        or (len(pieces) > 1 and any(piece["rows"] == UNKNOWN for piece in pieces))
+    ):
         return (pieces[0]["uri"] if len(pieces) == 1 else "", -1)
     for piece in pieces:
         if piece["rows"] == UNKNOWN or index < piece["rows"]:

@@ -10,7 +10,7 @@ import hashlib
 import heapq
 import math
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +30,14 @@ from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip
-from nightjar.inference.output.parts import read_part
-from nightjar.inference.predictors import Scorer, input_columns
+from nightjar.inference.output.datapart import read_data
+from nightjar.inference.output.parts import MODEL, read_part
 from nightjar.inference.records import RowFailure, Shard
 from nightjar.inference.scoring.assembly import Assembly
-from nightjar.inference.scoring.assignment import WorkerSpec, batch_size, open_scorer
-from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
+from nightjar.inference.scoring.assignment import WorkerSpec, open_scorers
+from nightjar.inference.scoring.microbatches import drained
+from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
+from nightjar.inference.scoring.stretch import Stretch
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
@@ -88,63 +90,76 @@ def rescore(spec: WorkerSpec, lines: Iterable[dict[str, Any]]) -> Iterator[Resco
     Raises:
         RunFailed: Scoring spoilt this process.
     """
-    scorer, size = open_scorer(spec).scorer, batch_size(spec)
+    opened = open_scorers(spec)
+    models, spec = loaded_models(spec, opened.loaded), opened.reading(spec)
     storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
     for line in lines:
         try:
-            again = _score(spec, shard_of_line(line), _quarantined(storage, spec.revision, line), scorer, size, storage)
+            again = _score(spec, shard_of_line(line), _quarantined(storage, spec, line), models, storage)
         except (InputChanged, Missing):
             yield Rescored(changed=1)
             continue
         except ProcessSpoilt as spoilt:
             raise RunFailed(f"rescore: shard {line['shard']} could be scored once, but not again: {spoilt}") from None
-        yield _compare(spec, line, again, _part(storage, spec.revision, line["data"]))
+        yield _compare(spec, line, again, read_data(storage, spec.revision, line["data"], line["shard"]).table())
 
 
-def _quarantined(storage: Storage, revision: str, line: dict[str, Any]) -> set[tuple[str, int]]:
-    """The quarantined rows: (file, row). They are not tried again, because one may kill its process."""
+_Lost = set[tuple[str, int, str | None]]
+"""The quarantined rows: (file, row, model). The model is None if the row is lost to all models of several."""
+
+
+def _quarantined(storage: Storage, spec: WorkerSpec, line: dict[str, Any]) -> _Lost:
+    """They are not tried again, because one may kill its process."""
     if line["quarantine"] is None:
         return set()
-    table = _part(storage, revision, line["quarantine"], list(LINEAGE))
-    files, rows = (table[name].to_pylist() for name in LINEAGE)
-    return set(zip(files, rows, strict=True))
-
-
-def _part(storage: Storage, revision: str, part: dict[str, Any], columns: list[str] | None = None) -> pa.Table:
-    raw = read_part(storage, join(revision, part["name"]), part["size"])
+    several = bool(spec.job.models)
+    part = line["quarantine"]
+    raw = read_part(storage, join(spec.revision, part["name"]), part["size"])
     with pq.ParquetFile(pa.BufferReader(raw)) as file:
-        return file.read(columns=columns, use_threads=False)
+        table = file.read(columns=[*LINEAGE, *([MODEL] if several else [])], use_threads=False)
+    files, rows = (table[name].to_pylist() for name in LINEAGE)
+    models = table[MODEL].to_pylist() if several else [""] * len(rows)
+    return set(zip(files, rows, models, strict=True))
 
 
-def _score(
-    spec: WorkerSpec, shard: Shard, lost: set[tuple[str, int]], scorer: Scorer, size: BatchSize, storage: Storage
-) -> Assembly:
+def _score(spec: WorkerSpec, shard: Shard, lost: _Lost, models: Sequence[LoadedModel], storage: Storage) -> Assembly:
     """Score the shard as the first time: in the same micro-batches, without the quarantined rows."""
     again = Assembly(spec, shard)
-    features = list(input_columns(spec.job, spec.schema))
     with Watchdog(spec.job.retry.stall_s) as watchdog:
+        reads = []
         for piece in shard.pieces:
-            read = read_piece(storage, spec.job, piece, spec.schema, len(lost))
-            table = read.table
-            rows = (row - piece.first_row for uri, row in lost if uri == piece.uri)
-            skip = {row: RowFailure(row, "", "", "") for row in rows if 0 <= row < table.num_rows} | {**read.failures}
-            steps = score_table(
-                table.select(features), scorer, size, spec.job.model.output_types(), skip=skip, origin=piece.first_row
-            )
-            again.add(piece, table, drained(steps, watchdog.calling))
+            watchdog.calling()
+            reads.append(read_piece(storage, spec.job, piece, spec.schema, len(lost)))
+        stretch = Stretch(shard.pieces, reads)
+        skip: dict[str | None, dict[int, RowFailure]] = {}
+        for uri, at, model in lost:
+            if (row := stretch.row(uri, at)) is not None:
+                skip.setdefault(model, {})[row] = RowFailure(row, "", "", "")
+        steps = score_models(
+            stretch.table,
+            models,
+            skip=skip.get(None, {}) | stretch.failures,
+            died={model.name: skip.get(model.name, {}) for model in models},
+            origin=stretch.origin,
+            index=stretch.index,
+            complete=spec.job.output.rows == "all",
+        )
+        for piece, read, part in stretch.parts(drained(steps, lambda _: watchdog.calling())):
+            again.add(piece, read, part)
     return again
 
 
 def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, part: pa.Table) -> Rescored:
     job, now = spec.job, again.table()
-    if again.failed != line["rows_quarantined"]:
-        worse = again.failed - line["rows_quarantined"]
+    worse = again.failed - line["rows_quarantined"] - (line.get("rows_partial") or 0)
+    if worse:
         said = f"{worse} rows of shard {line['shard']} could be scored at first, but not again"
         return Rescored(1, part.num_rows, worse, 0.0, said)
     found = Rescored(shards=1, rows=part.num_rows)
     wrong = np.zeros(part.num_rows, dtype=bool)
-    for name in (*job.carry, *job.model.outputs):
-        tolerance = 0.0 if name in job.carry else job.rescore.tolerance
+    carried = job.carried(spec.schema.names)
+    for name in (*carried, *job.output_types()):
+        tolerance = 0.0 if name in carried else job.rescore.tolerance
         differs, greatest = differences(part[name], now[name], tolerance)
         found.greatest = max(found.greatest, greatest)
         if differs.any() and not found.first:

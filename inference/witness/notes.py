@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ EVERY = "every variable"
 """The name that is noted if code reads the whole environment."""
 
 _NIGHTJAR = str(Path(__file__).parents[1]) + "/"
-_CALLS_THE_USER = tuple(_NIGHTJAR + f"predictors/{name}.py" for name in ("finding", "user", "__init__"))
+_CALLS_THE_USER = tuple(_NIGHTJAR + name for name in ("job/finding.py", "predictors/user.py", "predictors/__init__.py"))
 _WITNESS = str(Path(__file__).parent) + "/"
 _RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
 
@@ -121,11 +122,14 @@ class Notes:
         return "", False
 
 
+_MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ \S+ +(/.*)$", re.MULTILINE)
+"""A line of `/proc/self/maps` with a file: five fields before it."""
+
+
 def mapped_files() -> set[str]:
     """The files that are mapped into this process; empty if the system does not tell."""
     try:
         text = Path("/proc/self/maps").read_text(errors="surrogateescape")
     except OSError:
         return set()
-    fields = (line.split(maxsplit=5) for line in text.splitlines())
-    return {found[5].removesuffix(" (deleted)") for found in fields if len(found) == 6 and found[5].startswith("/")}
+    return {file.removesuffix(" (deleted)") for file in set(_MAPPED.findall(text))}

@@ -8,16 +8,17 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from email.parser import HeaderParser
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, TypeVar
 
-from nightjar.inference.identity.packages import editable_folder
+from nightjar.inference.identity.packages import editable_in
 from nightjar.inference.jsonform import SELDOM
 
 _HASHED_BYTES = 1 << 20
@@ -31,6 +32,11 @@ so that a second change may leave the file's times as they are."""
 
 _FILES_MOST = 200
 """The most files of one package that are kept by name."""
+
+_State = tuple[int, ...]
+"""What tells whether a file is as it was: its inode, its size and its times."""
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ def loaded_packages(data: Iterable[str] = ()) -> dict[str, Package]:
     data: files that the process has read, wherever they are.
     """
     files, data = _Loaded(), sorted(map(os.path.normpath, data))
-    tops = {name.partition(".")[0] for name in list(sys.modules)}
+    tops = {name.partition(".")[0] for name in sys.modules.copy()}
     found: dict[str, Package] = {}
     for each in distributions():
         installed = _Installed(each)
@@ -137,14 +143,56 @@ def _changed(old: Package, new: Package) -> list[str]:
     return sorted({*edited, *own, *read})
 
 
-@lru_cache(maxsize=512)
-def _name_and_version(headers: str) -> tuple[str, str]:
-    head = HeaderParser().parsestr(headers)
-    return head["Name"], head["Version"]
+def installed_version(name: str) -> str:
+    """The version of an installed package.
+
+    `importlib.metadata` would parse the package's long description each time.
+
+    Raises:
+        PackageNotFoundError: It is not installed.
+    """
+    return _Installed(distribution(name)).named[1]
+
+
+def _name_and_version(metadata: str) -> tuple[str, str] | None:
+    """None if there is no text."""
+    head = HeaderParser().parsestr(metadata.partition("\n\n")[0])
+    return (head["Name"], head["Version"]) if metadata else None
+
+
+def _top_level(text: str) -> set[str]:
+    names = text.split()
+    return {*names, *(f"{name}.py" for name in names)}
+
+
+_made: dict[str, tuple[_State, Any]] = {}
+"""Path → the state in which a file was read, and what was made of it."""
+
+
+def _once(path: str, now: os.stat_result, make: Callable[[], _T]) -> _T:
+    """What `make` makes of a file. It is made again when the file has changed."""
+    state, found = _made.get(path, ((), None))
+    if state == _state(now):
+        kept: _T = found
+        return kept
+    made = make()
+    if _settled(now):
+        _made[path] = _state(now), made
+    return made
+
+
+def _made_of(distribution: Distribution, note: str, make: Callable[[str], _T]) -> _T:
+    """What `make` makes of a note of the installer, '' if there is none."""
+    folder = getattr(distribution, "_path", None)  # a distribution may also be in an archive, or made by a finder
+    path = f"{folder}/{note}" if isinstance(folder, Path) else ""
+    if not path:
+        return make(distribution.read_text(note) or "")
+    now = _stat(path)
+    return make("") if now is None else _once(path, now, lambda: make(distribution.read_text(note) or ""))
 
 
 class _Record:
-    """What an installer recorded of a distribution's files, parsed once for each text."""
+    """What an installer recorded of a distribution's files."""
 
     def __init__(self, text: str) -> None:
         rows = list(csv.reader(text.splitlines()))
@@ -155,12 +203,6 @@ class _Record:
             if len(row) == 3 and row[1] and not row[0].startswith("../") and ".dist-info/" not in row[0]
         }
         self.folders = {path.partition("/")[0] for path in self.files}
-
-    @classmethod
-    @lru_cache(maxsize=512)
-    def of(cls, text: str) -> _Record:
-        """The record with this text."""
-        return cls(text)
 
     @cached_property
     def digest(self) -> str:
@@ -179,15 +221,14 @@ class _Installed:
     @cached_property
     def named(self) -> tuple[str, str]:
         """Name and version. `importlib.metadata` parses the long description below them, too, and for each of them."""
-        text = self.distribution.read_text("METADATA")
-        if text:
-            return _name_and_version(text.partition("\n\n")[0])
+        if found := _made_of(self.distribution, "METADATA", _name_and_version):
+            return found
         head = self.distribution.metadata
         return head["Name"], head["Version"]
 
     @cached_property
     def _recorded(self) -> _Record:
-        return _Record.of(self.distribution.read_text("RECORD") or "")
+        return _made_of(self.distribution, "RECORD", _Record)
 
     @property
     def record(self) -> Mapping[str, tuple[str, str]]:
@@ -219,15 +260,14 @@ class _Installed:
     @cached_property
     def source(self) -> str:
         """The folder of an editable installation; else ''."""
-        return editable_folder(self.distribution)
+        return _made_of(self.distribution, "direct_url.json", editable_in)
 
     @cached_property
     def folders(self) -> set[str]:
         """Its top-level folders and files. The record of all files is long, so a shorter list is used if there is
         one.
         """
-        names = (self.distribution.read_text("top_level.txt") or "").split()
-        return {*names, *(f"{name}.py" for name in names)} or self._recorded.folders
+        return _made_of(self.distribution, "top_level.txt", _top_level) or self._recorded.folders
 
     def may_hold(self, tops: set[str]) -> bool:
         """Whether one of these top-level modules may belong to it."""
@@ -238,7 +278,7 @@ class _Loaded:
     """The files of the modules of this process, in the order of their import, each once. place: of each file in it."""
 
     def __init__(self) -> None:
-        found = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        found = (getattr(module, "__file__", None) for module in sys.modules.copy().values())
         absolute = (file for file in found if isinstance(file, str) and os.path.isabs(file))  # noqa: PTH117
         self.place = {file: at for at, file in enumerate(dict.fromkeys(absolute))}
         self._below: dict[str, dict[str, str]] = {}
@@ -297,22 +337,11 @@ def _is_as_installed(path: str, now: os.stat_result | None, digest: str, size: s
     return base64.urlsafe_b64encode(_digest(path, now)).rstrip(b"=").decode() == wanted
 
 
-_hashed: dict[str, tuple[tuple[int, ...], bytes]] = {}
-"""Path → the state in which a file was hashed, and its hash."""
-
-
 def _digest(path: str, now: os.stat_result | None) -> bytes:
     """A hash of the content; of a large file or a library, a hash of the size only."""
     if now is not None and now.st_size <= _HASHED_BYTES and path.endswith(".py"):
-        state = (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
-        before, digest = _hashed.get(path, ((), b""))
-        if state == before:
-            return digest
-        with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError), open(path, "rb") as file:  # noqa: PTH123
-            digest = hashlib.sha256(file.read()).digest()
-            if time.time() - max(now.st_mtime, now.st_ctime) > _SETTLED_S:
-                _hashed[path] = state, digest
-            return digest
+        with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return _once(path, now, lambda: hashlib.sha256(Path(path).read_bytes()).digest())
     return hashlib.sha256(str(_size(now)).encode()).digest()
 
 
@@ -335,6 +364,15 @@ def _stat(path: str) -> os.stat_result | None:
         return os.stat(path)  # noqa: PTH116
     except OSError:  # removed since it was loaded, or inside an archive
         return None
+
+
+def _state(now: os.stat_result) -> _State:
+    return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+
+
+def _settled(now: os.stat_result) -> bool:
+    """Whether a further change would show in the file's times."""
+    return time.time() - max(now.st_mtime, now.st_ctime) > _SETTLED_S
 
 
 def _size(now: os.stat_result | None) -> int:

@@ -10,7 +10,7 @@ import ray
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import Resources
-from nightjar.inference.messages import listed
+from nightjar.inference.messages import counted, listed
 
 _COPIES = 3
 """The number of copies of the shards' descriptors in the object store at once: discovered, planned, and in blocks."""
@@ -29,14 +29,19 @@ class Demand:
 
     @property
     def plain(self) -> bool:
-        """Whether any node with enough CPUs will do."""
+        """Whether any process of any node with enough CPUs will do."""
         need = self.need
-        return not (need.gpus or need.memory_gb or need.custom or need.accelerator_type or need.labels)
+        special = need.gpus or need.memory_gb or need.custom or need.accelerator_type or need.labels
+        return not (special or need.runtime_env.installs)
 
-    def options(self) -> dict[str, Any]:
-        """The same as options of a task or an actor."""
-        need = self.need
+    def options(self, env_vars: dict[str, str] | None = None) -> dict[str, Any]:
+        """The same as options of a task or an actor. env_vars: for its process; Ray writes them into its records."""
+        need, env = self.need, self.need.runtime_env
         asked: dict[str, Any] = {"num_cpus": need.cpus, "num_gpus": need.gpus}
+        # The job's own variables are set by the process itself: see `scoring.assignment`.
+        installed = {"pip": list(env.pip)} if env.pip else {"uv": list(env.uv)} if env.uv else {}
+        if installed or env_vars:
+            asked["runtime_env"] = {**installed, **({"env_vars": env_vars} if env_vars else {})}
         if need.memory_gb:
             asked["memory"] = int(need.memory_gb * _GIB)
         if need.custom:
@@ -94,12 +99,20 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
     placeable = sum(map(demand.fitting, nodes))
     if placeable < need.min_actors * pools:
         have = "; ".join(map(demand.held_by, nodes))
+        kind = "tasks" if need.as_tasks else "actors"
         more = "" if demand.plain else ", or what else resources asks for"
         raise ClusterError(
-            f"resources: {f'{pools} × ' if pools > 1 else ''}{need.min_actors} actors of {demand} each do not fit: "
+            f"resources: {f'{pools} × ' if pools > 1 else ''}{need.min_actors} {kind} of {demand} each do not fit: "
             f"this cluster has {len(nodes)} nodes ({have}), room for {placeable}. "
             f"Lower resources.actors, cpus or gpus{more}{' or --parallel' if pools > 1 else ''}, or choose another "
             "cluster with --ray"
+        )
+    step = job.preprocess
+    if step and step.placement == "staged" and free_workers(job, smallest=True) < step.min_workers:
+        raise ClusterError(
+            f"preprocess.workers: {counted(step.min_workers, 'worker')} of {step.cpus:g} CPUs and {need.min_actors} "
+            f"actors of {demand} do not fit: this cluster has {total('CPU'):g} CPUs. Lower preprocess.cpus or "
+            "resources.cpus, write preprocess.placement: fused, or choose another cluster with --ray"
         )
     store = total("object_store_memory")
     if descriptors * _COPIES > store:
@@ -108,6 +121,16 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
             f"cluster's object store has {store / 2**20:,.0f} MiB. Make the shards larger, or start Ray with a larger "
             "--object-store-memory"
         )
+
+
+def free_workers(job: Job, *, smallest: bool = False) -> int:
+    """The workers of the CPU stage for which there are CPUs beside the job's actors; smallest: beside the fewest."""
+    need, step = job.resources, job.preprocess
+    if step is None:
+        return 0
+    actors = need.min_actors if smallest else need.max_actors
+    left = total("CPU") - actors * need.cpus
+    return int(left / step.cpus) if step.cpus > 0 else int(total("CPU"))
 
 
 def alive() -> list[dict[str, Any]]:

@@ -8,13 +8,14 @@ import pyarrow as pa
 
 from nightjar.inference.engine.auditing import audit_here, is_small
 from nightjar.inference.engine.ray import tasks
-from nightjar.inference.engine.ray.capacity import check_cluster
+from nightjar.inference.engine.ray.capacity import check_cluster, free_workers
 from nightjar.inference.engine.ray.preflight import preflight
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
+from nightjar.inference.scoring.timing import Placement, Timed, placed
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.rescore import Rescored
@@ -28,6 +29,14 @@ class RayEngine:
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
         return preflight(spec, places, steps)
+
+    def place(self, job: Job, found: Timed | None) -> Placement:
+        if job.preprocess is None:
+            return Placement()
+        need = job.resources
+        if need.as_tasks:
+            return Placement(0, "in the tasks that score, as resources.actors: 0 says")
+        return placed(job.preprocess, need.max_actors, need.prepares_ahead, free_workers(job), found)
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

@@ -22,14 +22,14 @@ _RAYS_OWN = (":job_id:", ":actor_name:", ":task_name:")
 
 def capture(spec: WorkerSpec) -> Capture:
     """Keep what this worker's process prints; nothing if there is no revision, as in `check`."""
-    return Capture(spec.storage, spec.revision, spec.epoch, _RAYS_OWN)
+    return Capture(spec.storage, spec.revision, spec.epoch, _RAYS_OWN, secrets=spec.secrets)
 
 
 def gather(spec: WorkerSpec) -> None:
     """Keep the rest of what the run's processes printed, on all nodes. Call it when the processes have ended."""
     if not spec.revision:
         return
-    keep_rest(spec.storage, spec.revision)
+    keep_rest(spec.storage, spec.revision, spec.secrets)
     here = ray.get_runtime_context().get_node_id()
     others = [node["NodeID"] for node in alive() if node["NodeID"] != here]
     if not others:
@@ -37,7 +37,7 @@ def gather(spec: WorkerSpec) -> None:
     rest: Any = ray.remote(num_cpus=0, max_retries=0)(keep_rest)
     asked = [
         rest.options(name="nightjar logs", scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
-            spec.storage, spec.revision
+            spec.storage, spec.revision, spec.secrets
         )
         for node in others
     ]

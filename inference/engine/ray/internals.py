@@ -6,7 +6,7 @@ Each function says what it is for, so that you know what to look for when you mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,15 +17,27 @@ SEEN_ON = {"ray": "2.60.0"}
 """The version with which this module has been seen to work."""
 
 
-def mapped(blocks: Sequence[pa.Table], actor: type, *given: Any, **how: Any) -> Any:
-    """A dataset that gives each of these blocks whole to an actor of this class. given: arguments of its constructor.
+def from_blocks(blocks: Sequence[pa.Table]) -> Any:
+    """A dataset of these blocks.
+
+    `from_arrow` is no alternative: it runs a task for each block's size, and waits for ever if every CPU is taken.
+    """
+    return ray.data.from_blocks(list(blocks))
+
+
+def mapped(dataset: Any, actor: type, *given: Any, **how: Any) -> Any:
+    """A dataset that gives each block of another whole to an actor of this class. given: arguments of its constructor.
 
     `map_batches` is no alternative: with GPUs it requires a batch size, and joins suspects into blocks of that size.
-    Nor is `from_arrow`: it runs a task for each block's size, and waits for ever if every CPU is taken.
     """
-    return ray.data.from_blocks(list(blocks)).map_batches_internal(
+    return dataset.map_batches_internal(
         actor, fn_constructor_args=given, batch_size=None, batch_format="pyarrow", **how
     )
+
+
+def mapped_by_tasks(dataset: Any, function: Callable[..., Any], *given: Any, **how: Any) -> Any:
+    """As `mapped`, with a task for each block. given: arguments of the function, after the block."""
+    return dataset.map_batches_internal(function, fn_args=given, batch_size=None, batch_format="pyarrow", **how)
 
 
 def bound_events_ahead(context: DataContext, most: int) -> None:

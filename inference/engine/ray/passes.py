@@ -1,8 +1,10 @@
-"""Passes over an actor pool.
+"""Passes over an actor pool, or as tasks.
 
 A pass is one Ray Data job: a dataset of shard descriptors is mapped over actors that read, score and write, and yield
-events that stream to the driver. No row enters the object store. The settings below make a pass finite, and lose only
-what died. With Ray's defaults a row that kills its process would be retried for ever.
+events that stream to the driver. No row enters the object store. With a CPU stage there is a second pool before it,
+which reads and prepares, and hands each shard over as one block; its events pass through the actors of the model. The
+settings below make a pass finite, and lose only what died. With Ray's defaults a row that kills its process would be
+retried for ever.
 """
 
 from __future__ import annotations
@@ -12,86 +14,44 @@ import gc
 import itertools
 import json
 import logging
-import os
-import time
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import pyarrow as pa
-from ray.data import ActorPoolStrategy, DataContext
+from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 
 from nightjar.inference.engine.protocol import NO_EVENT
-from nightjar.inference.engine.ray.capacity import Demand
-from nightjar.inference.engine.ray.gathering import capture, gather
-from nightjar.inference.engine.ray.internals import bound_events_ahead, mapped
+from nightjar.inference.engine.ray.capacity import Demand, free_workers
+from nightjar.inference.engine.ray.gathering import gather
+from nightjar.inference.engine.ray.internals import bound_events_ahead, from_blocks, mapped, mapped_by_tasks
+from nightjar.inference.engine.ray.processes import Accepting, Preparing, Scoring, Sealed, score_as_task, task_key
 from nightjar.inference.engine.stream import streamed
-from nightjar.inference.errors import PassEnded, ProcessSpoilt
-from nightjar.inference.input.plan import shard_of_line
+from nightjar.inference.errors import PassEnded
 from nightjar.inference.messages import clip
 from nightjar.inference.records import (
-    Crumb,
     Event,
-    Failed,
     decode,
-    encode,
 )
-from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.suspects import Attempt, Rows
-from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.suspects import Attempt
 
 BLOCKS_PER_ACTOR = 64
 MAX_BLOCKS = 1024
 BUFFERED = 64
+HANDED_AHEAD = 8
+"""Events that a worker of the CPU stage may be ahead: every second one is a shard, which may take half a gigabyte."""
+GIVEN_AHEAD = 12
+"""The tasks that an actor behind the CPU stage has at most: every second one is a shard, the others are events that it
+only passes on. They bridge the time until the driver gives it more, which on busy cores is half a second."""
+AT_ONCE = 2
+"""The shards that an actor behind the CPU stage has in memory: one is with the model; meanwhile another is unpacked or
+written."""
 FEW = 4
 """The most suspects that share one actor: Ray Data takes each crumb at once from one actor, but at 10 Hz from
 several."""
-LAST_WORDS_S = 1.0
-
-
-class _Sealed:
-    """A spec on its way to the actors, hidden because Ray writes a dataclass's fields, also secrets, into its
-    records.
-    """
-
-    def __init__(self, spec: WorkerSpec) -> None:
-        self.spec = spec
-
-
-class _Actor:
-    """A `ShardWorker` as a callable class for Ray Data: takes a block of assignments, yields events."""
-
-    def __init__(self, sealed: _Sealed) -> None:
-        self._logs = capture(sealed.spec)
-        self._worker = ShardWorker(sealed.spec, turn_to=self._logs.turn_to)
-
-    def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
-        try:
-            for event in self._worker.process(_assignments(block)):
-                if isinstance(event, Failed):
-                    self._logs.urge()
-                table = pa.table({"event": [json.dumps(encode(event))]})
-                yield table
-                if isinstance(event, Crumb):
-                    # With one block buffered, a second one is taken only when the first has arrived: no crumb is
-                    # still on its way while its row is scored, so the death is never blamed on the row before.
-                    yield table
-        except ProcessSpoilt:
-            # The last event is still on its way; if it is lost, this counts as an ordinary death.
-            time.sleep(LAST_WORDS_S)
-            os._exit(1)
-
-
-def _assignments(block: pa.Table) -> Iterator[Assignment]:
-    for line in block.to_pylist():
-        how = json.loads(line["how"]) if line["how"] else {}
-        attempt = Attempt(
-            number=line["attempt"],
-            crumbs=bool(how),
-            singly=Rows(**how["singly"]) if how.get("singly") else None,
-            skip=tuple(Rows(**rows) for rows in how.get("skip", ())),
-        )
-        yield Assignment(shard_of_line(line), attempt)
+_FINITE: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
+"""A lost actor is replaced, and its task is not repeated: the next pass has what is missing."""
 
 
 def _how(attempt: Attempt) -> str:
@@ -127,22 +87,35 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
     """Score the shards (lines of `plan.SHARDS`), one attempt each; yields events in batches, [] on a tick.
 
     The pass ends when Ray has no more events: a shard that was started and has no receipt by then has died. Closing the
-    iterator ends the pass.
+    iterator ends the pass. Suspects never go through the CPU stage: after the others, an actor does all their steps.
 
     Raises:
         PassEnded: Ray gave up on the pass itself.
     """
-    need = spec.job.resources
-    blocks = _blocks(shards, attempts, need.max_actors)
-    suspects = any(attempt.crumbs for attempt in attempts)
-    most = 1 if any(attempt.singly for attempt in attempts) or (suspects and len(blocks) <= FEW) else need.max_actors
+    alone = [attempt.crumbs for attempt in attempts]
+    # Nodes may have been lost since the placement was chosen: a stage without a CPU would never begin.
+    room = free_workers(spec.job, smallest=True) if spec.preparers else 0
+    spec = replace(spec, preparers=min(spec.preparers, room))
+    if not spec.preparers or all(alone):
+        yield from _run(spec, shards, attempts, _fused)
+        return
+    for chosen, made in ((False, _staged), (True, _fused)):
+        some = shards.filter(pa.array([each == chosen for each in alone]))
+        if some.num_rows:
+            yield from _run(spec, some, [attempt for attempt in attempts if attempt.crumbs == chosen], made)
+
+
+def _run(
+    spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt], made: Callable[..., Any]
+) -> Generator[list[Event], None, None]:
+    """Run one dataset. made: makes it from the spec, the shards and the attempts."""
     # Ray Data logs a traceback for each lost task, which the ledger reports better; and a handler that keeps such a
     # record would keep the pool's actors. Errors that end a pass are raised.
     logger = logging.getLogger("ray.data")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        for batch in streamed(functools.partial(_arrived, _pass(spec, blocks, most, suspects))):
+        for batch in streamed(functools.partial(_arrived, made(spec, shards, attempts))):
             yield [] if batch is None else [decode(json.loads(text)) for text in batch["event"].to_pylist()]
     finally:
         # A task that lost its process leaves its exception in a reference cycle with the pool. Until the cycle is
@@ -152,24 +125,55 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
         gather(spec)
 
 
-def _pass(spec: WorkerSpec, blocks: list[pa.Table], most: int, suspects: bool) -> Any:
-    """The dataset whose execution is the pass, with at most `most` actors; nothing waits behind a suspect."""
+def _fused(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> Any:
+    """The dataset in which an actor does every step of a shard; nothing waits behind a suspect."""
     need = spec.job.resources
+    blocks = _blocks(shards, attempts, need.max_actors)
+    suspects = any(attempt.crumbs for attempt in attempts)
+    most = 1 if any(attempt.singly for attempt in attempts) or (suspects and len(blocks) <= FEW) else need.max_actors
     pool = ActorPoolStrategy(
         min_size=min(need.min_actors, most, len(blocks)),
         max_size=min(most, len(blocks)),
         max_tasks_in_flight_per_actor=1 if suspects else 2,
     )
     with DataContext.current(_context(spec.job.retry.stall_s, buffered=1 if suspects else BUFFERED)):
-        return mapped(
-            blocks,
-            _Actor,
-            _Sealed(spec),
-            compute=pool,
-            **Demand(need).options(),
-            max_restarts=-1,
-            max_task_retries=0,
-        )
+        dataset = from_blocks(blocks)
+        if need.as_tasks:
+            return mapped_by_tasks(
+                dataset,
+                score_as_task,
+                Sealed(spec),
+                compute=TaskPoolStrategy(size=1 if most == 1 else None),
+                # Ray gives a process only to tasks of the same environment. So no task comes into a process where
+                # another run, or another writer of this one, has imported its code.
+                **Demand(need).options(env_vars={"NIGHTJAR_TASKS": task_key(spec)}),
+                max_retries=0,
+            )
+        return mapped(dataset, Scoring, Sealed(spec), compute=pool, **Demand(need).options(), **_FINITE)
+
+
+def _staged(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> Any:
+    """The dataset in which workers of the CPU stage read and prepare, and actors score what these hand over."""
+    need, step = spec.job.resources, spec.job.preprocess
+    assert step is not None
+    blocks = _blocks(shards, attempts, spec.preparers)
+    workers = min(spec.preparers, len(blocks))
+    before = ActorPoolStrategy(
+        min_size=min(step.min_workers, workers), initial_size=workers, max_size=workers, max_tasks_in_flight_per_actor=2
+    )
+    most = min(need.max_actors, shards.num_rows)
+    pool = ActorPoolStrategy(
+        min_size=min(need.min_actors, most),
+        max_size=most,
+        max_tasks_in_flight_per_actor=GIVEN_AHEAD,
+        max_concurrent_calls_per_actor=AT_ONCE,
+        enable_true_multi_threading=True,
+    )
+    with DataContext.current(_context(spec.job.retry.stall_s, buffered=HANDED_AHEAD)):
+        installed = {name: given for name, given in Demand(need).options().items() if name == "runtime_env"}
+        asked = {**installed, "num_cpus": step.cpus, **_FINITE}
+        prepared = mapped(from_blocks(blocks), Preparing, Sealed(spec), compute=before, **asked)
+        return mapped(prepared, Accepting, Sealed(spec), compute=pool, **Demand(need).options(), **_FINITE)
 
 
 def _arrived(dataset: Any) -> Iterator[Any]:
@@ -188,6 +192,8 @@ def _context(stall_s: float, buffered: int) -> DataContext:
     # Each event is handed over when it is yielded, not when a block is full.
     context.target_max_block_size = 1
     context.execution_no_progress_timeout_s = NO_EVENT * stall_s
+    # Else each task starts a thread that measures memory.
+    context.memory_usage_poll_interval_s = None
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.enable_auto_log_stats = False

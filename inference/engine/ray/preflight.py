@@ -46,7 +46,7 @@ def preflight(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps =
             others = places[loaded.place + 1 :]
             if _tried(spec, others or places[loaded.place :], steps, last=not others).hung:
                 said = f"{loaded.sample_error}; see whether it hangs, or allow more"
-                raise JobError(f"{spec.job.model.loaded_by}: {said}")
+                raise JobError(f"{spec.job.loaded_by}: {said}")
     except NightjarError:
         # After a success the first pass does this at its end. On several nodes it takes seconds.
         gather(spec)
@@ -87,7 +87,7 @@ def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece], last
 
 def _answered(spec: WorkerSpec, answers: Any) -> Loaded:
     """What the process found. If it ends or hangs with the model loaded, a row may be the cause: that is noted."""
-    key, stall_s = spec.job.model.loaded_by, spec.job.retry.stall_s
+    key, stall_s = spec.job.loaded_by, spec.job.retry.stall_s
     loaded: Loaded | None = None
     began = False
     try:

@@ -20,7 +20,7 @@ from nightjar.inference.errors import ClusterLost, NightjarError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.worker import host_of
+from nightjar.inference.scoring.attempts import host_of
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored

@@ -17,6 +17,7 @@ class Binary(FileSource):
 
     name = "binary"
     suffixes = ()
+    columns_apart = True
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Nothing is read: every file is one row."""

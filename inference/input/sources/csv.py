@@ -1,18 +1,21 @@
 """CSV and TSV: a header line with the columns' names, then one record for each row. Blank lines are not counted.
 
-A quoted field may hold line ends. So a record may be several lines, and the bytes of a large file do not tell by
-themselves where a record begins; `Csv.units` says how such a file is cut nevertheless.
+The options are those of `input.options`. A quoted field may hold line ends. So a record may be several lines, and the
+bytes of a large file do not tell by themselves where a record begins; `Csv.units` says how such a file is cut
+nevertheless.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import InputCorrupt
+from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources import lines, packing
 from nightjar.inference.input.sources.csvblocks import BARE, UNCLOSED, Block
 from nightjar.inference.input.sources.csvparsing import Header, header_names
@@ -20,6 +23,7 @@ from nightjar.inference.input.sources.linefaults import check_utf8
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.records import Records, start_after
 from nightjar.inference.input.sources.rows import Unreadable
+from nightjar.inference.job.options import text, texts
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Storage
 
@@ -30,21 +34,40 @@ _DELIMITERS = (b",", b"\t", b";", b"|")
 """What may separate fields: in a file whose name does not say it is tabs, the first of these in the header line."""
 
 
+@dataclass(frozen=True)
 class Csv(lines.TextSource):
     """The source of CSV and TSV.
 
     Types: int64, double, bool, date32, timestamp in microseconds, text. A later value of another type is an error.
+    delimiter: what separates fields; None for what the file shows. decimal: what is before the decimals of a number.
+    names: the columns' names; without them the first line has them.
     """
+
+    delimiter: str | None = None
+    decimal: str = "."
+    names: tuple[str, ...] = ()
 
     name = "CSV"
     suffixes = packing.suffixes(".csv", ".tsv")
     unseen = pa.string()
     typed = False
+    options = (
+        text("delimiter", "it separates fields", "what the first line shows", "[ -~\\t]", "one ASCII character"),
+        text("decimal", "it is before the decimals of a number", "`.`", "[.,]", "a dot or a comma"),
+        texts("names", "the columns, in order, of files without a header line", "the first line's", "names", least=1),
+    )
+
+    def chosen(self, options: Mapping[str, Any]) -> Self:
+        """As `FileSource.chosen`."""
+        delimiter = options.get("delimiter")
+        if delimiter == '"' or delimiter == options.get("decimal", self.decimal):
+            raise JobError(f"input.options.delimiter: {delimiter!r} cannot separate fields; it is part of values")
+        return replace(self, **{**options, "names": tuple(options.get("names", ()))})
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises also if the header lacks a name, or has one twice. Records that cannot be read have no say."""
         with packing.opened(storage, uri) as file:
-            if (header := _header(file)) is None:
+            if (header := self._header(file)) is None:
                 return pa.schema([]), 0
             found = []
             for block in _blocks(file, header, lines.SAMPLE_BYTES + 1, uri, header.lines + 1):
@@ -62,7 +85,7 @@ class Csv(lines.TextSource):
         Each cut is tried here as a reader will try it. If the first record is not found, which can be only if the cut
         is between two quotes, the range's records are in the unit before.
         """
-        if (header := _header(file)) is None:
+        if (header := self._header(file)) is None:
             return (0,), (size,)
         ranges = -(-size // lines.UNIT_BYTES)
         rows, first = np.zeros(ranges, np.int64), np.full(ranges, size)
@@ -91,7 +114,7 @@ class Csv(lines.TextSource):
     ) -> Iterator[pa.Table]:
         """Of a large file the records are read from the first one of the first unit on, as many as the piece has."""
         with packing.opened(storage, piece.uri) as file:
-            header = _header(file)
+            header = self._header(file)
             if header is None or not piece.rows:
                 return
             header.check(piece.uri, schema)
@@ -113,53 +136,57 @@ class Csv(lines.TextSource):
     def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
         """`tables` itself does it."""
 
+    def _header(self, file: Reading) -> Header | None:
+        """Read the header; None if the file has nothing but blank lines. The file then stands behind the header.
+
+        Raises:
+            InputCorrupt: It is not UTF-8, lacks a name, or has one twice.
+        """
+        held, begin, end, delimiter = b"", 0, 0, b""
+        while not end and (data := file.read(max(_HEADER_BYTES, len(held)))):
+            held += data
+            begin = len(lines.BOM) if held.startswith(lines.BOM) else 0
+            begin += len(held) - begin - len(held[begin:].lstrip(b"\r\n"))
+            delimiter = self._delimited(file.uri, held[begin:])
+            ends = Records(held[begin:], delimiter).ends
+            end = begin + int(ends[0]) if len(ends) and begin < len(held) else 0
+            if not end and len(held) > lines.LONGEST_BYTES:
+                raise InputCorrupt(f"{file.uri}: the first record has more than {lines.LONGEST_BYTES:,} bytes")
+        end = end or len(held)
+        if not held[begin:end].strip(b"\r\n"):
+            return None
+        if self.names:
+            file.unread(held[begin:])
+            before = held.count(b"\n", 0, begin)
+            return Header(list(self.names), delimiter, self.decimal, begin, before, "input.options.names")
+        check_utf8(file.uri, 1, held[:end])
+        file.unread(held[end:])
+        line = held.count(b"\n", 0, begin) + 1
+        found = Records(held[begin:end], delimiter)
+        for at, wrong in ((found.bare, BARE), (found.unclosed, UNCLOSED)):
+            if at >= 0:
+                number = held.count(b"\n", 0, begin + at) + 1
+                raise InputCorrupt(f"{file.uri}: line {number} {wrong}")
+        names = header_names(held[begin:end] + b"\n", delimiter)
+        for index, name in enumerate(names):
+            if not name:
+                known = "" if index else "; pandas writes its index so, and `to_csv(index=False)` leaves it out"
+                raise InputCorrupt(f"{file.uri}: line {line}: the header has no name for column {index + 1}{known}")
+            if name in names[:index]:
+                raise InputCorrupt(f"{file.uri}: line {line}: the header has the name {name!r} twice")
+        return Header(names, delimiter, self.decimal, end, held.count(b"\n", 0, end) or 1)
+
+    def _delimited(self, uri: str, text: bytes) -> bytes:
+        """What separates the fields of a file that begins with this text."""
+        if self.delimiter:
+            return self.delimiter.encode()
+        if uri.lower().endswith(packing.suffixes(".tsv")):
+            return b"\t"
+        line = re.sub(rb'"[^"]*"', b"", text.partition(b"\n")[0])
+        return next((each for each in _DELIMITERS if each in line), _DELIMITERS[0])
+
 
 SOURCE = Csv()
-
-
-def _header(file: Reading) -> Header | None:
-    """Read the header; None if the file has nothing but blank lines. The file then stands behind the header.
-
-    Raises:
-        InputCorrupt: It is not UTF-8, lacks a name, or has one twice.
-    """
-    held, begin, end, delimiter = b"", 0, 0, b","
-    while not end and (data := file.read(max(_HEADER_BYTES, len(held)))):
-        held += data
-        begin = len(lines.BOM) if held.startswith(lines.BOM) else 0
-        begin += len(held) - begin - len(held[begin:].lstrip(b"\r\n"))
-        delimiter = _delimiter(file.uri, held[begin:])
-        ends = Records(held[begin:], delimiter).ends
-        end = begin + int(ends[0]) if len(ends) and begin < len(held) else 0
-        if not end and len(held) > lines.LONGEST_BYTES:
-            raise InputCorrupt(f"{file.uri}: the header has more than {lines.LONGEST_BYTES:,} bytes")
-    end = end or len(held)
-    check_utf8(file.uri, 1, held[:end])
-    if not held[begin:end].strip(b"\r\n"):
-        return None
-    file.unread(held[end:])
-    line = held.count(b"\n", 0, begin) + 1
-    found = Records(held[begin:end], delimiter)
-    for at, wrong in ((found.bare, BARE), (found.unclosed, UNCLOSED)):
-        if at >= 0:
-            number = held.count(b"\n", 0, begin + at) + 1
-            raise InputCorrupt(f"{file.uri}: line {number} {wrong}")
-    names = header_names(held[begin:end] + b"\n", delimiter)
-    for index, name in enumerate(names):
-        if not name:
-            known = "" if index else "; pandas writes its index so, and `to_csv(index=False)` leaves it out"
-            raise InputCorrupt(f"{file.uri}: line {line}: the header has no name for column {index + 1}{known}")
-        if name in names[:index]:
-            raise InputCorrupt(f"{file.uri}: line {line}: the header has the name {name!r} twice")
-    return Header(names, delimiter, end, held.count(b"\n", 0, end) or 1)
-
-
-def _delimiter(uri: str, text: bytes) -> bytes:
-    """What separates the fields of a file that begins with this header."""
-    if uri.lower().endswith(packing.suffixes(".tsv")):
-        return b"\t"
-    line = re.sub(rb'"[^"]*"', b"", text.partition(b"\n")[0])
-    return next((each for each in _DELIMITERS if each in line), _DELIMITERS[0])
 
 
 def _start(file: Reading, low: int, quoted: bool, delimiter: bytes) -> int | None:

@@ -17,6 +17,7 @@ from nightjar.inference.input.sources.fitting import told
 from nightjar.inference.input.sources.linefaults import LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.records import Records
 from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
+from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted
 
 BARE = "has a carriage return that no line feed follows: write line ends as \\n or \\r\\n"
@@ -144,7 +145,7 @@ def _fault(
     fields = _fields(record, header)
     if fields != len(header.names):
         said = clip(record.decode().rstrip("\r\n"))
-        return InputCorrupt(f"{at} has {counted(fields, 'field')}, the header has {len(header.names)}: {said!r}")
+        return InputCorrupt(f"{at} has {counted(fields, 'field')}, {header.told} has {len(header.names)}: {said!r}")
     columns = list(schema)
     bad = first_bad(len(columns), lambda count: converted(record, header, pa.schema(columns[:count])))
     if bad is None:
@@ -152,7 +153,7 @@ def _fault(
     name = columns[bad].name
     text = read_columns(record, header, {name: pa.string()})[name][0].as_py()
     found = inferred_together(record, header).schema.field(name).type
-    return SchemaMismatch(f"{at}: column {name!r} holds {clip(text)!r} ({found}), {told(columns[bad])}")
+    return SchemaMismatch(f"{at}: column {name!r} holds {clip(text)!r} ({type_name(found)}), {told(columns[bad])}")
 
 
 def _fields(record: bytes, header: Header) -> int:

@@ -27,12 +27,17 @@ _CODES_OR_LONG = rf"{_CODES}|^\s*[+-]?\d{{19,}}\s*$"
 
 @dataclass(frozen=True)
 class Header:
-    """The columns' names, and what separates fields. end, lines: the bytes and lines up to the first record."""
+    """The columns' names, and how their values are written. end, lines: the bytes and lines up to the first record.
+
+    told: what has the names, for messages.
+    """
 
     names: list[str]
     delimiter: bytes
+    decimal: str
     end: int
     lines: int
+    told: str = "the header"
 
     def check(self, uri: str, schema: pa.Schema) -> None:
         """Check that the file has these columns, and that text can be read as their types.
@@ -42,7 +47,7 @@ class Header:
         """
         for field in schema:
             if field.name not in self.names:
-                raise SchemaMismatch(f"{uri}: column {field.name!r} is missing: the header has {_listed(self.names)}")
+                raise SchemaMismatch(f"{uri}: column {field.name!r} is missing: {self.told} has {_listed(self.names)}")
             if not _is_readable(field.type):
                 raise SchemaMismatch(f"{uri}: column {field.name!r} is text in a CSV file, {told(field)}")
 
@@ -79,6 +84,7 @@ def read_columns(
             quoted_strings_can_be_null=lenient,
             true_values=_TRUE,
             false_values=_FALSE,
+            decimal_point=header.decimal,
         ),
     )
 

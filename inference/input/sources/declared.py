@@ -77,7 +77,7 @@ class Asked:
     def _cast(self, column: pa.ChunkedArray, wanted: pa.Field) -> pa.ChunkedArray:
         try:
             return cast_exactly(column, wanted.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise SchemaMismatch(
                 f"{self.uri}: column {wanted.name!r} is {type_name(column.type)} here, and cannot be read without "
                 f"loss as {type_name(wanted.type)}, which input.schema declares: {error}"

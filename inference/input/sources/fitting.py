@@ -24,7 +24,7 @@ def told(field: pa.Field) -> str:
     """Says for messages which type a column should have, and why."""
     if field.metadata == _MARK:
         return f"input.schema declares {type_name(field.type)}"
-    return f"in the other files it is {field.type}"
+    return f"in most of the input it is {type_name(field.type)}"
 
 
 def check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
@@ -38,7 +38,9 @@ def check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
         if (count := found.names.count(name)) != 1:
             raise SchemaMismatch(f"{uri}: column {name!r} is {'missing' if not count else 'there twice'}")
         if normalisation.values(found.field(name).type) != normalisation.values(wanted.field(name).type):
-            raise SchemaMismatch(f"{uri}: column {name!r} is {found.field(name).type}, {told(wanted.field(name))}")
+            raise SchemaMismatch(
+                f"{uri}: column {name!r} is {type_name(found.field(name).type)}, {told(wanted.field(name))}"
+            )
 
 
 def fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -53,7 +55,7 @@ def fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
             raise SchemaMismatch(f"{uri}: column {field.name!r} has nulls, in the other files it is declared without")
     try:
         return table.cast(schema) if table.schema != schema else table
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SchemaMismatch(f"{uri}: cannot be read as the other files are: {error}") from error
 
 
@@ -65,11 +67,22 @@ def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """
     if column.type == kind:
         return column
+    if isinstance(column.type, pa.FixedShapeTensorType) and isinstance(kind, pa.FixedShapeTensorType):
+        return _tensors(column, kind)
     cast = column.cast(kind)
     # Arrow checks whole numbers, but lets a float lose digits, and a time its hours.
     if not is_text(normalisation.values(column.type)) and not _same(column, cast.cast(column.type)):
         raise pa.ArrowInvalid("a value would change")
     return cast
+
+
+def _tensors(column: pa.ChunkedArray, kind: pa.FixedShapeTensorType) -> pa.ChunkedArray:
+    """Arrow casts no tensors, but the lists in which they are stored."""
+    if (column.type.shape, column.type.permutation) != (kind.shape, kind.permutation):
+        raise pa.ArrowInvalid("tensors of another shape")
+    stored = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    cast = cast_exactly(stored, kind.storage_type)
+    return pa.chunked_array([pa.ExtensionArray.from_storage(kind, chunk) for chunk in cast.chunks], kind)
 
 
 def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:

@@ -20,7 +20,7 @@ from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.imagesize import dimensions, kind_of
 from nightjar.inference.input.sources.protocol import Description, FileSource
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
-from nightjar.inference.messages import nearest
+from nightjar.inference.job.options import Option, choice, whole
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor
@@ -28,8 +28,10 @@ from nightjar.inference.tensors import VariableShapedTensor
 if TYPE_CHECKING:
     from PIL.Image import Image as Decoded
 
-MOST_PIXELS = 30_000 * 30_000
-"""An image of so many pixels, or more, is not decoded: a file of a few KB may claim to have them."""
+MOST_PIXELS = 178_956_970
+"""The most pixels of an image that is decoded without `max_pixels`: a file of a few KB may claim to have any number.
+
+Pillow takes what has more for an attack. One of so many takes about 2 GB while it is decoded."""
 
 _HEAD = 1 << 16
 """Bytes that are read to find an image's size. Behind long metadata it comes later; then the file is read."""
@@ -41,28 +43,50 @@ _CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1}
 class Image(FileSource):
     """The source of images. Beside other formats an image is more often a picture of the data than data.
 
-    size: height and width that each image is scaled to. mode: Pillow's name of the channels. label: whether there is
-    the column `label`.
+    size: height and width that each image is scaled to. mode: Pillow's name of the channels. label: what the column
+    `label` has; None for no such column. max_pixels: of an image that is decoded.
     """
 
     size: tuple[int, int] | None = None
     mode: str = "RGB"
-    label: bool = False
+    label: str | None = None
+    max_pixels: int = MOST_PIXELS
 
     name = "image"
     suffixes = (".jpg", ".jpeg", ".png", ".webp")
+    columns_apart = True
+    extra = "images"
+    options = (
+        Option(
+            "size",
+            {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2},
+            "the file's",
+            "each image is scaled to it, bilinearly; then the column is a tensor of one shape",
+            "[height, width] in pixels",
+        ),
+        choice("mode", [*_CHANNELS], "channels, by Pillow's name"),
+        choice("label", ["folder"], "`folder`: a column `label` with the name of the file's folder", "no label"),
+        whole(
+            "max_pixels",
+            "an image with more pixels is not decoded, and costs its row",
+            f"{MOST_PIXELS:,}, as Pillow",
+            "a number of pixels",
+        ),
+    )
     stands_back = True
 
-    def with_options(self, options: Mapping[str, Any]) -> Self:
-        """As `Source.with_options`."""
-        checks = {"size": _size, "mode": _mode, "label": _label}
-        if unknown := next((name for name in options if name not in checks), None):
+    def chosen(self, options: Mapping[str, Any]) -> Self:
+        """As `FileSource.chosen`."""
+        given: dict[str, Any] = dict(options)
+        if size := given.pop("size", None):
+            given["size"] = (size[0], size[1])
+        found = replace(self, **given)
+        if found.size and found.size[0] * found.size[1] > found.max_pixels:
             raise JobError(
-                f"input.options.{unknown}: the image format has no such option"
-                + (nearest(str(unknown), checks) or f"; known: {', '.join(checks)}")
+                f"input.options.size: {list(found.size)} is more than {found.max_pixels:,} pixels, the most of "
+                "input.options.max_pixels"
             )
-        chosen: dict[str, Any] = {name: checks[name](value) for name, value in options.items()}
-        return replace(self, **chosen)
+        return found
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """A text beside images is a note, whatever it may be beside files of other formats."""
@@ -81,7 +105,7 @@ class Image(FileSource):
             if found is None and kind_of(head) == "JPEG" and len(head) == _HEAD:
                 found = dimensions(head + bytes(file.read()))
         height, width = self.size or found or (0, 0)
-        pixels = height * width if height * width < MOST_PIXELS else 0
+        pixels = height * width if self.size or height * width <= self.max_pixels else 0
         return Description(self._schema(), (1,), (max(1, pixels * _CHANNELS[self.mode] + entry.size),))
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
@@ -131,9 +155,10 @@ class Image(FileSource):
             raise InputCorrupt(f"{uri}: not a JPEG, PNG or WebP image")
         try:
             image = _opened(kind, data)
-            if image.height * image.width >= MOST_PIXELS:
+            if image.height * image.width > self.max_pixels:
                 raise ValueError(
-                    f"it has {image.height:,} × {image.width:,} pixels, where at most {MOST_PIXELS - 1:,} are decoded"
+                    f"it has {image.height:,} × {image.width:,} pixels, more than the {self.max_pixels:,} of "
+                    "input.options.max_pixels"
                 )
             values = np.asarray(self._as_asked(image))
         except MemoryError:
@@ -183,23 +208,3 @@ def _opened(kind: str, data: bytes) -> Decoded:
         "WEBP": WebPImagePlugin.WebPImageFile,
     }
     return classes[kind](io.BytesIO(data))
-
-
-def _size(value: Any) -> tuple[int, int]:
-    if not isinstance(value, list) or len(value) != 2 or any(type(each) is not int or each < 1 for each in value):
-        raise JobError(f"input.options.size: must be [height, width] in pixels, not {value!r}")
-    if value[0] * value[1] >= MOST_PIXELS:
-        raise JobError(f"input.options.size: must be less than {MOST_PIXELS:,} pixels, not {value!r}")
-    return value[0], value[1]
-
-
-def _mode(value: Any) -> str:
-    if value not in _CHANNELS:
-        raise JobError(f"input.options.mode: must be {', '.join(_CHANNELS)}, not {value!r}")
-    return str(value)
-
-
-def _label(value: Any) -> bool:
-    if value != "folder":
-        raise JobError(f"input.options.label: must be folder, not {value!r}")
-    return True

@@ -15,6 +15,7 @@ from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources.fitting import told
 from nightjar.inference.input.sources.linefaults import LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
+from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip
 
 _KINDS = 20
@@ -196,7 +197,7 @@ def _mismatch(at: str, record: bytes, schema: pa.Schema) -> RowFault | None:
 def _kind(record: bytes) -> str:
     """The type that the value of a record's only key has by itself."""
     with suppress(pa.ArrowInvalid):
-        return str(_plain(_read(record, None).schema.field(0).type))
+        return type_name(_plain(_read(record, None).schema.field(0).type))
     return "no type of its own"
 
 

@@ -30,7 +30,10 @@ def suffixes(*kinds: str) -> tuple[str, ...]:
 
 def compression(uri: str) -> str | None:
     """The codec that the end of a file's name tells; None for a file that is not compressed."""
-    return next((codec for end, codec in _COMPRESSIONS.items() if end and uri.lower().endswith(end)), None)
+    lower = uri.lower()
+    if lower.endswith(".tgz"):
+        return "gzip"
+    return next((codec for end, codec in _COMPRESSIONS.items() if end and lower.endswith(end)), None)
 
 
 class Reading:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from threading import Lock
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from nightjar.inference.arrow_types import row_bytes
@@ -17,6 +20,7 @@ from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage, is_local
 
@@ -33,9 +37,11 @@ class Parquet(FileSource):
     name = "Parquet"
     suffixes = (".parquet", ".pq")
     divisible = True
+    columns_apart = True
 
     def __init__(self) -> None:
         self._kept: tuple[object, pa.Table] | None = None
+        self._reading = Lock()
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Only the footer is read."""
@@ -68,14 +74,39 @@ class Parquet(FileSource):
                 return self._read_group(file, piece, low, schema.names).slice(skip, piece.rows)
             return _read_rows(file, list(range(low, high)), schema.names, skip, piece.rows)
 
+    def parts(self, storage: Storage, piece: Piece, condition: Condition) -> Iterator[Piece]:
+        """As `Source.parts`: each row group that the statistics in the footer do not rule out."""
+        with storage.open(piece.uri) as source:
+            whole = ds.ParquetFileFormat().make_fragment(source)
+            # The condition may also be on columns of the path, which the file has not.
+            wanted = condition.expression(whole.physical_schema.names)
+            if wanted is None:
+                yield piece
+                return
+            groups = {group.id: group.num_rows for group in whole.row_groups}
+            try:
+                found = {group.id for group in whole.subset(wanted, schema=whole.physical_schema).row_groups}
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+                found = set(groups)  # this file has other types; reading it will say so
+        end, first = (
+            piece.first_row + piece.rows,
+            sum(rows for group, rows in groups.items() if group < piece.row_groups[0]),
+        )
+        for group in range(*piece.row_groups):
+            low, high = max(first, piece.first_row), min(first + groups[group], end)
+            first += groups[group]
+            if group in found and low < high:
+                yield replace(piece, first_row=low, rows=high - low, row_groups=(group, group + 1))
+
     def _read_group(self, file: pq.ParquetFile, piece: Piece, group: int, columns: list[str]) -> pa.Table:
-        """Read one row group, or take the one that was read last. Several threads may read at once."""
+        """Read one row group, or take the one that was read last. Threads that ask at once get the same."""
         key = piece.uri, piece.size, piece.version, group, columns
-        kept = self._kept
-        if kept is None or kept[0] != key:
-            self._kept = None  # so that there are never two in memory
-            self._kept = kept = key, _read_groups(file, [group], columns)
-        return kept[1]
+        with self._reading:
+            kept = self._kept
+            if kept is None or kept[0] != key:
+                self._kept = None  # so that there are never two in memory
+                self._kept = kept = key, _read_groups(file, [group], columns)
+            return kept[1]
 
     def sample(
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool

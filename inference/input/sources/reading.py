@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
 
 import pyarrow as pa
 
-from nightjar.inference.errors import InputChanged, InputCorrupt, Missing
+from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, NightjarError, SourceFailed
 from nightjar.inference.input.sources.declared import asked, with_declared
+from nightjar.inference.input.sources.fitting import check_columns
+from nightjar.inference.input.sources.matching import Matching
 from nightjar.inference.input.sources.protocol import Description, Source
-from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.input.sources.rows import RowsRead, as_rows
+from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
-from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece
+from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, RowFailure
 from nightjar.inference.storage.local import storage_error
-from nightjar.inference.storage.protocol import Entry, Storage, is_local
-from nightjar.inference.storage.versions import untouched
+from nightjar.inference.storage.protocol import Entry, Storage
+
+SAMPLED = 1 << 16
+"""The most rows that are read of a piece in search of a sample of rows that match `input.where`."""
 
 
 @cache
@@ -40,8 +46,35 @@ def source_of(job: Job, uri: str) -> Source:
     Raises:
         JobError: It does not have the options of `input.options`.
     """
-    source = source_named(job.input.format or format_of(uri) or next(iter(SOURCES)))
-    return source.with_options(job.input.options) if job.input.options else source
+    if job.input.own:
+        source = _own(job.input.own, str(folder_of(job)))
+    else:
+        source = source_named(job.input.format or format_of(uri) or next(iter(SOURCES)))
+    return (source.with_options(job.input.options) if job.input.options else source).at(
+        job.input.uri or job.input.list_ or ""
+    )
+
+
+@cache
+def _own(spec: str, folder: str) -> Source:
+    """The user's own source.
+
+    Raises:
+        JobError: It cannot be imported or made, or lacks something that a source has. Names `input.format`.
+    """
+    found = find("input.format", spec, Path(folder))
+    try:
+        source = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise JobError(f"input.format: making {spec} failed with {type(error).__name__}: {error}") from error
+    wanted = [name for name in (*Source.__annotations__, *vars(Source)) if not name.startswith("_")]
+    if lacking := next((name for name in wanted if not hasattr(source, name)), None):
+        raise JobError(
+            f"input.format: {spec} has no {lacking!r}, which a source has; derive it from "
+            "nightjar.inference.FileSource, which has most of it"
+        )
+    own: Source = source
+    return own
 
 
 def describe(storage: Storage, job: Job, entry: Entry) -> Description:
@@ -50,11 +83,15 @@ def describe(storage: Storage, job: Job, entry: Entry) -> Description:
     Raises:
         InputCorrupt: The file is not of the format.
         SchemaMismatch: Its path does not give a column that the job declares.
+        SourceFailed: The user's own source raised something else.
         StorageError: The file does not exist, may not be read, or the storage failed.
     """
     source = source_of(job, entry.uri)
-    with _decoding(source, entry.uri):
-        return with_declared(job.input, entry.uri, source.describe(storage, entry))
+    with _decoding(source, entry.uri, job.input.own):
+        found = source.describe(storage, entry)
+        if not isinstance(found, Description):
+            raise TypeError(f"describe returned a {type(found).__name__}, not a Description")
+        return with_declared(job.input, entry.uri, found)
 
 
 def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
@@ -67,20 +104,31 @@ def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most
         InputCorrupt: Its bytes cannot be decoded, or have another number of rows.
         SchemaMismatch: A column is missing or has values of another type.
         OverBudget: More rows than may cannot be read.
+        SourceFailed: The user's own source raised something else.
         StorageError: The file may not be read, or the storage failed.
     """
-    _check_unchanged(storage, piece)
+    source = source_of(job, piece.uri)
+    source.check_unchanged(storage, piece)
     if piece.rows == UNREADABLE:
         # This raises what is wrong with the file, if it is still wrong.
         describe(storage, job, Entry(piece.uri, piece.size, piece.version))
         raise InputChanged(f"{piece.uri}: could not be read when it was planned, and can be now; run again to plan it")
-    source = source_of(job, piece.uri)
-    with _decoding(source, piece.uri):
-        columns = asked(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
-        found = _rows_read(source.read(storage, piece, columns.schema, most))
-    _check_unchanged(storage, piece)
+    with _decoding(source, piece.uri, job.input.own):
+        where = Matching.of(job, schema)
+        read = partial(_read, storage, job, source)
+        found = read(piece, schema, most) if where is None else where.read(storage, source, piece, schema, most, read)
+    source.check_unchanged(storage, piece)
+    return found
+
+
+def _read(storage: Storage, job: Job, source: Source, piece: Piece, schema: pa.Schema, most: int | None) -> RowsRead:
+    """All rows of a piece."""
+    columns = asked(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
+    found = as_rows(source.read(storage, piece, columns.schema, most))
+    _check_own(job, piece, found, columns.schema)
     rows = found.table.num_rows
     if piece.rows not in (UNKNOWN, rows):
+        source.check_unchanged(storage, piece)
         raise InputCorrupt(f"{piece.uri}: the file promised {piece.rows} rows, {rows} could be read")
     return columns.made(found)
 
@@ -88,29 +136,50 @@ def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most
 def read_sample(
     storage: Storage, job: Job, piece: Piece, schema: pa.Schema, rows: int, *, last: bool = False
 ) -> tuple[RowsRead, int]:
-    """Read the first rows of a piece, or with `last` its last rows: at most `rows`.
+    """Read the first rows of a piece, or with `last` its last rows: at most `rows`. With `input.where` these are rows
+    that match, if there are any among the first (or last) `SAMPLED` rows.
 
-    Returns the rows, of which perhaps none can be read, and the index in the file of the first one.
+    Returns the rows, of which perhaps none can be read, and the index in the file of the first one. If rows between are
+    left out, it is that of the first one that was read, as if it were there.
 
     Raises:
-        InputCorrupt, SchemaMismatch, OverBudget, StorageError: As in `read_piece`.
+        InputCorrupt, SchemaMismatch, OverBudget, SourceFailed, StorageError: As in `read_piece`.
     """
     source = source_of(job, piece.uri)
-    with _decoding(source, piece.uri):
+    with _decoding(source, piece.uri, job.input.own):
         columns = asked(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
-        sampled, before = source.sample(storage, piece, columns.schema, rows, last=last)
-    return columns.made(_rows_read(sampled)), piece.first_row + before
+        where, count = Matching.of(job, schema), rows
+        while True:
+            sampled, before = source.sample(storage, piece, columns.schema, count, last=last)
+            _check_own(job, piece, rows_read := as_rows(sampled), columns.schema)
+            found = columns.made(rows_read)
+            if where is None:
+                return found, piece.first_row + before
+            matching = where.taken(found)
+            seen, count = found.table.num_rows, max(rows, 16 * count)
+            if matching.table.num_rows >= rows or not seen or seen < count // 16 or seen >= SAMPLED:
+                first = max(0, matching.table.num_rows - rows) if last else 0
+                return matching.slice(first, rows), piece.first_row + before
 
 
-def _rows_read(found: pa.Table | RowsRead) -> RowsRead:
-    return found if isinstance(found, RowsRead) else RowsRead(found)
+def _check_own(job: Job, piece: Piece, found: RowsRead, wanted: pa.Schema) -> None:
+    """Check that a source of the user's own gives the columns that it is asked for; the others check the file first.
+    And that the rows that could not be read are rows of the table.
+    """
+    if not job.input.own:
+        return
+    check_columns(piece.uri, found.table.schema, wanted)
+    for row, failure in found.failures.items():
+        if row not in range(found.table.num_rows) or not isinstance(failure, RowFailure):
+            raise ValueError(f"its failures have {row!r}: {failure!r:.80}, in a table of {found.table.num_rows} rows")
 
 
 @contextmanager
-def _decoding(source: Source, uri: str) -> Iterator[None]:
+def _decoding(source: Source, uri: str, own: str) -> Iterator[None]:
+    """own: the user's source, which may raise anything."""
     try:
         yield
-    except (pa.ArrowMemoryError, pa.ArrowCancelled):
+    except (MemoryError, pa.ArrowCancelled):
         raise
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise InputCorrupt(f"{uri}: not a readable {source.name} file: {error}") from error
@@ -119,16 +188,7 @@ def _decoding(source: Source, uri: str) -> Iterator[None]:
         if error.errno is not None:
             raise storage_error(error, uri) from error
         raise InputCorrupt(f"{uri}: not a readable {source.name} file: {error}") from error
-
-
-def _check_unchanged(storage: Storage, piece: Piece) -> None:
-    try:
-        now = storage.stat(piece.uri)
-    except Missing:
-        raise InputChanged(f"{piece.uri}: deleted since it was planned; run again to plan without it") from None
-    if now.size != piece.size or not untouched(now.version, piece.version):
-        how = f"size {piece.size} → {now.size}"
-        if now.size == piece.size:
-            how = "its size is the same"
-            how += "; each machine must read the same file, not a copy of its own" if is_local(piece.uri) else ""
-        raise InputChanged(f"{piece.uri}: changed since it was planned ({how}); run again to score what it has now")
+    except Exception as error:
+        if not own or isinstance(error, NightjarError):
+            raise
+        raise SourceFailed(f"{uri}: {own} failed with {type(error).__name__}: {error}") from error

@@ -5,12 +5,15 @@ A row that cannot be read costs that row. It stays in the table as nulls, so tha
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, OverBudget, SchemaMismatch
+from nightjar.inference.input.sources.normalisation import PLAIN
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.records import Piece, RowFailure
 
@@ -30,11 +33,36 @@ class RowsRead:
     """Rows of a file, in its order.
 
     failures: index in the table → why this row could not be read. Such a row is there as nulls, so a source with such
-    rows describes no column as one without nulls.
+    rows describes no column as one without nulls. kept: if rows between were left out (`input.where`), of each row of
+    the table the index that it has among all rows that were read, ascending. left_out: the number of rows left out.
     """
 
     table: pa.Table
     failures: Mapping[int, RowFailure] = field(default_factory=dict)
+    kept: pa.Int64Array | None = None
+    left_out: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that were read, with those left out."""
+        return int(self.table.num_rows) + self.left_out
+
+    def index(self, row: int) -> int:
+        """The index that a row of the table has among all rows that were read."""
+        return row if self.kept is None else int(self.kept[row].as_py())
+
+    def position(self, index: int) -> int:
+        """The inverse of `index`; for a row that was left out, the position of the next row that was not."""
+        return index if self.kept is None else int(bisect_left(self.kept, index, key=lambda each: each.as_py()))
+
+    def holds(self, index: int) -> bool:
+        """Whether a row with this index is in the table."""
+        at = self.position(index)
+        return 0 <= at < self.table.num_rows and self.index(at) == index
+
+    def indices(self) -> pa.Int64Array:
+        """The index of each row of the table."""
+        return pa.arange(0, self.table.num_rows) if self.kept is None else self.kept
 
     @property
     def readable(self) -> int:
@@ -45,7 +73,10 @@ class RowsRead:
         """The rows [first, first + rows), or all from `first` on."""
         table = self.table.slice(first, rows)
         kept = range(first, first + table.num_rows)
-        return RowsRead(table, _shifted({row: self.failures[row] for row in self.failures if row in kept}, -first))
+        failures = _shifted({row: self.failures[row] for row in self.failures if row in kept}, -first)
+        if self.kept is None:
+            return RowsRead(table, failures)
+        return RowsRead(table, failures, self.kept.slice(first, table.num_rows))
 
     def unreadable(self, uri: str) -> str:
         """A sentence for rows of which none could be read."""
@@ -53,13 +84,26 @@ class RowsRead:
         return f"none of {counted(len(self.failures), 'row')} of {uri} can be read; the first: {first.message}"
 
 
+def as_rows(found: object) -> RowsRead:
+    """What `Source.read` and `Source.sample` return: a table says that each of its rows could be read.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if isinstance(found, pa.Table):
+        return RowsRead(found)
+    if not isinstance(found, RowsRead):
+        raise TypeError(f"it read a {type(found).__name__}, not a pyarrow.Table or RowsRead")
+    return found
+
+
 def over_budget(failures: Mapping[int, RowFailure], most: int, origin: int) -> OverBudget:
     """The error for more failed rows than may fail. origin: the index in the file of the row that `failures` call 0."""
     first = min(failures)
     cause = failures[first]
     return OverBudget(
-        f"{len(failures)} {'row' if len(failures) == 1 else 'rows'} failed where at most {most} may; "
-        f"the first is row {origin + first}: {cause.error}: {cause.message}",
+        f"{counted(len(failures), 'row')} failed where at most {most} may (retry.max_quarantined); the first is row "
+        f"{origin + first}: {cause.error}: {cause.message}",
         origin + first,
     )
 
@@ -131,3 +175,18 @@ def nulls(schema: pa.Schema, rows: int) -> pa.Table:
 
 def _shifted(failures: Mapping[int, RowFailure], by: int) -> dict[int, RowFailure]:
     return {row + by: replace(failure, row=row + by) for row, failure in failures.items()}
+
+
+def selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Select rows of a table. rows: their indices, ascending.
+
+    This filters by a mask, because `take` joins a column's chunks first, and no array can hold more than 2 GiB of text.
+    Arrow cannot filter view types yet, so they are cast to the large plain types.
+    """
+    mask = np.zeros(table.num_rows, dtype=bool)
+    mask[rows] = True
+    wanted, columns = pa.array(mask), []
+    for column in table.columns:
+        plain = PLAIN.get(column.type)
+        columns.append(column.filter(wanted) if plain is None else column.cast(plain).filter(wanted).cast(column.type))
+    return pa.Table.from_arrays(columns, schema=table.schema)

@@ -52,7 +52,9 @@ def found_instead(kinds: Counter[str]) -> str:
     found = f", only {', '.join(shown)}{' …' if len(kinds) > _SHOWN else ''}"
     if said := next(filter(None, (advice(kind) for kind, _ in kinds.most_common())), ""):
         return f"{found}. {said}"
-    return f"{found}; if they hold {_readable('or')}, set input.format to {listed(SOURCES, 'or')}"
+    formats = [name for name in SOURCES if source_named(name).of_files]
+    held = listed((source_named(name).name for name in formats), "or")
+    return f"{found}; if they hold {held}, set input.format to {listed(formats, 'or')}"
 
 
 def _readable(last: str) -> str:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.errors import JobError, Missing, StorageError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import TARGETS
 from nightjar.inference.job.sections import TableTarget
 from nightjar.inference.ledger.lines import Published
@@ -44,7 +45,8 @@ class TableNight:
     """A published night for a table.
 
     folder: the URI of its revision. parts: name (relative to `folder`), rows and size of each data file. columns: of
-    the parts; None without parts. problem: why the night cannot be read; then it has no parts.
+    the parts, those that name their folders last; None without parts. by: these names. problem: why the night cannot be
+    read; then it has no parts.
     """
 
     date: str
@@ -53,6 +55,7 @@ class TableNight:
     folder: str = ""
     parts: pa.Table = field(default_factory=lambda: outcomes.NO_PARTS)
     columns: pa.Schema | None = None
+    by: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -85,8 +88,9 @@ class TableShown:
 class Target(Protocol):
     """One table. Every method may raise `JobError` and `StorageError`."""
 
-    def check(self, columns: pa.Schema) -> None:
-        """Check that the table can be written and can have these columns; changes nothing.
+    def check(self, columns: pa.Schema, by: tuple[str, ...] = ()) -> None:
+        """Check that the table can be written and can have these columns; changes nothing. by: as in
+        `output.partition_by`.
 
         Raises:
             JobError: Something must be changed: the location, the columns, or a package that is not installed.
@@ -126,7 +130,7 @@ def check(storage: Storage, job: Job, schema: pa.Schema) -> None:
     columns = readers_schema(output_schema(job, schema))
     for index, table in enumerate(job.output.tables):
         try:
-            opened(storage, job.output.uri, table).check(columns)
+            opened(storage, job.output.uri, table).check(columns, job.output.partition_by)
         except JobError as error:
             raise JobError(f"output.tables[{index}].{table.kind}: {error}") from error
 
@@ -196,12 +200,15 @@ def _nights(snapshot: Snapshot) -> dict[str, tuple[str, Published]]:
 def _read(storage: Storage, output: str, date: str, run: str, entry: Published) -> TableNight:
     folder = join(output, "runs", run, f"r{entry.revision}")
     try:
-        parts = data_parts(storage, output, run, entry)
+        found = data_parts(storage, output, run, entry)
+        parts, by = found.table, tuple(found.partitioned_by)
         columns = _columns(storage, join(folder, parts["name"][0].as_py())) if parts.num_rows else None
+        if columns is not None:
+            columns = pa.schema([*columns, *((name, arrow_type(kind)) for name, kind in found.partitioned_by.items())])
     except (Missing, JobError, pa.ArrowInvalid) as error:
         # Somebody deleted or changed it: no other night must suffer for that.
         return TableNight(date, run, entry.revision, problem=str(error))
-    return TableNight(date, run, entry.revision, folder, parts, columns)
+    return TableNight(date, run, entry.revision, folder, parts, columns, by)
 
 
 def _columns(storage: Storage, uri: str) -> pa.Schema:

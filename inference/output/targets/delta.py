@@ -9,10 +9,11 @@ and a vacuum of the table takes the second name only.
 
     <table>/_delta_log/
     <table>/date=2026-11-19/<run>/r1/<part>.parquet
+    <table>/date=2026-11-19/<run>/r1/country=de/<part>.parquet
 
-`date` is the only partition column: the night's logical date. It is no column of the parts, and polars reads it from
-the path, not from the log. A second name is made of the night's own names, so whoever repeats a commit that was
-killed finds what is there already.
+`date` is the first partition column: the night's logical date. The others are those of `output.partition_by`. None of
+them is a column of the parts, and polars reads them from the path, not from the log. A second name is made of the
+night's own names, so whoever repeats a commit that was killed finds what is there already.
 
 The number of the snapshot is the version of an application transaction in the same commit; the application is the
 output. Each commit is tried once, at the version of the table that was read (`max_commit_retries=0`). delta-rs itself
@@ -27,11 +28,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, StorageError
-from nightjar.inference.output import outcomes
+from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output.targets import Change, TableNight
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
@@ -65,7 +67,7 @@ class DeltaTarget:
         self._storage, self._uri, self._output, self._owner = storage, uri, output, owner
         self._table: DeltaTable | None = None
 
-    def check(self, columns: pa.Schema) -> None:
+    def check(self, columns: pa.Schema, by: tuple[str, ...] = ()) -> None:
         """As `Target.check`."""
         if _bucket(self._uri) != _bucket(self._output):
             where = _bucket(self._output) or "a folder of this machine"
@@ -73,7 +75,7 @@ class DeltaTarget:
         self.committed()
         wanted = _delta_columns(columns)
         if self._table is not None:
-            self._check_columns(wanted)
+            self._check_columns(wanted, by)
 
     def committed(self) -> int:
         """As `Target.committed`."""
@@ -92,10 +94,9 @@ class DeltaTarget:
         wanted = {path: line for night in nights for path, line in self._linked(night)}
         added = [_add(path, *line) for path, line in wanted.items() if path not in held]
         if self._table is None:
-            columns = nights[-1].columns if nights else None
-            done = self._create(change.number, added, columns)
+            done = self._create(change.number, added, nights[-1] if nights else None)
         else:
-            removed = [_remove(path, *line) for path, line in held.items() if path not in wanted]
+            removed = [_remove(path, size) for path, (_, size) in held.items() if path not in wanted]
             done = self._change(self._table, change.number, [*added, *removed])
         return problems if done else None
 
@@ -113,13 +114,14 @@ class DeltaTarget:
     def _fitting(self, change: Change) -> tuple[list[TableNight], list[str]]:
         """The nights that the table can show, and why it cannot show others. A new table has the latest's columns."""
         nights = [night for night in change.nights.values() if night]
-        latest = next((night.columns for night in reversed(nights) if night.columns is not None), None)
+        latest = next((night for night in reversed(nights) if night.columns is not None), None)
         fitting, problems = [], []
         for night in nights:
             problem = night.problem
             if night.columns is not None and latest is not None:
                 try:
-                    self._check_columns(_delta_columns(night.columns), latest)
+                    self._check_columns(_delta_columns(night.columns), night.by, latest)
+                    _check_values(night)
                 except JobError as error:
                     problem = str(error)
             if problem:
@@ -128,13 +130,19 @@ class DeltaTarget:
                 fitting.append(night)
         return fitting, problems
 
-    def _check_columns(self, wanted: dict[str, pa.DataType], latest: pa.Schema | None = None) -> None:
-        """Whether the table has these columns, or, before there is one, the latest night.
+    def _check_columns(
+        self, wanted: dict[str, pa.DataType], by: tuple[str, ...], latest: TableNight | None = None
+    ) -> None:
+        """Whether the table has these columns and folders, or, before there is one, the latest night.
 
         Raises:
             JobError: it does not; names them.
         """
-        has = _columns_of(self._table.schema()) if self._table else _delta_columns(latest)
+        if self._table:
+            has, divided = _columns_of(self._table.schema()), self._by(self._table)
+        else:
+            assert latest is not None
+            has, divided = _delta_columns(latest.columns), latest.by
         said = [f"it lacks {name}" for name in wanted if name not in has]
         said += [f"it has {name} too" for name in has if name not in wanted]
         said += [
@@ -142,6 +150,15 @@ class DeltaTarget:
         ]
         if said:
             raise JobError(f"the table {self._uri} has other columns: {', '.join(said)}; choose another place for it")
+        if by != divided:
+            raise JobError(
+                f"the table {self._uri} is partitioned by {', '.join((DATE, *divided))}, not by "
+                f"{', '.join((DATE, *by))}; choose another place for it"
+            )
+
+    def _by(self, table: DeltaTable) -> tuple[str, ...]:
+        """The columns besides the date by which the table is partitioned."""
+        return tuple(name for name in table.metadata().partition_columns if name != DATE)
 
     def _held(self, dates: set[str] | None) -> dict[str, tuple[str, int]]:
         """The files of these dates in the table, None for all: path → date and size."""
@@ -149,16 +166,17 @@ class DeltaTarget:
             return {}
         actions = pa.table(self._table.get_add_actions(flatten=True))
         lines = zip(*(actions[name].to_pylist() for name in ("path", f"partition.{DATE}", "size_bytes")), strict=True)
-        files = {path: (date.isoformat(), size) for path, date, size in lines}
+        # The log has paths encoded as in a URL. delta-rs gives them as they are there, and encodes those it is given.
+        files = {unquote(path): (date.isoformat(), size) for path, date, size in lines}
         return {path: line for path, line in files.items() if dates is None or line[0] in dates}
 
-    def _linked(self, night: TableNight) -> Iterator[tuple[str, tuple[str, int, int]]]:
-        """Give the parts of a night their second names; each path in the table, with date, size and rows."""
+    def _linked(self, night: TableNight) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Give the files of a night their second names; each path in the table, with size and rows."""
         folder = f"{DATE}={night.date}/{night.run}/r{night.revision}"
         there = {entry.uri: entry.size for entry in self._storage.list(join(self._uri, folder))}
 
         def link(name: str, size: int) -> str:
-            path = f"{folder}/{name.rpartition('/')[2]}"
+            path = f"{folder}/{name.partition('/')[2]}"
             if there.get(join(self._uri, path)) != size:
                 self._storage.copy(join(night.folder, name), join(self._uri, path))
             return path
@@ -167,21 +185,21 @@ class DeltaTarget:
         with ThreadPoolExecutor(_COPIES) as pool:
             paths = pool.map(lambda part: link(part["name"], part["size"]), parts)
             for part, path in zip(parts, paths, strict=True):
-                yield path, (night.date, part["size"], part["rows"])
+                yield path, (part["size"], part["rows"])
 
-    def _create(self, number: int, added: list[AddAction], columns: pa.Schema | None) -> bool:
+    def _create(self, number: int, added: list[AddAction], latest: TableNight | None) -> bool:
         """Make the table, with the first publication in it; not before there is a night that says its columns."""
         from deltalake.transaction import create_table_with_add_actions
 
-        if columns is None:
+        if latest is None:
             return True
         with self._as_ours():
             return self._unless_overtaken(
                 lambda: create_table_with_add_actions(
                     self._uri,
-                    _schema(_delta_columns(columns)),
+                    _schema(_delta_columns(latest.columns)),
                     added,
-                    partition_by=[DATE],
+                    partition_by=[DATE, *latest.by],
                     storage_options=self._storage.options(self._uri),
                     commit_properties=self._properties(number),
                 )
@@ -191,7 +209,11 @@ class DeltaTarget:
         with self._as_ours():
             return self._unless_overtaken(
                 lambda: table.create_write_transaction(
-                    actions, "append", table.schema(), [DATE], commit_properties=self._properties(number)
+                    actions,
+                    "append",
+                    table.schema(),
+                    [DATE, *self._by(table)],
+                    commit_properties=self._properties(number),
                 )
             )
 
@@ -230,16 +252,33 @@ class DeltaTarget:
             raise StorageError(f"{self._uri}: {said}") from error
 
 
-def _add(path: str, date: str, size: int, rows: int) -> AddAction:
+def _add(path: str, size: int, rows: int) -> AddAction:
     from deltalake.transaction import AddAction
 
-    return AddAction(path, size, {DATE: date}, _now(), True, json.dumps({"numRecords": rows}))
+    return AddAction(path, size, _values(path), _now(), True, json.dumps({"numRecords": rows}))
 
 
-def _remove(path: str, date: str, size: int) -> RemoveAction:
+def _remove(path: str, size: int) -> RemoveAction:
     from deltalake.transaction import RemoveAction
 
-    return RemoveAction(path, True, _now(), size, {DATE: date})
+    return RemoveAction(path, True, _now(), size, _values(path))
+
+
+def _values(path: str) -> dict[str, str | None]:
+    """The values of the partition columns of a file, which its folders in the table name."""
+    return hive.texts_of("/".join(part for part in path.split("/")[:-1] if "=" in part))
+
+
+def _check_values(night: TableNight) -> None:
+    """Check that Delta Lake can tell the values of the partition columns from each other.
+
+    Raises:
+        JobError: It cannot. Names the column.
+    """
+    for folder in {hive.folder_of(name) for name in night.parts["name"].to_pylist()} if night.by else ():
+        for name, value in hive.texts_of(folder).items():
+            if value == "":
+                raise JobError(f"a text of {name!r} is empty, which Delta Lake cannot tell from null")
 
 
 def _now() -> int:

@@ -67,7 +67,8 @@ class Offender:
 class Evidence:
     """What gates judge. Before anything is scored, only `found` is known.
 
-    columns: checked column → its figures. offenders: key of a gate on a column → the first rows that it refuses.
+    rows_partial: rows in the quarantine that are written as well. columns: checked column → its figures. offenders: key
+    of a gate on a column → the first rows that it refuses.
     """
 
     found: Found
@@ -75,6 +76,7 @@ class Evidence:
     missing: int = 0
     rows_in: int = 0
     rows_quarantined: int = 0
+    rows_partial: int = 0
     columns: Mapping[str, ColumnState] = field(default_factory=dict)
     offenders: Mapping[str, tuple[Offender, ...]] = field(default_factory=dict)
     rescored: Rescored | None = None

@@ -1,0 +1,159 @@
+"""What runs in Ray's processes: workers that take blocks of assignments, and yield events."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pickle
+import time
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from nightjar.inference.engine.ray.gathering import capture
+from nightjar.inference.errors import ProcessSpoilt
+from nightjar.inference.input.plan import shard_of_line
+from nightjar.inference.logs.capture import Capture
+from nightjar.inference.records import (
+    Crumb,
+    Event,
+    Failed,
+    encode,
+)
+from nightjar.inference.scoring.accepting import AcceptingWorker
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
+from nightjar.inference.scoring.parcels import PACKED
+from nightjar.inference.scoring.preparing import PreparingWorker
+from nightjar.inference.scoring.suspects import Attempt, Rows
+from nightjar.inference.scoring.worker import ShardWorker
+
+LAST_WORDS_S = 1.0
+
+HANDED = pa.schema([("event", pa.string()), ("assignment", pa.binary()), ("parcel", PACKED)])
+"""What the CPU stage yields: events, and with `Prepared` the assignment and its parcel."""
+
+
+class Sealed:
+    """A spec on its way to the actors, hidden because Ray writes a dataclass's fields, also secrets, into its
+    records.
+    """
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+
+
+class Scoring:
+    """A `ShardWorker` as a callable class for Ray Data: takes a block of assignments, yields events."""
+
+    def __init__(self, sealed: Sealed) -> None:
+        self.logs = capture(sealed.spec)
+        self.worker = ShardWorker(sealed.spec, turn_to=self.logs.turn_to)
+
+    def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
+        return _told(self.worker.process(assignments(block)), self.logs)
+
+
+class Preparing:
+    """A `PreparingWorker` as a callable class for Ray Data: takes a block of assignments, yields lines of `HANDED`."""
+
+    def __init__(self, sealed: Sealed) -> None:
+        self._logs = capture(sealed.spec)
+        self._worker = PreparingWorker(sealed.spec, turn_to=self._logs.turn_to)
+
+    def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
+        with _ending():
+            for event in self._worker.process(assignments(block)):
+                if isinstance(event, Failed):
+                    self._logs.urge()
+                assignment, parcel = self._worker.handed or (None, None)
+                columns = [
+                    pa.array([_as_text(event)]),
+                    pa.array([assignment and pickle.dumps(assignment)], pa.binary()),
+                    pa.nulls(1, PACKED) if parcel is None else parcel.packed(),
+                ]
+                yield pa.Table.from_arrays(columns, schema=HANDED)
+
+
+class Accepting:
+    """An `AcceptingWorker` as a callable class for Ray Data: takes lines of `HANDED`, passes their events on, and
+    scores what was prepared. Several threads may call it at once.
+    """
+
+    def __init__(self, sealed: Sealed) -> None:
+        self._logs = capture(sealed.spec)
+        self._worker = AcceptingWorker(sealed.spec, turn_to=self._logs.turn_to)
+
+    def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
+        yield block.select(["event"])
+        for assignment, packed in zip(block["assignment"], block["parcel"], strict=True):
+            if packed.is_valid:
+                yield from _told(self._worker.accept(pickle.loads(assignment.as_py()), packed), self._logs)
+
+
+_kept: dict[str, ShardWorker] = {}
+"""The worker of a process that runs tasks, by the place of its revision: the model is loaded once in each process."""
+
+_log: list[Capture] = []
+"""What keeps the output of such a process while it runs a task."""
+
+
+def score_as_task(block: pa.Table, sealed: Sealed) -> Iterator[pa.Table]:
+    """What an actor does with a block, as a task, for `resources.actors: 0`.
+
+    Between tasks the process is idle, and may be ended at any time; so its output is kept at the end of each task.
+    """
+    _log[:] = [capture(sealed.spec)]
+    try:
+        if (key := task_key(sealed.spec)) not in _kept:
+            _kept[key] = ShardWorker(sealed.spec, turn_to=lambda started: _log[0].turn_to(started))
+        yield from _told(_kept[key].process(assignments(block)), _log[0])
+    finally:
+        _log[0].close()
+
+
+def task_key(spec: WorkerSpec) -> str:
+    """What is the same for all tasks of a writer of one revision, and for no others."""
+    return hashlib.sha256(f"{spec.revision} {spec.epoch}".encode()).hexdigest()
+
+
+def _told(events: Iterable[Event], logs: Capture) -> Iterator[pa.Table]:
+    """The events of a worker, each as a block."""
+    with _ending():
+        for event in events:
+            if isinstance(event, Failed):
+                logs.urge()
+            table = pa.table({"event": [_as_text(event)]})
+            yield table
+            if isinstance(event, Crumb):
+                # With one block buffered, a second one is taken only when the first has arrived: no crumb is
+                # still on its way while its row is scored, so the death is never blamed on the row before.
+                yield table
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """End the process if it is spoilt, when its last event has been yielded."""
+    try:
+        yield
+    except ProcessSpoilt:
+        # The last event is still on its way; if it is lost, this counts as an ordinary death.
+        time.sleep(LAST_WORDS_S)
+        os._exit(1)
+
+
+def _as_text(event: Event) -> str:
+    return json.dumps(encode(event))
+
+
+def assignments(block: pa.Table) -> Iterator[Assignment]:
+    for line in block.to_pylist():
+        how = json.loads(line["how"]) if line["how"] else {}
+        attempt = Attempt(
+            number=line["attempt"],
+            crumbs=bool(how),
+            singly=Rows(**how["singly"]) if how.get("singly") else None,
+            skip=tuple(Rows(**rows) for rows in how.get("skip", ())),
+        )
+        yield Assignment(shard_of_line(line), attempt)

@@ -1,0 +1,73 @@
+"""A list of inputs: a text file with a file, a folder or a pattern on each line, which `input.list` names.
+
+It is read whenever the input is looked for, so a list that was changed is input that was changed.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from nightjar.inference.errors import JobError, Missing
+from nightjar.inference.input.sources import lines
+from nightjar.inference.job.locations import absolute, check_place, is_database, unescaped
+from nightjar.inference.job.model import Job
+from nightjar.inference.storage.protocol import Storage
+
+
+def with_list(storage: Storage, job: Job) -> Job:
+    """The job with the inputs of its list, each once; the job itself if it has no list, or if it was read already.
+
+    Relative paths are looked up beside the job file, as those in it are.
+
+    Raises:
+        JobError: There is no list, or nothing is listed, or a line is no place. Names `input.list` and the line.
+        StorageError: The list cannot be read.
+    """
+    uri = job.input.list_
+    if uri is None or job.input.lines:
+        return job
+    try:
+        content = storage.read(uri).removeprefix(lines.BOM)
+    except Missing as error:
+        raise JobError(f"input.list: there is no list {uri}") from error
+    found: dict[str, int] = {}
+    for number, line in enumerate(content.splitlines(), 1):
+        if place := _place(line, f"input.list: {uri}, line {number}", Path(job.folder)):
+            found.setdefault(place, number)
+    if not found:
+        raise JobError(f"input.list: {uri} names no files: each of its lines is blank or a comment")
+    return job.model_copy(update={"input": job.input.listing(found)})
+
+
+def _place(line: bytes, where: str, folder: Path) -> str:
+    """What a line names; empty if it names nothing."""
+    try:
+        text = line.decode().strip()
+    except UnicodeDecodeError as error:
+        raise JobError(f"{where}: it is not UTF-8") from error
+    if not text or text.startswith("#"):
+        return ""
+    if is_database(text):
+        raise JobError(f"{where}: {text!r} is a database; name it in input.uri")
+    # Such names are often made by programs: a brace is a brace, and no date.
+    place = absolute(text.replace("{", "{{").replace("}", "}}"), folder, pattern=True)
+    check_place(place, where, web=True)
+    return unescaped(place)
+
+
+def with_list_if_there(storage: Storage, job: Job) -> Job:
+    """The same, but the job itself while its list is not there: a run may wait for it.
+
+    Raises:
+        JobError, StorageError: As `with_list`.
+    """
+    return job if job.input.list_ and not exists(storage, job.input.list_) else with_list(storage, job)
+
+
+def exists(storage: Storage, uri: str) -> bool:
+    """Whether there is such a file."""
+    with suppress(Missing):
+        storage.stat(uri)
+        return True
+    return False

@@ -1,0 +1,171 @@
+"""Audio: each file is one row, decoded by libsndfile (WAV, FLAC, OGG, MP3). What is wrong with a file costs that row.
+
+The columns are `samples`, float32 from -1 to 1, one list of a file's mono sound, or frames × channels with `mono:
+false`; `sampling_rate`, in samples a second; and `path`, the file's location. As they lie there, files are read by the
+format `binary`.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nightjar.inference.errors import InputCorrupt, JobError
+from nightjar.inference.input.sources.fitting import check_columns
+from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
+from nightjar.inference.job.options import flag, whole
+from nightjar.inference.records import Piece
+from nightjar.inference.storage.protocol import Entry, Storage
+from nightjar.inference.tensors import VariableShapedTensor
+
+MOST_SAMPLES = 1 << 28
+"""Sound of more samples, of all channels together, is not decoded: a small file may claim to have them. So many are
+97 minutes of two channels at 48 kHz, and 1 GiB."""
+
+_EXPANDED = {".wav": 2, ".flac": 4}
+"""The assumed ratio of samples of float32 to a file's size."""
+
+_LOSSY = 25
+"""The same for compression that loses something."""
+
+
+@dataclass(frozen=True)
+class Audio(FileSource):
+    """The source of audio. sample_rate: to which all sound is resampled. mono: whether channels are averaged."""
+
+    sample_rate: int | None = None
+    mono: bool = True
+
+    name = "audio"
+    suffixes = (".wav", ".flac", ".ogg", ".mp3")
+    stands_back = True
+    columns_apart = True
+    extra = "audio"
+    options = (
+        whole("sample_rate", "all sound is resampled to so many samples a second", "the file's", least=1),
+        flag("mono", "one list of samples, the mean of the channels; else frames × channels", "`true`"),
+    )
+
+    def describe(self, storage: Storage, entry: Entry) -> Description:
+        """Nothing is read. A file that is no sound is a row, too: reading it will say what it is.
+
+        Raises:
+            JobError: soundfile is not installed, or soxr, if it is needed.
+        """
+        _soundfile()
+        if self.sample_rate is not None:
+            _soxr()
+        end = entry.uri.lower()[entry.uri.rfind(".") :]
+        return Description(self._schema(), (1,), (max(1, entry.size * _EXPANDED.get(end, _LOSSY)),))
+
+    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
+        """As `Source.columns`; they depend on the options alone."""
+        return self._schema()
+
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
+        """The file's row. It is decoded only if more than its path is asked for."""
+        check_columns(piece.uri, self._schema(), schema)
+        columns: dict[str, pa.Array] = {"path": pa.array([piece.uri], pa.string())}
+        lost = Unreadable(piece, most)
+        if {"samples", "sampling_rate"} & set(schema.names):
+            with storage.open(piece.uri) as file:
+                data = bytes(file.read())
+            try:
+                samples, rate = self._decoded(piece.uri, data)
+            except InputCorrupt as error:
+                lost.fail(0, error)
+                return lost.read(nulls(schema, 1))
+            columns["samples"] = self._array(samples)
+            columns["sampling_rate"] = pa.array([rate], pa.int32())
+        return lost.read(pa.table({name: columns[name] for name in schema.names}))
+
+    def sample(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
+    ) -> tuple[RowsRead, int]:
+        """The only row."""
+        return self.read(storage, piece, schema), 0
+
+    def _schema(self) -> pa.Schema:
+        kind = pa.list_(pa.float32()) if self.mono else VariableShapedTensor(pa.float32())
+        return pa.schema([("samples", kind), ("sampling_rate", pa.int32()), ("path", pa.string())])
+
+    def _decoded(self, uri: str, data: bytes) -> tuple[npt.NDArray[np.float32], int]:
+        """Samples of shape (frames,) or (frames, channels), and how many there are in a second.
+
+        Raises:
+            InputCorrupt: It is no sound that can be decoded, or was cut off.
+        """
+        if not data:
+            raise InputCorrupt(f"{uri}: an empty file, not audio")
+        soundfile = _soundfile()
+        try:
+            with soundfile.SoundFile(io.BytesIO(data)) as file:
+                said, channels, rate = int(file.frames), int(file.channels), int(file.samplerate)
+                if said * channels > MOST_SAMPLES:
+                    raise InputCorrupt(f"{uri}: {said:,} frames of {channels} channels, more than are decoded")
+                samples = file.read(MOST_SAMPLES // channels, dtype="float32", always_2d=True)
+        except soundfile.SoundFileError as error:
+            # What it says of itself begins with the name of the file, here an object in memory.
+            said = getattr(error, "error_string", error)
+            raise InputCorrupt(f"{uri}: not audio that can be decoded: {said}") from error
+        if len(samples) < said or (missing := _missing(data)):
+            lacking = (
+                f"{len(samples):,} of {said:,} frames" if len(samples) < said else f"{missing:,} bytes are missing"
+            )
+            raise InputCorrupt(f"{uri}: the audio was cut off: {lacking}")
+        if self.mono:
+            samples = samples.mean(axis=1, dtype=np.float32)
+        if self.sample_rate is not None and self.sample_rate != rate:
+            samples, rate = _soxr().resample(samples, rate, self.sample_rate), self.sample_rate
+        return np.ascontiguousarray(samples, np.float32), rate
+
+    def _array(self, samples: npt.NDArray[np.float32]) -> pa.Array:
+        flat = pa.array(samples.reshape(-1))
+        if self.mono:
+            return pa.ListArray.from_arrays(pa.array([0, len(flat)], pa.int32()), flat)
+        data = pa.LargeListArray.from_arrays([0, len(flat)], flat)
+        stored = pa.StructArray.from_arrays([data, pa.array([samples.shape], pa.list_(pa.int64()))], ["data", "shape"])
+        return pa.ExtensionArray.from_storage(VariableShapedTensor(pa.float32()), stored)
+
+
+SOURCE = Audio()
+
+
+def _missing(data: bytes) -> int:
+    """The number of bytes that a WAV file's header promises and the file has not: libsndfile reads what is there."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+        return 0
+    at = 12
+    while at + 8 <= len(data):
+        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        if data[at : at + 4] == b"data":
+            # A stream that nobody could seek in has no length.
+            return 0 if size >= 0xFFFFFFFF - 1 else max(0, at + 8 + size - len(data))
+        at += 8 + size + size % 2
+    return 0
+
+
+def _soundfile() -> Any:
+    try:
+        import soundfile
+    except (ModuleNotFoundError, OSError):
+        raise _lacking("soundfile") from None
+    return soundfile
+
+
+def _soxr() -> Any:
+    try:
+        import soxr
+    except ModuleNotFoundError:
+        raise _lacking("soxr") from None
+    return soxr
+
+
+def _lacking(package: str) -> JobError:
+    return JobError(f"input.format: the audio format needs {package}; install it: pip install 'nightjar-batch[audio]'")

@@ -1,0 +1,220 @@
+"""Delta Lake tables. delta-rs (the package `deltalake`) reads the log; the data files are read as Parquet.
+
+The options of `input.options` choose a version: `version`, a number, or `timestamp`. Without them it is the newest.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
+
+from nightjar.inference.arrow_types import is_text
+from nightjar.inference.errors import JobError, Transient
+from nightjar.inference.input.sources.normalisation import normalised
+from nightjar.inference.input.sources.protocol import lacking
+from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
+from nightjar.inference.job.options import text
+from nightjar.inference.job.options import whole as number
+from nightjar.inference.messages import clip
+from nightjar.inference.storage.protocol import Storage, is_local, join
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_CUT = pa.scalar(1, pa.duration("ms"))
+"""In the log times are cut off after the milliseconds."""
+
+_READ = {"timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck", "typeWidening"}
+"""The features of tables that change how they are read, and that are honoured here."""
+
+
+@dataclass(frozen=True)
+class Delta(TableSource):
+    """The source of Delta tables. version, timestamp: the snapshot to read; None for the newest."""
+
+    uri: str = ""
+    version: int | None = None
+    timestamp: dt.datetime | None = None
+
+    name = "Delta"
+    of_files = False
+    mark = "_delta_log/*.json"
+    extra = "delta"
+    options = (
+        number("version", "the snapshot with this number", "the newest", what="the number of a version", least=0),
+        text(
+            "timestamp",
+            "the snapshot that was the newest then",
+            "none",
+            pattern=r"\d{4}-\d\d-\d\d.*",
+            write="a time as 2026-11-19T06:00:00Z",
+        ),
+    )
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        """As `Source.with_options`. YAML reads a time without quotes as a time."""
+        written = {name: each.isoformat() if isinstance(each, dt.date) else each for name, each in options.items()}
+        return super().with_options(written)
+
+    def chosen(self, options: Mapping[str, Any]) -> Self:
+        """As `FileSource.chosen`."""
+        if len(options) > 1:
+            raise JobError("input.options: version and timestamp both choose a snapshot; leave one of them out")
+        if "timestamp" in options:
+            return replace(self, timestamp=_timestamp(options["timestamp"]))
+        return super().chosen(options)
+
+    def at(self, uri: str) -> Self:
+        """As `Source.at`."""
+        return replace(self, uri=uri.rstrip("/"))
+
+    def opened(self, storage: Storage, number: str | None) -> TableSnapshot | None:
+        """As `TableSource.opened`."""
+        with self._as_ours():
+            table = self._table(storage, int(number) if number else None)
+            return None if table is None else self._snapshot(table)
+
+    def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
+        """As `TableSource.stored`. Delta Lake finds columns by their names."""
+        return {name: name for name in own.names}
+
+    def _table(self, storage: Storage, number: int | None) -> DeltaTable | None:
+        """The table, at a version of this number, or else at the one that the options name."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        if is_local(self.uri) and self.uri != (taken := unquote(self.uri)):
+            raise JobError(
+                f"input.uri: delta-rs reads no table in {self.uri}: it takes the path for a URL, and looks into "
+                f"{taken}; rename the folder"
+            )
+        try:
+            table = DeltaTable(self.uri, storage_options=storage.options(self.uri))
+        except TableNotFoundError:
+            return None
+        newest = table.version()
+        made = {} if self.timestamp is None else {line["version"]: line["timestamp"] for line in table.history()}
+        wanted = self.version if number is None else number
+        if wanted is None and self.timestamp is None:
+            return table
+        try:
+            table.load_as_version(self.timestamp if wanted is None else wanted)  # type: ignore[arg-type]
+        except DeltaError as error:
+            raise JobError(
+                f"input.options: the Delta table {self.uri} has no version {wanted or self.timestamp} (any more); its "
+                f"newest is {newest}"
+            ) from error
+        if wanted is None and self.timestamp is not None:
+            self._check_not_before(made.get(table.version(), 0))
+        return table
+
+    def _check_not_before(self, made_ms: int) -> None:
+        """Check when the chosen version was made. For a time before the oldest version delta-rs chooses that one."""
+        made = dt.datetime.fromtimestamp(made_ms / 1000, dt.UTC)
+        assert self.timestamp is not None
+        if made > self.timestamp:
+            raise JobError(
+                f"input.options.timestamp: the oldest version of the Delta table {self.uri} is of "
+                f"{made.isoformat(timespec='seconds')}"
+            )
+
+    def _snapshot(self, table: DeltaTable) -> TableSnapshot:
+        self._check_features(table)
+        schema = normalised(pa.schema(table.schema().to_arrow()))
+        actions = pa.table(table.get_add_actions(flatten=True))
+        columns = {name: f"partition.{name}" for name in table.metadata().partition_columns}
+        values = {
+            name: actions[column].cast(schema.field(name).type)
+            for name, column in columns.items()
+            if column in actions.column_names
+        }
+        masks = _masks(table)
+        files = {}
+        for index, (path, size) in enumerate(
+            zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
+        ):
+            uri, own = self._uri_of(path), {name: column[index] for name, column in values.items()}
+            files[uri] = TableFile(size, own, masks.pop(uri, None), partial(_bounds, actions, schema, index))
+        if masks:
+            raise JobError(f"input.uri: the Delta table {self.uri} has deletions of a file that it lacks: {min(masks)}")
+        return TableSnapshot(str(table.version()), schema, files)
+
+    def _uri_of(self, path: str) -> str:
+        """The location of a data file; the log has it encoded as in a URL, most often relative to the table."""
+        found = unquote(path).removeprefix("file://")
+        return found if found.startswith("/") or "://" in found else join(self.uri, found)
+
+    def _check_features(self, table: DeltaTable) -> None:
+        protocol = table.protocol()
+        features = set(protocol.reader_features or ())
+        if table.metadata().configuration.get("delta.columnMapping.mode", "none") == "none":
+            features -= {"columnMapping"}
+        elif protocol.min_reader_version == 2:
+            features |= {"columnMapping"}
+        if unknown := sorted(features - _READ):
+            raise JobError(f"input.uri: the Delta table {self.uri} uses {unknown[0]}, which is not supported yet")
+
+    @contextmanager
+    def _as_ours(self) -> Iterator[None]:
+        """Faults of delta-rs and of its storage as ours.
+
+        Raises:
+            JobError: deltalake is not installed.
+        """
+        try:
+            from deltalake.exceptions import DeltaError
+        except ImportError as error:
+            raise lacking("input.format", "Delta Lake", "delta", error) from error
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            said = " ".join(line.strip() for line in str(error).splitlines()[:3])
+            raise Transient(f"{self.uri}: the Delta table cannot be opened: {clip(said)}") from error
+
+
+SOURCE = Delta()
+
+
+def _bounds(actions: pa.Table, schema: pa.Schema, index: int, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
+    """As `TableFile.bounds`, by the statistics in the log, of types that it has exactly. index: of the file."""
+    if column not in schema.names or not {f"min.{column}", f"max.{column}"} <= set(actions.column_names):
+        return None
+    kind = schema.field(column).type
+    exact = is_.is_integer(kind) or is_.is_floating(kind) or is_text(kind) or is_.is_date(kind)
+    if "." in column or not (exact or is_.is_timestamp(kind)):
+        return None  # with a dot it may be a struct's field
+    least, greatest = (actions[f"{end}.{column}"][index].cast(kind) for end in ("min", "max"))
+    if any(not end.is_valid or end.as_py() != end.as_py() for end in (least, greatest)):
+        return None  # nulls alone, or a writer that counts NaN
+    if is_.is_timestamp(kind):
+        greatest = pc.add(greatest, _CUT)
+    return least, greatest
+
+
+def _masks(table: DeltaTable) -> dict[str, Mask]:
+    """Which rows are kept of each file that has deletions, by its location."""
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return {}
+    found = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
+    return {
+        unquote(file).removeprefix("file://"): np.asarray(mask.values.to_numpy(zero_copy_only=False), dtype=bool)
+        for file, mask in zip(found["filepath"].to_pylist(), found["selection_vector"], strict=True)
+    }
+
+
+def _timestamp(written: str) -> dt.datetime:
+    try:
+        found = dt.datetime.fromisoformat(written)
+    except ValueError:
+        raise JobError(f"input.options.timestamp: {written!r} is no time; write one as 2026-11-19T06:00:00Z") from None
+    return found if found.tzinfo else found.replace(tzinfo=dt.UTC)

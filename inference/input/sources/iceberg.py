@@ -1,0 +1,211 @@
+"""Iceberg tables. pyiceberg reads the catalog and the metadata; the data files are read as Parquet.
+
+`input.uri` is the table's location. Where the catalog is, and how to sign in there, pyiceberg finds in its own settings
+(`~/.pyiceberg.yaml`, `PYICEBERG_CATALOG__LAKE__URI`), on the machine that runs the command. The workers need only the
+snapshot's metadata file, whose location stands behind the snapshot's number. Rows that are deleted by their position
+are not read; tables with other kinds of deletions are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from nightjar.inference.errors import JobError, Transient
+from nightjar.inference.input.sources.normalisation import normalised, values
+from nightjar.inference.input.sources.protocol import lacking
+from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
+from nightjar.inference.job.options import text, whole
+from nightjar.inference.storage.protocol import Storage
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import FileScanTask, Table
+
+_ID = b"PARQUET:field_id"
+"""The key of a column's number in the metadata of a Parquet file's column."""
+
+
+@dataclass(frozen=True)
+class Iceberg(TableSource):
+    """The source of Iceberg tables. catalog, table, snapshot: the options."""
+
+    uri: str = ""
+    catalog: str = ""
+    table: str = ""
+    snapshot: int | None = None
+
+    name = "Iceberg"
+    of_files = False
+    mark = "metadata/*.metadata.json"
+    extra = "iceberg"
+    options = (
+        text("catalog", "the name of a catalog in pyiceberg's settings", "pyiceberg's default", r"\S+", "a name"),
+        text("table", "the table's name in the catalog; it must be named", "none", r"\S+", "a name as shop.sales"),
+        whole("snapshot", "the snapshot of this number", "the newest", "the number of a snapshot"),
+    )
+
+    def at(self, uri: str) -> Self:
+        """As `Source.at`."""
+        if not self.table:
+            raise JobError("input.options.table: write the table's name in the catalog, as shop.sales")
+        return replace(self, uri=uri.rstrip("/"))
+
+    def opened(self, storage: Storage, number: str | None) -> TableSnapshot | None:
+        """As `TableSource.opened`."""
+        with self._as_ours():
+            table = self._table(storage, number)
+            wanted = int(number.partition(" ")[0]) if number else self.snapshot
+            found = None if table is None else table.snapshot_by_id(wanted) if wanted else table.current_snapshot()
+            if table is not None and wanted and found is None:
+                raise JobError(f"input.options.snapshot: the Iceberg table {self.table} has no snapshot {wanted}")
+            return None if table is None or found is None else self._snapshot(storage, table, found.snapshot_id)
+
+    def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
+        """As `TableSource.stored`. A column keeps its number when it is renamed; files that were added to a table
+        without being written for it have no numbers.
+        """
+        numbers = {int((each.metadata or {}).get(_ID, -1)): each.name for each in own}
+        if set(numbers) == {-1}:
+            return {name: name for name in own.names}
+        wanted = {int((each.metadata or {})[_ID]): each.name for each in snapshot.schema}
+        return {wanted[number]: name for number, name in numbers.items() if number in wanted}
+
+    def _table(self, storage: Storage, number: str | None) -> Table | None:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NoSuchTableError
+        from pyiceberg.table import StaticTable
+
+        settings = _settings(storage.options(self.uri))
+        if number:
+            return StaticTable.from_metadata(number.partition(" ")[2], settings)
+        try:
+            table = load_catalog(self.catalog or None, **settings).load_table(self.table)
+        except NoSuchTableError:
+            return None
+        if (place := _plain(table.location()).rstrip("/")) != self.uri:
+            raise JobError(f"input.uri: the Iceberg table {self.table} lies at {place}, not at {self.uri}")
+        return table
+
+    def _snapshot(self, storage: Storage, table: Table, number: int) -> TableSnapshot:
+        scan = table.scan(snapshot_id=number)
+        schema = scan.projection()
+        try:
+            tasks = list(scan.plan_files())
+        except ValueError as error:
+            raise JobError(f"input.uri: the Iceberg table {self.table} cannot be read: {error}") from error
+        deleted = self._deleted(storage, tasks)
+        columns = _columns(schema)
+        files = {}
+        for task in tasks:
+            self._check_kind(task.file, "data")
+            place = _plain(task.file.file_path)
+            own = _partition(task.file, table.specs()[task.file.spec_id], schema, columns)
+            files[place] = TableFile(task.file.file_size_in_bytes, own, _mask(deleted.get(place, [])))
+        return TableSnapshot(f"{number} {table.metadata_location}", columns, files)
+
+    def _deleted(self, storage: Storage, tasks: Iterable[FileScanTask]) -> dict[str, list[pa.ChunkedArray]]:
+        """The positions of deleted rows, by data file."""
+        from pyiceberg.manifest import DataFileContent
+
+        found: dict[str, list[pa.ChunkedArray]] = {}
+        for each in {file.file_path: file for task in tasks for file in task.delete_files}.values():
+            if each.content != DataFileContent.POSITION_DELETES:
+                raise JobError(
+                    f"input.uri: the Iceberg table {self.table} has deletions by value; these are not read yet"
+                )
+            self._check_kind(each, "deletions")
+            with storage.open(_plain(each.file_path)) as opened:
+                lines = pq.read_table(opened, columns=["file_path", "pos"])
+            for place in lines["file_path"].unique().to_pylist():
+                rows = lines.filter(pc.equal(lines["file_path"], place))
+                found.setdefault(_plain(place), []).append(rows["pos"])
+        return found
+
+    def _check_kind(self, file: DataFile, what: str) -> None:
+        if str(file.file_format).rpartition(".")[2].lower() != "parquet":
+            raise JobError(f"input.uri: {what} of the Iceberg table {self.table} are {file.file_format}, not Parquet")
+
+    @contextmanager
+    def _as_ours(self) -> Iterator[None]:
+        """Faults of pyiceberg and of what it asks as ours.
+
+        Raises:
+            JobError: pyiceberg is not installed.
+        """
+        try:
+            from pyiceberg.exceptions import RESTError
+        except ImportError as error:
+            raise lacking("input.format", "Iceberg", "iceberg", error) from error
+        try:
+            yield
+        except (RESTError, OSError) as error:
+            raise Transient(f"{self.uri}: {' '.join(str(error).split())}") from error
+        except ValueError as error:
+            raise JobError(f"input.options.catalog: {' '.join(str(error).split())}") from error
+
+
+SOURCE = Iceberg()
+
+
+def _plain(place: str) -> str:
+    return "/" + place.removeprefix("file:").lstrip("/") if place.startswith("file:") else place
+
+
+def _settings(options: Mapping[str, str]) -> dict[str, str]:
+    """Credentials of the storage, as pyiceberg calls them."""
+    names = {
+        "aws_access_key_id": "s3.access-key-id",
+        "aws_secret_access_key": "s3.secret-access-key",
+        "aws_session_token": "s3.session-token",
+        "aws_region": "s3.region",
+        "aws_endpoint_url": "s3.endpoint",
+    }
+    return {names[name]: value for name, value in options.items() if name in names}
+
+
+def _columns(schema: Schema) -> pa.Schema:
+    """The columns, each with its number."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    numbers = {field.name: str(field.field_id).encode() for field in schema.fields}
+    return pa.schema(
+        [
+            pa.field(each.name, values(each.type), each.nullable, {_ID: numbers[each.name]})
+            for each in normalised(schema_to_pyarrow(schema, include_field_ids=False))
+        ]
+    )
+
+
+def _partition(file: DataFile, spec: PartitionSpec, schema: Schema, columns: pa.Schema) -> dict[str, pa.Scalar]:
+    """The values of columns by which the table is partitioned as they are: a file may lack them."""
+    from pyiceberg.transforms import IdentityTransform
+
+    found = {}
+    for index, field in enumerate(spec.fields):
+        if isinstance(field.transform, IdentityTransform) and field.source_id in schema.field_ids:
+            name = schema.find_column_name(field.source_id)
+            if name is not None and name in columns.names:
+                kind, value = columns.field(name).type, file.partition[index]
+                whole = pa.types.is_temporal(kind) and isinstance(value, int)
+                width = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+                found[name] = pa.scalar(value, width).cast(kind) if whole else pa.scalar(value, kind)
+    return found
+
+
+def _mask(deleted: list[pa.ChunkedArray]) -> Mask | None:
+    if not deleted:
+        return None
+    rows = np.concatenate([np.asarray(each) for each in deleted])
+    kept = np.ones(int(rows.max()) + 1, dtype=bool)
+    kept[rows] = False
+    return kept

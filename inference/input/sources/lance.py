@@ -1,0 +1,291 @@
+"""Lance datasets. The package `pylance` reads the versions, their deletions and the data files.
+
+A fragment takes the place of a file; its first data file names it. Its `_row` counts the rows that the version has of
+it. Lance writes no file twice, so what the version says of a fragment also names what is in its other data files.
+
+The options of `input.options` choose a version: `version`, a number, or `tag`. Without them it is the newest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from nightjar.inference.arrow_types import row_bytes
+from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, Missing, Transient
+from nightjar.inference.input.sources.fitting import check_columns
+from nightjar.inference.input.sources.normalisation import normalised
+from nightjar.inference.input.sources.protocol import Description, lacking
+from nightjar.inference.input.sources.tables import Snapshot, SnapshotSource
+from nightjar.inference.job.options import text
+from nightjar.inference.job.options import whole as number
+from nightjar.inference.job.where import Condition
+from nightjar.inference.records import Piece
+from nightjar.inference.storage.protocol import Entry, Storage, join
+from nightjar.inference.storage.versions import snapshot_of
+
+if TYPE_CHECKING:
+    from lance import LanceDataset, LanceFragment
+
+_OPEN = 4
+"""The number of versions that a process keeps open."""
+
+_CACHE_BYTES = 64 * 1024 * 1024
+"""The most memory that an open version keeps of what it has read of its files' footers. Without it, it is 1 GiB."""
+
+_STRETCH = 65536
+"""The rows of which those columns are read first that `input.where` names."""
+
+_FAULTS = (OSError, ValueError, RuntimeError, pa.ArrowException)
+"""What Lance raises. The type does not say whether the storage failed or a file is damaged."""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """As `SnapshotFile`. number: of the fragment in the dataset. rows: without deleted ones. size: of its first data
+    file. others: its other files, each with its size, or 0 if the dataset does not say it.
+    """
+
+    number: int
+    rows: int
+    size: int
+    content: str
+    others: Mapping[str, int]
+
+    def excluded(self, condition: Condition, schema: pa.Schema) -> bool:
+        """As `SnapshotFile.excluded`; Lance keeps no statistics of its columns."""
+        return False
+
+
+@dataclass(frozen=True)
+class Lance(SnapshotSource[Fragment]):
+    """The source of Lance datasets. version, tag: the version to read; without them the newest."""
+
+    uri: str = ""
+    version: int = 0
+    tag: str = ""
+
+    name = "Lance"
+    mark = "_versions/*.manifest"
+    extra = "lance"
+    cleaning = "cleanup"
+    options = (
+        number("version", "the version with this number", "the newest", what="the number of a version"),
+        text("tag", "the version that has this tag", "none", pattern=r"\S+", write="the name of a tag"),
+    )
+
+    def chosen(self, options: Mapping[str, Any]) -> Self:
+        """As `FileSource.chosen`."""
+        if len(options) > 1:
+            raise JobError("input.options: version and tag both choose a version; leave one of them out")
+        return super().chosen(options)
+
+    def at(self, uri: str) -> Self:
+        """As `Source.at`."""
+        return replace(self, uri=uri.rstrip("/"))
+
+    def opened(self, storage: Storage, number: str | None) -> Snapshot[Fragment] | None:
+        """As `SnapshotSource.opened`."""
+        if next(iter(storage.list(join(self.uri, "_versions"))), None) is None:
+            return None
+        if number is None:
+            _OPENED.forget(self.uri)  # a dataset that was made again may have a version of the same number
+        with self._as_ours():
+            table = self._table(storage, number)
+            return Snapshot(str(table.version), _columns(table.schema), dict(map(self._listed, table.get_fragments())))
+
+    def describe(self, storage: Storage, entry: Entry) -> Description:
+        """Nothing is read; each file of the fragment must be there, with all its bytes."""
+        snapshot, fragment = self.listed(storage, entry.uri, entry.version)
+        for uri, size in {entry.uri: fragment.size, **fragment.others}.items():
+            try:
+                found = storage.stat(uri).size
+            except Missing:
+                raise InputCorrupt(f"{uri}: does not exist, {self.lost(snapshot.number)}") from None
+            if size not in (0, found):
+                raise InputCorrupt(f"{uri}: not a readable Lance file: it has {found:,} bytes, and had {size:,}")
+        size = max(fragment.size + sum(fragment.others.values()), int(fragment.rows * row_bytes(snapshot.schema)), 1)
+        return Description(snapshot.schema, (fragment.rows,), (size,))
+
+    def check_unchanged(self, storage: Storage, piece: Piece) -> None:
+        """As `Source.check_unchanged`. Of the fragment's other files it is checked that they exist."""
+        super().check_unchanged(storage, piece)
+        _, fragment = self.listed(storage, piece.uri, piece.version)
+        self._check_there(storage, piece, fragment.others)
+
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
+        snapshot, fragment = self.listed(storage, piece.uri, piece.version)
+        check_columns(piece.uri, snapshot.schema, schema)
+        try:
+            return self._read(storage, piece, fragment, schema)
+        except _FAULTS:
+            self._check_there(storage, piece, (piece.uri, *fragment.others))
+        try:
+            return self._read(storage, piece, fragment, schema)
+        except _FAULTS as error:
+            # The storage gives these files, and they cannot be read twice: so it is their content.
+            raise InputCorrupt(f"{piece.uri}: not a readable Lance file: {_said(error)}") from error
+
+    def sample(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
+    ) -> tuple[pa.Table, int]:
+        """As `Source.sample`; only these rows are read."""
+        count = min(rows, piece.rows)
+        before = piece.rows - count if last else 0
+        return self.read(storage, replace(piece, first_row=piece.first_row + before, rows=count), schema), before
+
+    def parts(self, storage: Storage, piece: Piece, condition: Condition) -> Iterator[Piece]:
+        """As `Source.parts`: stretches. Where no row of one matches, its other columns are not read."""
+        for first in range(0, piece.rows, _STRETCH):
+            yield replace(piece, first_row=piece.first_row + first, rows=min(_STRETCH, piece.rows - first))
+
+    def _read(self, storage: Storage, piece: Piece, fragment: Fragment, schema: pa.Schema) -> pa.Table:
+        with self._as_ours():
+            table = self._table(storage, snapshot_of(piece.version))
+        found = table.get_fragment(fragment.number)
+        assert found is not None, "the version has it"
+        scanner = found.scanner(
+            columns=schema.names,
+            offset=piece.first_row,
+            limit=piece.rows,
+            with_row_address=True,  # so that no columns have rows, too
+            blob_handling="all_binary",
+        )
+        return scanner.to_table().select(schema.names)
+
+    def _check_there(self, storage: Storage, piece: Piece, uris: Iterable[str]) -> None:
+        """Check that the storage has these files, and gives them.
+
+        Raises:
+            InputChanged: One does not exist any more.
+            StorageError: The storage refused or failed.
+        """
+        for uri in uris:
+            try:
+                with storage.open(uri) as file:
+                    file.read(1)
+            except Missing:
+                raise self.gone(replace(piece, uri=uri)) from None
+
+    def _listed(self, found: LanceFragment) -> tuple[str, Fragment]:
+        """A fragment, by the location of its first data file."""
+        told, deletions = found.metadata.to_json(), found.deletion_file()
+        files = [*told["files"], *(each["data_file"] for each in told["overlays"])]
+        if any(each["base_id"] is not None for each in (*files, told["deletion_file"]) if each):
+            raise JobError(
+                f"input.uri: the Lance dataset {self.uri} has files outside its folder, which is not supported yet"
+            )
+        first, *others = ((join(self.uri, "data", each["path"]), each["file_size_bytes"] or 0) for each in files)
+        content = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:20]
+        kept = found.metadata.num_rows
+        named = {join(self.uri, deletions): 0} if deletions else {}
+        return first[0], Fragment(found.fragment_id, kept, first[1], content, dict(others) | named)
+
+    def _table(self, storage: Storage, number: str | None) -> LanceDataset:
+        """The dataset at the version of this number, or else at the one that the options name.
+
+        Raises:
+            JobError: It has no version that the options name. Names the key.
+            InputChanged: It has no version of this number any more.
+        """
+        wanted = int(number) if number else self.version or self.tag or None
+        options = storage.options(self.uri)
+        try:
+            return _OPENED.table(self.uri, wanted, options)
+        except _FAULTS:
+            if wanted is None:
+                raise
+            newest = _OPENED.table(self.uri, None, options)
+            tags, numbers = newest.tags.list(), {each["version"] for each in newest.versions()}
+            if wanted in tags or wanted in numbers:
+                raise
+        if number:
+            raise InputChanged(
+                f"{self.uri}: the Lance dataset has no version {wanted} any more, which this run reads; run again to "
+                "score the newest one. A cleanup must keep a version for as long as runs read it"
+            )
+        has = (
+            f"tag {wanted!r}; it has {', '.join(sorted(tags)) or 'none'}"
+            if self.tag
+            else (f"version {wanted} (any more); its newest is {newest.version}")
+        )
+        raise JobError(f"input.options: the Lance dataset {self.uri} has no {has}")
+
+    @contextmanager
+    def _as_ours(self) -> Iterator[None]:
+        """Faults of Lance and of its storage as ours.
+
+        Raises:
+            JobError: pylance is not installed.
+        """
+        try:
+            import lance  # noqa: F401
+        except ImportError as error:
+            raise lacking("input.format", "Lance", "lance", error) from error
+        # Lance warns at each fork, also at those that start another program, as Ray's start does.
+        warnings.filterwarnings("ignore", message="lance is not fork-safe")
+        try:
+            yield
+        except NotImplementedError as error:
+            raise JobError(f"input.uri: the Lance dataset {self.uri} cannot be read: {_said(error)}") from error
+        except _FAULTS as error:
+            raise Transient(f"{self.uri}: {_said(error)}") from error
+
+
+SOURCE = Lance()
+
+
+class _Opened:
+    """The versions that this process opened last, each with the credentials of its storage."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._kept: OrderedDict[tuple[object, ...], LanceDataset] = OrderedDict()
+
+    def forget(self, uri: str) -> None:
+        """Open each version of this dataset again."""
+        with self._lock:
+            for key in [key for key in self._kept if key[0] == uri]:
+                del self._kept[key]
+
+    def table(self, uri: str, wanted: int | str | None, options: Mapping[str, str]) -> LanceDataset:
+        """The dataset at a version or a tag, by default at the newest version. Only a version by its number is kept."""
+        import lance
+
+        key = uri, wanted, *sorted(options.items())
+        with self._lock:
+            if (found := self._kept.get(key)) is not None:
+                return found
+        found = lance.dataset(uri, wanted, storage_options=dict(options), metadata_cache_size_bytes=_CACHE_BYTES)
+        with self._lock:
+            if isinstance(wanted, int):
+                self._kept[key] = found
+            while len(self._kept) > _OPEN:
+                self._kept.popitem(last=False)
+        return found
+
+
+_OPENED = _Opened()
+
+
+def _columns(schema: pa.Schema) -> pa.Schema:
+    """The columns, normalised; those of blobs, which lie apart in the files, are read as bytes."""
+    for index, field in enumerate(schema):
+        if getattr(field.type, "extension_name", "").startswith("lance.blob"):
+            schema = schema.set(index, pa.field(field.name, pa.large_binary(), field.nullable))
+    return normalised(schema)
+
+
+def _said(error: BaseException) -> str:
+    """An error's first line, without the places in Lance's own code."""
+    return re.sub(r", /\S+\.rs:\d+:\d+", "", str(error).partition("\n")[0])

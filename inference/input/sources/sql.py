@@ -1,0 +1,204 @@
+"""Rows of a database: a table, or a query, cut into ranges of a key.
+
+A range takes the place of a file. Its name says which rows it has, `<uri>#0003:id=4001..6001`, the last key excluded.
+The first and the last range are open, so a row with a new key is in exactly one of them. `_row` counts the rows of a
+range in the order of the key, which is why each key must be there once. What a range has when it is looked for is in
+its version. A range that has other rows when it is read is not scored: nobody can read what the rows were before.
+
+`input.options`: `table` or `query`, `key`, and `partitions`, the number of ranges.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Self
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from nightjar.inference.arrow_types import row_bytes
+from nightjar.inference.errors import InputChanged, InputCorrupt, JobError
+from nightjar.inference.input.sources.databases import Database, Key, Range, Session
+from nightjar.inference.input.sources.fitting import check_columns
+from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.job.options import Option, text
+from nightjar.inference.records import Piece
+from nightjar.inference.storage.protocol import Entry, Storage, is_local
+from nightjar.inference.storage.versions import of_table, same_version
+
+PARTITIONS = 16
+"""The number of ranges without `partitions`."""
+
+_SOME = (r"[\s\S]*\S[\s\S]*", "a text that is not empty")
+
+
+@dataclass(frozen=True)
+class Sql(FileSource):
+    """The source of databases. uri: of the database, see `Source.at`. The others are the options."""
+
+    uri: str = ""
+    table: str = ""
+    query: str = ""
+    key: str = ""
+    partitions: int = PARTITIONS
+
+    name = "SQL"
+    suffixes = ()
+    of_files = False
+    options = (
+        text("table", "a table or a view, of which all rows are read", "none", *_SOME),
+        text("query", "in place of `table`: a query, whose rows are read", "none", *_SOME),
+        text("key", "the column that orders the rows, with another value in each; it must be named", "none", *_SOME),
+        Option(
+            "partitions",
+            {"type": "integer", "minimum": 1, "maximum": 9999},
+            f"`{PARTITIONS}`",
+            "the number of ranges of the key, each with about as many rows",
+            "a number from 1 to 9999",
+        ),
+    )
+
+    @property
+    def typed(self) -> bool:  # type: ignore[override]
+        """As `Source.typed`."""
+        return self._database.typed
+
+    def at(self, uri: str) -> Self:
+        """As `Source.at`.
+
+        Raises:
+            JobError: An option is missing.
+        """
+        if bool(self.table) == bool(self.query):
+            raise JobError("input.options: write table or query, one of them: the rows to score")
+        if not self.key:
+            raise JobError("input.options.key: name the column that orders the rows; each value must be there once")
+        return replace(self, uri=uri)
+
+    def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
+        """The ranges, each with about as many rows.
+
+        Raises:
+            JobError: There is no table or key as the options say, or no database.
+        """
+        if uri != self.uri:
+            raise JobError("input.uri: a list of databases is not read; write one job for each")
+        try:
+            yield from self._found(storage)
+        except InputCorrupt as error:
+            # It is all of the input: there is nothing that could be scored without it.
+            raise JobError(f"input.uri: {error}") from error
+
+    def _found(self, storage: Storage) -> Iterator[Entry]:
+        version = self._database.version(storage)
+        if version is None:
+            return
+        with self._database.session() as session:
+            found = session.key_counts(self._source, self.key)
+            self._check_key(*found)
+            _SCHEMAS[self] = session.described(self._source)
+            for number, rows in enumerate(self._ranges(session, found[0])):
+                content = _content(*session.content(self._source, self.key, rows))
+                name = f"{self.uri}#{number:04d}:{quote(self.key, safe='')}={rows}"
+                yield Entry(name, 0, of_table(version, content, ""))
+
+    def check_unchanged(self, storage: Storage, piece: Piece) -> None:
+        """As `Source.check_unchanged`, by the version of the whole database; what a range has is checked in `read`."""
+        now = self._database.version(storage)
+        if now is None:
+            raise self.gone(piece)
+        content = piece.version.split(" ")[1]
+        if not same_version(of_table(now, content, ""), piece.version):
+            raise _changed(piece)
+
+    def describe(self, storage: Storage, entry: Entry) -> Description:
+        """Nothing is read that `files` has not read."""
+        schema, unseen = self._described()
+        rows = int(entry.version.split(" ")[1].partition(":")[0])
+        return Description(schema, (rows,), (int(rows * row_bytes(schema)) + 1,), unseen)
+
+    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
+        """As `Source.columns`."""
+        with self._database.session() as session:
+            return session.names(self._source)
+
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
+        return self._read(piece, schema, 0, piece.rows + 1)  # one more would show
+
+    def sample(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
+    ) -> tuple[RowsRead, int]:
+        count = min(rows, piece.rows)
+        before = piece.rows - count if last else 0
+        return self._read(piece, schema, before, count), before
+
+    def _read(self, piece: Piece, schema: pa.Schema, first: int, count: int) -> RowsRead:
+        rows = Range.of(piece.uri.rpartition("=")[2])
+        with self._database.session() as session:
+            if _content(*session.content(self._source, self.key, rows)) != piece.version.split(" ")[1]:
+                raise _changed(piece)
+            names = session.names(self._source)
+            if self.typed:
+                check_columns(piece.uri, names, schema)
+            else:
+                check_columns(piece.uri, names, pa.schema([each for each in schema if each.name not in names.names]))
+            part = range(piece.first_row + first, piece.first_row + first + count)
+            return session.read(piece.uri, self._source, self.key, rows, schema, part)
+
+    @property
+    def _database(self) -> Database:
+        if is_local(self.uri):
+            from nightjar.inference.input.sources.sqlite import Sqlite
+
+            return Sqlite(self.uri)
+        if self.uri.startswith("postgresql://"):
+            from nightjar.inference.input.sources.postgres import Postgres
+
+            return Postgres(self.uri)
+        raise JobError(
+            f"input.uri: {self.uri} is no database; write the path of a SQLite file, or postgresql://user@host/database"
+        )
+
+    @property
+    def _source(self) -> str:
+        return self._database.quoted(self.table) if self.table else f"({self.query.strip().rstrip(';')}) AS nightjar"
+
+    def _described(self) -> tuple[pa.Schema, pa.DataType | None]:
+        if self not in _SCHEMAS:
+            with self._database.session() as session:
+                _SCHEMAS[self] = session.described(self._source)
+        return _SCHEMAS[self]
+
+    def _check_key(self, rows: int, keys: int, different: int) -> None:
+        if keys < rows:
+            raise JobError(
+                f"input.options.key: {self.key!r} is null in {rows - keys:,} rows; name a column without nulls"
+            )
+        if different < keys:
+            raise JobError(
+                f"input.options.key: {self.key!r} has {different:,} different values in {keys:,} rows; name a column "
+                "with another value in each row, so that the order of the rows is no chance"
+            )
+
+    def _ranges(self, session: Session, rows: int) -> Iterator[Range]:
+        bounds: list[Key] = session.bounds(self._source, self.key, -(-rows // self.partitions)) if rows else []
+        edges: list[Key | None] = [None, *bounds[1:], None]
+        for low, high in itertools.pairwise(edges):
+            yield Range(low, high)
+
+
+SOURCE = Sql()
+
+_SCHEMAS: dict[Sql, tuple[pa.Schema, pa.DataType | None]] = {}
+"""The columns of each query, as this process found them last."""
+
+
+def _content(rows: int, content: str) -> str:
+    return f"{rows}:{content}"
+
+
+def _changed(piece: Piece) -> InputChanged:
+    return InputChanged(f"{piece.uri}: rows changed since it was planned; run again to score what it has now")

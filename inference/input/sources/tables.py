@@ -1,0 +1,333 @@
+"""What table formats share: Delta Lake, Iceberg and Lance.
+
+The format lists the data files of one snapshot. A file's `_row` counts the rows that the snapshot has of it. The number
+of the snapshot is in each file's version, so that every process reads the snapshot that was found. A process keeps the
+last few snapshots that it opened.
+
+`TableSource` reads the files of formats whose data files are Parquet: Delta Lake and Iceberg. These say of each file
+which values its partition has and which of its rows are deleted.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from hashlib import sha256
+from threading import Lock
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as fs
+
+from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
+from nightjar.inference.input.partitions import constant
+from nightjar.inference.input.sources import parquet
+from nightjar.inference.input.sources.fitting import cast_exactly, check_columns
+from nightjar.inference.input.sources.protocol import Bound, Description, FileSource
+from nightjar.inference.job.outputtypes import type_name
+from nightjar.inference.job.where import Condition
+from nightjar.inference.records import Piece
+from nightjar.inference.storage.protocol import Entry, Storage
+from nightjar.inference.storage.versions import of_table, snapshot_of
+
+_SNAPSHOTS = 4
+"""The number of snapshots that a process keeps."""
+
+Mask = npt.NDArray[np.bool_]
+
+
+class SnapshotFile(Protocol):
+    """A file of a snapshot. size: in bytes, as the table says. content: names what else decides which rows it has, as
+    its deletions; "-" for nothing.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def content(self) -> str: ...
+
+    def excluded(self, condition: Condition, schema: pa.Schema) -> bool:
+        """Whether the snapshot says that no row of the file matches. schema: of the snapshot."""
+
+
+File = TypeVar("File", bound=SnapshotFile)
+
+
+@dataclass(frozen=True)
+class Snapshot(Generic[File]):
+    """A snapshot of a table. number: its name in the table, and behind a space what is needed to open it.
+
+    schema: normalised. files: by uri.
+    """
+
+    number: str
+    schema: pa.Schema
+    files: Mapping[str, File]
+
+
+class SnapshotSource(FileSource, Generic[File]):
+    """Base of the table formats. uri: of the table, see `Source.at`. cleaning: what removes old files, for messages."""
+
+    suffixes: tuple[str, ...] = ()
+    of_files = False
+    divisible = True
+    columns_apart = True
+    cleaning = "vacuum"
+    uri: str = ""
+
+    @abstractmethod
+    def opened(self, storage: Storage, number: str | None) -> Snapshot[File] | None:
+        """Open the snapshot of this number; without one, the snapshot that the options name, or the newest. None if
+        there is no such table.
+
+        Raises:
+            JobError: There is no such snapshot, or it cannot be read. Names the key.
+            InputChanged: There is no snapshot of this number any more.
+            StorageError: The storage refused or failed.
+        """
+
+    def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
+        """The data files of one snapshot, also those that do not exist any more."""
+        snapshot = self.opened(storage, None)
+        if snapshot is None:
+            return
+        _SHARED.keep(self, snapshot)
+        there = {entry.uri: entry for entry in storage.list(uri) if entry.uri in snapshot.files}
+        for name, file in sorted(snapshot.files.items()):
+            entry = there.get(name) or _stat(storage, name) or Entry(name, file.size, "")
+            yield replace(entry, version=of_table(entry.version, file.content, snapshot.number))
+
+    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
+        """As `Source.columns`; every file has the table's."""
+        return self.listed(storage, entry.uri, entry.version)[0].schema
+
+    def may_match(self, storage: Storage, entry: Entry, bound: Bound) -> bool:
+        """As `Source.may_match`, by the values of the file's partition and the bounds of its columns."""
+        snapshot, file = self.listed(storage, entry.uri, entry.version)
+        condition = bound(snapshot.schema)
+        return condition is None or not file.excluded(condition, snapshot.schema)
+
+    def listed(self, storage: Storage, uri: str, version: str) -> tuple[Snapshot[File], File]:
+        """The snapshot in which a file was listed, and the file as it has it.
+
+        Raises:
+            InputChanged: There is no such snapshot any more, or it has no such file.
+        """
+        number = snapshot_of(version)
+        snapshot = _SHARED.snapshot(self, storage, number)
+        if snapshot is None or uri not in snapshot.files:
+            raise InputChanged(f"{uri}: the table at {self.uri} is another one now; run again to plan it")
+        return snapshot, snapshot.files[uri]
+
+    def gone(self, piece: Piece) -> InputChanged:
+        return InputChanged(
+            f"{piece.uri}: deleted since it was planned, {self.lost(snapshot_of(piece.version))}; run again to score "
+            "the newest snapshot"
+        )
+
+    def lost(self, number: str) -> str:
+        """What to say of a file that a snapshot has and that does not exist."""
+        shown = number.partition(" ")[0]
+        return (
+            f"though snapshot {shown} of the table {self.uri} has this file. A {self.cleaning} must keep the files of "
+            "a snapshot for as long as runs read it"
+        )
+
+
+def _unknown(column: str) -> None:
+    """No column's bounds are known."""
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A Parquet file, as a snapshot has it.
+
+    size: in bytes, as the table says. values: of the columns that are the same in all its rows, by their names. kept:
+    which of its rows the snapshot has; rows behind its end are kept, and None keeps all. bounds: gives of a column the
+    least and the greatest value that it may have in the file, nulls and NaN aside; None if they are not known.
+    """
+
+    size: int
+    values: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    kept: Mask | None = None
+    bounds: Callable[[str], tuple[pa.Scalar, pa.Scalar] | None] = field(default=_unknown, compare=False)
+
+    @property
+    def content(self) -> str:
+        """As `SnapshotFile.content`: names the deleted rows by which they are."""
+        return "-" if self.kept is None else sha256(np.packbits(self.kept).tobytes()).hexdigest()[:20]
+
+    def excluded(self, condition: Condition, schema: pa.Schema) -> bool:
+        """As `SnapshotFile.excluded`."""
+        if self.values and condition.excludes(dict(self.values)):
+            return True
+        wanted = condition.expression(schema.names)
+        known = {name: found for name in condition.columns.names if (found := self.bounds(name)) is not None}
+        return wanted is not None and bool(known) and ruled_out(wanted, known, schema)
+
+    def positions(self, low: int, high: int) -> npt.NDArray[np.int64]:
+        """Where the rows [low, high) that the snapshot has stand in the file."""
+        wanted = np.arange(low, high)
+        if self.kept is None:
+            return wanted
+        kept = np.flatnonzero(self.kept)
+        behind = wanted + (len(self.kept) - len(kept))
+        return np.concatenate([kept[low:high], behind[max(0, len(kept) - low) :]])
+
+    def counted(self, units: tuple[int, ...]) -> tuple[int, ...]:
+        """How many rows the snapshot has of each unit. units: the rows of each."""
+        if self.kept is None:
+            return units
+        whole = np.ones(sum(units), dtype=bool)
+        whole[: len(self.kept)] = self.kept[: len(whole)]
+        ends = np.cumsum(units, dtype=np.int64)
+        return tuple(int(part.sum()) for part in np.split(whole, ends[:-1])) if units else ()
+
+
+TableSnapshot = Snapshot[TableFile]
+
+
+class TableSource(SnapshotSource[TableFile]):
+    """Base of the formats whose data files are Parquet."""
+
+    @abstractmethod
+    def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
+        """The columns of a file by their names in the table. own: the file's schema."""
+
+    def describe(self, storage: Storage, entry: Entry) -> Description:
+        """Only the footer is read."""
+        snapshot, file = self.listed(storage, entry.uri, entry.version)
+        try:
+            found = parquet.SOURCE.describe(storage, entry)
+        except Missing:
+            raise InputCorrupt(f"{entry.uri}: does not exist, {self.lost(snapshot.number)}") from None
+        return Description(snapshot.schema, file.counted(found.rows), found.sizes)
+
+    def parts(self, storage: Storage, piece: Piece, condition: Condition) -> Iterator[Piece]:
+        """As `Source.parts`: those of the Parquet file, if no row is deleted, and its columns have the names that they
+        have in the table.
+        """
+        snapshot, file = self.listed(storage, piece.uri, piece.version)
+        if file.kept is None:
+            own = parquet.SOURCE.columns(storage, Entry(piece.uri, piece.size, piece.version))
+            there = self.stored(snapshot, own)
+            if all(there.get(name) == name for name in condition.columns.names if name in own.names):
+                yield from parquet.SOURCE.parts(storage, piece, condition)
+                return
+        yield piece
+
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
+        return self._read(storage, piece, schema, sampled=False)
+
+    def sample(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
+    ) -> tuple[pa.Table, int]:
+        """The last rows cost reading the piece from its beginning."""
+        count = min(rows, piece.rows)
+        before = piece.rows - count if last else 0
+        part = replace(piece, first_row=piece.first_row + before, rows=count)
+        return self._read(storage, part, schema, sampled=True), before
+
+    def _read(self, storage: Storage, piece: Piece, schema: pa.Schema, *, sampled: bool) -> pa.Table:
+        snapshot, file = self.listed(storage, piece.uri, piece.version)
+        check_columns(piece.uri, snapshot.schema, schema)
+        own = parquet.SOURCE.columns(storage, Entry(piece.uri, piece.size, piece.version))
+        there = self.stored(snapshot, own)
+        names = {name: there[name] for name in schema.names if name in there and name not in file.values}
+        positions = file.positions(piece.first_row, piece.first_row + piece.rows)
+        wanted = pa.schema([own.field(name) for name in names.values()])
+        table = _rows(storage, piece, wanted, positions, sampled=sampled) if names else None
+        rows = piece.rows if table is None else table.num_rows
+        columns = {}
+        for name in schema.names:
+            kind = snapshot.schema.field(name).type
+            if table is not None and name in names:
+                columns[name] = _cast(piece.uri, name, table[names[name]], kind)
+            else:
+                # A column that was added to the table after the file was written is null in the file.
+                columns[name] = constant(file.values.get(name, pa.scalar(None, kind)), rows)
+        return pa.table(columns)
+
+
+def ruled_out(wanted: pc.Expression, known: Mapping[str, tuple[pa.Scalar, pa.Scalar]], schema: pa.Schema) -> bool:
+    """Whether no row matches whose columns lie within these bounds. A null need not: it matches no comparison.
+
+    Arrow decides it, of a file that is never opened.
+    """
+    within = [
+        pc.and_kleene(pc.field(name) >= least, pc.field(name) <= greatest) for name, (least, greatest) in known.items()
+    ]
+    kind, disk = ds.ParquetFileFormat(), fs.LocalFileSystem()
+    file = kind.make_fragment("no such file", filesystem=disk, partition_expression=reduce(pc.and_kleene, within))
+    try:
+        return not any(True for _ in ds.FileSystemDataset([file], schema, kind, disk).get_fragments(wanted))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return False  # reading the file will say which types do not compare
+
+
+class _Snapshots:
+    """The snapshots that this process opened last. Several threads may ask at once; one of them opens."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._kept: OrderedDict[tuple[str, str, str], Snapshot[Any]] = OrderedDict()
+
+    def keep(self, source: SnapshotSource[File], snapshot: Snapshot[File]) -> None:
+        with self._lock:
+            self._kept[source.name, source.uri, snapshot.number] = snapshot
+            while len(self._kept) > _SNAPSHOTS:
+                self._kept.popitem(last=False)
+
+    def snapshot(self, source: SnapshotSource[File], storage: Storage, number: str) -> Snapshot[File] | None:
+        with self._lock:
+            found = self._kept.get((source.name, source.uri, number))
+            if found is None and (found := source.opened(storage, number)) is not None:
+                self._kept[source.name, source.uri, number] = found
+            return found
+
+
+_SHARED = _Snapshots()
+
+
+def _stat(storage: Storage, uri: str) -> Entry | None:
+    """A file that does not lie below the table, as those of a shallow clone; None if there is none."""
+    try:
+        return storage.stat(uri)
+    except Missing:
+        return None
+
+
+def _rows(
+    storage: Storage, piece: Piece, schema: pa.Schema, positions: npt.NDArray[np.int64], *, sampled: bool
+) -> pa.Table:
+    """The rows of a file that stand at these positions."""
+    if not len(positions):
+        return schema.empty_table()
+    first, rows = int(positions[0]), int(positions[-1] - positions[0]) + 1
+    span = replace(piece, first_row=first, rows=rows)
+    if sampled:
+        table, _ = parquet.SOURCE.sample(storage, span, schema, rows, last=False)
+    else:
+        table = parquet.SOURCE.read(storage, span, schema)
+    if rows == len(positions):
+        return table
+    wanted = positions - first
+    return table.take(pa.array(wanted[wanted < table.num_rows], pa.int64()))
+
+
+def _cast(uri: str, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """A file's column in the table's type; an earlier writer may have had a narrower one."""
+    try:
+        return cast_exactly(column, kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatch(
+            f"{uri}: column {name!r} is {type_name(column.type)}, in the table it is {type_name(kind)}: {error}"
+        ) from error

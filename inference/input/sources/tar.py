@@ -1,0 +1,259 @@
+"""Tar archives of samples, as WebDataset writes them: files that follow each other and share a name up to its first dot
+are one row, with a column for each ending and `__key__`, the shared name.
+
+Endings that WebDataset takes for text (`txt`, `text`, `transcript`, `json`, `jsn`) are text, those that it takes for a
+class or a number (`cls`, `cls2`, `class`, `count`, `index`, `inx`, `id`) are int64, and all others are bytes. With the
+option `decode: false` all are bytes. What is wrong with a sample costs that row.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby, islice
+
+import pyarrow as pa
+
+from nightjar.inference.errors import InputCorrupt, SchemaMismatch
+from nightjar.inference.input.sources import packing
+from nightjar.inference.input.sources.fitting import check_columns
+from nightjar.inference.input.sources.linefaults import not_utf8
+from nightjar.inference.input.sources.packing import Reading
+from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.rows import RowsRead, Unreadable
+from nightjar.inference.job.options import flag
+from nightjar.inference.records import UNKNOWN, Piece
+from nightjar.inference.storage.protocol import Entry, Storage
+
+KEY = "__key__"
+
+_NAMED = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
+"""The key and the ending in a file's name, as WebDataset takes it apart. Files of other names are no part of a sample.
+"""
+
+_TEXT = {"txt", "text", "transcript", "json", "jsn"}
+_NUMBER = {"cls", "cls2", "class", "count", "index", "inx", "id"}
+
+_SEEN_SAMPLES = 32
+_SEEN_BYTES = 8 << 20
+"""The endings in so many samples, or in the samples of so many bytes, are a file's columns."""
+
+_TABLE_BYTES = 64 << 20
+"""Samples of about so many bytes are one chunk of a column: an array of bytes can hold 2 GiB."""
+
+_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Tar(FileSource):
+    """As `protocol.Source`. decode: whether text and numbers are read as such."""
+
+    decode: bool = True
+
+    name = "tar"
+    suffixes = (*packing.suffixes(".tar"), ".tgz")
+    options = (flag("decode", "text and numbers by the ending of their names; else every column is bytes", "`true`"),)
+
+    def describe(self, storage: Storage, entry: Entry) -> Description:
+        """Only the first samples are read."""
+        packed = packing.EXPANDED if packing.compression(entry.uri) else 1
+        return Description(self.columns(storage, entry), (UNKNOWN,), (max(1, entry.size * packed),))
+
+    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
+        """As `Source.columns`, from the first samples."""
+        names, held = dict[str, None](), 0
+        with _opened(storage, entry.uri) as file:
+            for _, members in islice(_samples(entry.uri, file), _SEEN_SAMPLES):
+                names |= dict.fromkeys(members)
+                held += sum(map(len, members.values()))
+                if held > _SEEN_BYTES:
+                    break
+        return self._schema([*names])
+
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
+        """As `Source.read`. A column is missing if no sample has it."""
+        lost = Unreadable(piece, most)
+        found = list(lost.following(self._tables(storage, piece, schema, lost)))
+        return lost.read(pa.concat_tables(found) if found else schema.empty_table(), whole=True)
+
+    def sample(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
+    ) -> tuple[RowsRead, int]:
+        """The last rows cost reading the whole file."""
+        if last:
+            found = self.read(storage, piece, schema)
+            before = max(0, found.table.num_rows - rows)
+            return found.slice(before), before
+        known = self.columns(storage, Entry(piece.uri, piece.size, piece.version))
+        lost, tables = Unreadable(piece), list[pa.Table]()
+        for table in lost.following(self._tables(storage, piece, schema, lost, set(known.names), rows)):
+            tables.append(table)
+        return lost.read(pa.concat_tables(tables) if tables else schema.empty_table()).slice(0, rows), 0
+
+    def _schema(self, names: list[str]) -> pa.Schema:
+        return pa.schema([(KEY, pa.string()), *((name, self._kind(name)) for name in names)])
+
+    def _kind(self, ending: str) -> pa.DataType:
+        if not self.decode:
+            return pa.binary()
+        # `seg.json` is JSON, too.
+        last = ending.rpartition(".")[2]
+        return pa.string() if last in _TEXT else pa.int64() if last in _NUMBER else pa.binary()
+
+    def _tables(
+        self,
+        storage: Storage,
+        piece: Piece,
+        schema: pa.Schema,
+        lost: Unreadable,
+        known: set[str] = frozenset(),  # type: ignore[assignment] # never changed
+        most: int | None = None,
+    ) -> Iterator[pa.Table]:
+        """The samples, in tables of about `_TABLE_BYTES`. known: columns that the file has. most: the most samples.
+
+        Raises:
+            SchemaMismatch: There are samples, and none has a column of the schema.
+        """
+        wanted = [name for name in schema.names if name != KEY]
+        own = pa.schema([(name, pa.string() if name == KEY else self._kind(name)) for name in schema.names])
+        check_columns(piece.uri, own, pa.schema([each for each in schema if each.name in {KEY, *known}]))
+        absent, count = set(wanted) - known, 0
+        with _opened(storage, piece.uri) as file:
+            rows: list[dict[str, object]] = []
+            held = 0
+            for key, members in islice(_samples(piece.uri, file, set(wanted)), most):
+                if new := absent & set(members):
+                    check_columns(piece.uri, own, pa.schema([schema.field(name) for name in sorted(new)]))
+                    absent -= new
+                count += 1
+                rows.append(self._row(piece.uri, key, members, own, len(rows), lost))
+                held += sum(map(len, members.values()))
+                if held > _TABLE_BYTES:
+                    yield pa.Table.from_pylist(rows, schema=own)
+                    rows, held = [], 0
+            if rows:
+                yield pa.Table.from_pylist(rows, schema=own)
+        if count and absent:
+            raise SchemaMismatch(f"{piece.uri}: column {min(absent)!r} is missing: no sample has it")
+
+    def _row(
+        self, uri: str, key: str, members: dict[str, bytes], schema: pa.Schema, row: int, lost: Unreadable
+    ) -> dict[str, object]:
+        found: dict[str, object] = {KEY: key}
+        for name in members:
+            at = f"{uri}: {key}.{name}"
+            try:
+                found[name] = _decoded(at, members[name], schema.field(name).type)
+            except InputCorrupt as fault:
+                lost.fail(row, fault, members[name])
+                return {}
+        return found
+
+
+SOURCE = Tar()
+
+
+def _decoded(at: str, data: bytes, kind: pa.DataType) -> object:
+    """The value of one file.
+
+    Raises:
+        InputCorrupt: It is not UTF-8, or no whole number.
+    """
+    if pa.types.is_binary(kind):
+        return data
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise not_utf8(at, error) from None
+    if pa.types.is_string(kind):
+        return text
+    if not re.fullmatch(r"\s*[+-]?\d{1,18}\s*", text, re.ASCII):
+        raise InputCorrupt(f"{at}: {text[:40]!r} is no whole number; for bytes write input.options: {{decode: false}}")
+    return int(text)
+
+
+class _Kept:
+    """A file for `tarfile`, which keeps the last blocks that it gave: `tarfile` ends where a header is damaged or cut
+    off as if the archive ended there.
+    """
+
+    def __init__(self, file: Reading) -> None:
+        self._file = file
+        self._at, self._last = 0, b""
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self._last = (self._last + data)[-4 * tarfile.RECORDSIZE :]
+        self._at += len(data)
+        return data
+
+    def ends(self, offset: int) -> str:
+        """What is wrong with the end of the archive, which `tarfile` takes to be at this offset; empty if it is right.
+
+        Reads the rest: else nobody would know that bytes are missing, or that another archive follows.
+        """
+        low = offset - self._at + len(self._last)
+        first, more = self._last[max(0, low) : max(0, low + _BLOCK)], any(self._last[max(0, low + _BLOCK) :])
+        while data := self.read(1 << 20):
+            more = more or any(data)
+        if len(first) < _BLOCK or any(first) or self._at % _BLOCK:
+            return f"its end is missing: it was cut off, or is damaged at byte {offset}"
+        return (
+            f"there is more behind its end, at byte {offset}: write archives that were put together as one"
+            if more
+            else ""
+        )
+
+
+@contextmanager
+def _opened(storage: Storage, uri: str) -> Iterator[Reading]:
+    with packing.opened(storage, uri) as file:
+        try:
+            yield file
+        except tarfile.TarError as error:
+            raise InputCorrupt(f"{uri}: not a readable tar archive, or cut off: {error}") from error
+
+
+def _samples(uri: str, file: Reading, wanted: set[str] | None = None) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Each sample's key, and its files by their endings. wanted: the endings of files that are read; None for all.
+
+    Raises:
+        InputCorrupt: The archive is cut off, or a sample has two files of one ending.
+        TarError: It is no tar archive.
+    """
+    for key, files in groupby(_files(uri, file, wanted), key=lambda each: each[0]):
+        members: dict[str, bytes] = {}
+        for _, ending, data in files:
+            if ending in members:
+                raise InputCorrupt(f"{uri}: the sample {key!r} has two files that end with .{ending}")
+            if data is not None:
+                members[ending] = data
+        yield key, members
+
+
+def _files(uri: str, file: Reading, wanted: set[str] | None) -> Iterator[tuple[str, str, bytes | None]]:
+    """Key, ending and bytes of each file that is part of a sample; no bytes if they are not wanted."""
+    kept = _Kept(file)
+    with tarfile.open(fileobj=kept, mode="r|", bufsize=tarfile.RECORDSIZE) as archive:  # type: ignore[call-overload] # `read` is enough
+        for member in archive:
+            named = _NAMED.fullmatch(member.name)
+            if named is None or not member.isreg():
+                continue
+            if member.issparse():
+                raise InputCorrupt(f"{uri}: {member.name}: a sparse file, which may be of any size; write it plainly")
+            key, ending = named[1], named[2].lower()
+            if wanted is not None and ending not in wanted:
+                yield key, ending, None
+                continue
+            content = archive.extractfile(member)
+            assert content is not None
+            data = content.read()
+            if len(data) != member.size:
+                raise InputCorrupt(f"{uri}: cut off within {member.name}")
+            yield key, ending, data
+        offset = archive.offset
+    if wrong := kept.ends(offset):
+        raise InputCorrupt(f"{uri}: {wrong}")

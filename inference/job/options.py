@@ -1,0 +1,136 @@
+"""The options of adapters, the keys of `model.options`, and of sources, those of `input.options`: each is declared
+once, with its type, default and meaning.
+
+The check of a job, the JSON Schema of the job file and the tables in the docs all come from these declarations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.messages import nearest
+
+
+def _listed(known: Sequence[Any]) -> str:
+    return ", ".join(str(each).lower() if isinstance(each, bool) else str(each) for each in known)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. schema: of its values, as JSON Schema. default: in words, or as YAML writes it. about: what it does,
+    in a line. write: what to write, for messages. required: whether the adapter cannot do without it.
+    """
+
+    name: str
+    schema: Mapping[str, Any]
+    default: str
+    about: str
+    write: str
+    required: bool = False
+
+
+def flag(name: str, about: str, default: str = "`false`") -> Option:
+    """An option that is true or false."""
+    return Option(name, {"type": "boolean"}, default, about, "true or false")
+
+
+def choice(name: str, known: Sequence[Any], about: str, default: str = "") -> Option:
+    """An option whose values have names; the first one is the default."""
+    return Option(name, {"enum": list(known)}, default or f"`{_listed(known[:1])}`", about, _listed(known))
+
+
+def whole(name: str, about: str, default: str, what: str = "a whole number", least: int = 1) -> Option:
+    """An option that is a whole number. what: it is, for messages."""
+    return Option(name, {"type": "integer", "minimum": least}, default, about, f"{what} from {least} on")
+
+
+def number(name: str, about: str, default: str, least: float, most: float) -> Option:
+    """An option that is a number between two others."""
+    schema = {"type": "number", "minimum": least, "maximum": most}
+    return Option(name, schema, default, about, f"a number from {least:g} to {most:g}")
+
+
+def text(name: str, about: str, default: str, pattern: str = "", write: str = "a text") -> Option:
+    """An option that is a text. pattern: of all of it, as a regular expression."""
+    schema = {"type": "string"} | ({"pattern": f"^{pattern}$"} if pattern else {})
+    return Option(name, schema, default, about, write)
+
+
+def texts(name: str, about: str, default: str, write: str, least: int = 0, required: bool = False) -> Option:
+    """An option that is a list of texts, each once."""
+    schema = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": least, "uniqueItems": True}
+    return Option(name, schema, default, about, write, required)
+
+
+def keywords(name: str, about: str, default: str, write: str) -> Option:
+    """An option that is a mapping from names to anything."""
+    return Option(name, {"type": "object"}, default, about, write)
+
+
+def check(
+    uses: str, given: Mapping[str, Any], known: Sequence[Option], key: str = "model.options", what: str = "adapter"
+) -> None:
+    """Check the values of `model.options` against the options of an adapter; or those of another key of another thing.
+
+    Raises:
+        JobError: One is unknown or missing, or has a value that it cannot have. Names it.
+    """
+    options = {option.name: option for option in known}
+    for name in sorted(set(given) - set(options)):
+        if not options:
+            raise JobError(f"{key}: the {uses} {what} has no options; leave it out")
+        raise JobError(
+            f"{key}.{name}: the {uses} {what} knows only the options {', '.join(options)}" + nearest(name, options)
+        )
+    for name, option in options.items():
+        if (name in given or option.required) and not fits(given.get(name), option.schema):
+            raise JobError(f"{key}.{name}: {_wrong(given.get(name), option)}")
+
+
+def fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether a value conforms to the schema of an option."""
+    if "enum" in schema:
+        return any(type(value) is type(each) and value == each for each in schema["enum"])
+    kind = schema["type"]
+    if kind == "array":
+        return (
+            isinstance(value, list | tuple)
+            and len(value) >= schema["minItems"]
+            and all(fits(each, schema["items"]) for each in value)
+            and len(value) <= schema.get("maxItems", len(value))
+            and (not schema.get("uniqueItems") or len(set(value)) == len(value))
+        )
+    if kind == "string":
+        pattern = re.compile(schema.get("pattern", ""))
+        return isinstance(value, str) and len(value) >= schema.get("minLength", 0) and bool(pattern.search(value))
+    if kind in {"integer", "number"}:
+        of_kind = type(value) is int or (kind == "number" and type(value) is float)
+        return of_kind and schema["minimum"] <= value <= schema.get("maximum", value)
+    return isinstance(value, bool) if kind == "boolean" else _is_mapping(value)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+
+
+def _wrong(value: Any, option: Option) -> str:
+    known: Collection[Any] = option.schema.get("enum", ())
+    if not known or value is None:
+        return f"write {option.write}, not {value!r}"
+    names = [each for each in known if isinstance(each, str)]
+    return f"{value!r} is not one of {option.write}" + nearest(str(value), names)
+
+
+def schema_of(known: Sequence[Option]) -> dict[str, Any]:
+    """The JSON Schema of `model.options` for an adapter with these options."""
+    found = {
+        "type": "object",
+        "properties": {each.name: {**each.schema, "description": each.about} for each in known},
+        "additionalProperties": False,
+    }
+    required = [each.name for each in known if each.required]
+    return found | ({"required": required} if required else {})

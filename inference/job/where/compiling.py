@@ -1,0 +1,261 @@
+"""Makes a condition of the nodes that sqlglot read. What a node may say is listed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
+
+from nightjar.inference.arrow_types import is_text
+from nightjar.inference.job.outputtypes import type_name
+from nightjar.inference.job.where.conditions import Build, Column, Condition, Part
+from nightjar.inference.job.where.parsing import GRAMMAR, column_name, columns_named, conjuncts, parsed, refused
+from nightjar.inference.job.where.values import family, scalar, widest
+from nightjar.inference.messages import clip, nearest
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "EQ": pc.equal,
+    "NEQ": pc.not_equal,
+    "LT": pc.less,
+    "LTE": pc.less_equal,
+    "GT": pc.greater,
+    "GTE": pc.greater_equal,
+}
+_SAID: dict[str, set[str]] = {
+    "Paren": {"this"},
+    "Not": {"this"},
+    "Neg": {"this"},
+    "In": {"this", "expressions"},
+    "Between": {"this", "low", "high"},
+    "Like": {"this", "expression", "negate"},
+    "ILike": {"this", "expression", "negate"},
+    "Column": {"this"},
+    "Literal": {"this", "is_string"},
+    "Boolean": {"this"},
+    "Cast": {"this", "to"},
+    "Identifier": {"this", "quoted"},
+    **{name: {"this", "expression"} for name in ("And", "Or", "Is", *_COMPARED)},
+}
+"""What is understood of each kind of node. The parser may say more, as `BETWEEN SYMMETRIC`, which must not be passed
+over."""
+
+_TURNED = {"LT": "GT", "LTE": "GTE", "GT": "LT", "GTE": "LTE"}
+_PUSHED = {"And", "Or", "Paren", "EQ", "LT", "LTE", "GT", "GTE", "In", "Between"}
+"""What the statistics of a part of a file can rule out. No negation: of a column with NaN the smallest and the largest
+value do not say that it has others."""
+
+
+class Compiler:
+    """Makes a condition of a parsed text. schema: of the input; None if it is not known yet."""
+
+    def __init__(self, text: str, schema: pa.Schema | None) -> None:
+        self._text, self._schema = text, schema
+
+    def check(self) -> None:
+        """Check all that can be checked without the columns' types."""
+        self._build(parsed(self._text))
+
+    def condition(self, *, some: bool = False) -> Condition | None:
+        """some: leave out what names other columns than the schema's. None if nothing is left."""
+        assert self._schema is not None
+        names, parts = dict[str, None](), []
+        for node in conjuncts(parsed(self._text)):
+            mine = dict.fromkeys(columns_named(node, self._text))
+            if some and not set(mine) <= set(self._schema.names):
+                continue
+            build = self._build(node)
+            pushed = _may_be_pushed(node) and not any(is_.is_dictionary(self._kind_named(name)) for name in mine)
+            parts.append(Part(build, frozenset(mine), pushed))
+            names |= mine
+        return Condition(pa.schema([self._schema.field(name) for name in names]), tuple(parts)) if parts else None
+
+    def _kind_named(self, name: str) -> pa.DataType:
+        assert self._schema is not None
+        return self._schema.field(name).type
+
+    def _build(self, node: exp.Expr) -> Build:
+        from sqlglot import exp
+
+        self._check_understood(node)
+        match node:
+            case exp.Paren():
+                return self._build(node.this)
+            case exp.And() | exp.Or():
+                both, one, other = type(node) is exp.And, self._build(node.this), self._build(node.expression)
+                join = pc.and_kleene if both else pc.or_kleene
+                return lambda column: join(one(column), other(column))
+            case exp.Not():
+                inner = self._build(node.this)
+                return lambda column: pc.invert(inner(column))
+            case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
+                return self._comparison(node)
+            case exp.In():
+                return self._in(node)
+            case exp.Between():
+                return self._between(node)
+            case exp.Is():
+                return self._is(node)
+            case exp.Like() | exp.ILike():
+                return self._like(node)
+            case exp.Column():
+                name, kind = self._column(node)
+                if kind is not None and not is_.is_boolean(kind):
+                    self._fail(node, f"{name!r} is {type_name(kind)}, so it is no condition by itself; compare it")
+                return lambda column: column(name)
+            case _:
+                return self._fail(node, f"{clip(node.sql())!r} cannot be part of a condition here; {GRAMMAR}")
+
+    def _check_understood(self, node: exp.Expr) -> None:
+        known = _SAID.get(type(node).__name__, set(node.args))
+        if any(value for key, value in node.args.items() if key not in known):
+            self._fail(node, f"{clip(node.sql())!r} cannot be part of a condition here; {GRAMMAR}")
+
+    def _comparison(self, node: exp.Expr) -> Build:
+        from sqlglot import exp
+
+        left, right, key = node.this.unnest(), node.expression.unnest(), type(node).__name__
+        if not isinstance(left, exp.Column):
+            left, right, key = right, left, _TURNED.get(key, key)
+        if not isinstance(left, exp.Column):
+            self._fail(node, f"{clip(node.sql())!r} compares no column; {GRAMMAR}")
+        compare = _COMPARED[key]
+        name, kind = self._column(left)
+        if isinstance(right, exp.Column):
+            other, other_kind = self._column(right)
+            if kind is not None and other_kind is not None and family(kind) != family(other_kind):
+                self._fail(
+                    node, f"{name!r} is {type_name(kind)} and {other!r} is {type_name(other_kind)}; they do not compare"
+                )
+            return lambda column: compare(column(name), column(other))
+        value = self._value(right, name, kind)
+        return lambda column: compare(column(name), value)
+
+    def _in(self, node: exp.Expr) -> Build:
+        from sqlglot import exp
+
+        if not isinstance(node.this.unnest(), exp.Column) or not node.expressions:
+            self._fail(node, f"{clip(node.sql())!r}: write column IN (value, value, …)")
+        name, kind = self._column(node.this.unnest())
+        values = [self._value(each.unnest(), name, kind) for each in node.expressions]
+        if kind is None:
+            return lambda column: column(name)
+        wanted = pa.array([value.as_py() for value in values], values[0].type if len(values) == 1 else widest(values))
+
+        def build(column: Column) -> Any:
+            given = column(name)
+            found = pc.is_in(given, value_set=wanted)
+            if isinstance(found, pc.Expression):
+                return found
+            # Arrow finds a null in no set; in SQL nobody knows.
+            return pc.if_else(pc.is_null(given), pa.scalar(None, pa.bool_()), found)
+
+        return build
+
+    def _between(self, node: exp.Expr) -> Build:
+        from sqlglot import exp
+
+        if not isinstance(node.this.unnest(), exp.Column):
+            self._fail(node, f"{clip(node.sql())!r}: write column BETWEEN value AND value")
+        name, kind = self._column(node.this.unnest())
+        low, high = (self._value(node.args[key].unnest(), name, kind) for key in ("low", "high"))
+
+        def build(column: Column) -> Any:
+            given = column(name)
+            return pc.and_kleene(pc.greater_equal(given, low), pc.less_equal(given, high))
+
+        return build
+
+    def _is(self, node: exp.Expr) -> Build:
+        from sqlglot import exp
+
+        if not isinstance(node.this.unnest(), exp.Column):
+            self._fail(node, f"{clip(node.sql())!r}: write column IS NULL")
+        name, kind = self._column(node.this.unnest())
+        if isinstance(node.expression, exp.Null):
+            return lambda column: pc.is_null(column(name))
+        if not isinstance(node.expression, exp.Boolean):
+            self._fail(node, f"{clip(node.sql())!r}: write IS NULL, IS NOT NULL, IS TRUE or IS FALSE")
+        self._value(node.expression, name, kind)
+        wanted = bool(node.expression.this)
+
+        def build(column: Column) -> Any:
+            return pc.fill_null(pc.equal(column(name), pa.scalar(wanted)), False)
+
+        return build
+
+    def _like(self, node: exp.Expr) -> Build:
+        from sqlglot import exp
+
+        pattern, cased = node.expression.unnest(), isinstance(node, exp.Like)
+        if not isinstance(node.this.unnest(), exp.Column) or not isinstance(pattern, exp.Literal):
+            self._fail(node, f"{clip(node.sql())!r}: write column LIKE 'text%'")
+        name, kind = self._column(node.this.unnest())
+        if not pattern.is_string or (kind is not None and not is_text(kind)):
+            self._fail(node, f"{name!r} LIKE {pattern.sql()}: LIKE compares a column of text with a text in quotes")
+        text, negated = str(pattern.this), bool(node.args.get("negate"))
+
+        def build(column: Column) -> Any:
+            found = pc.match_like(column(name), text, ignore_case=not cased)
+            return pc.invert(found) if negated else found
+
+        return build
+
+    def _column(self, node: exp.Column) -> tuple[str, pa.DataType | None]:
+        """Its name, and the type of its values if that is known."""
+        name = column_name(node, self._text)
+        if self._schema is None:
+            return name, None
+        count = self._schema.names.count(name)
+        if count != 1:
+            told = nearest(name, self._schema.names) or f"; it has {', '.join(self._schema.names[:30])}"
+            self._fail(
+                node,
+                f"{name!r} is {'not a column' if not count else 'there twice among the columns'} of the input{told}",
+            )
+        kind = self._kind_named(name)
+        kind = kind.value_type if is_.is_dictionary(kind) else kind
+        if family(kind) == "":
+            self._fail(node, f"{name!r} is {type_name(kind)}, which input.where cannot compare")
+        return name, kind
+
+    def _value(self, node: exp.Expr, name: str, kind: pa.DataType | None) -> pa.Scalar:
+        """A literal, as a value that the column's values are compared with. With no type: as null."""
+        from sqlglot import exp
+
+        literal, negative = node, False
+        if isinstance(node, exp.Neg):
+            literal, negative = node.this.unnest(), True
+        if isinstance(literal, exp.Cast) and literal.to.sql() in ("DATE", "TIMESTAMP", "TIMESTAMPTZ"):
+            literal = literal.this
+        if isinstance(literal, exp.Null):
+            self._fail(node, f"a comparison of {name!r} with NULL is never true; write {name} IS NULL")
+        if not isinstance(literal, (exp.Literal, exp.Boolean)) or (negative and getattr(literal, "is_string", True)):
+            self._fail(
+                node, f"{clip(node.sql())!r} is no value; write a number, true, false, or a text in single quotes"
+            )
+        for each in node.walk():
+            self._check_understood(each)
+        if kind is None:
+            return pa.scalar(None)
+        written = f"-{literal.this}" if negative else literal.this
+        try:
+            found = scalar(written, isinstance(literal, exp.Literal) and literal.is_string, kind)
+        except (ValueError, TypeError, ArithmeticError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            found = None
+        if found is None:
+            self._fail(node, f"{name!r} is {type_name(kind)}, and {clip(node.sql())} is no value of that type")
+        return found
+
+    def _fail(self, node: exp.Expr, said: str) -> NoReturn:
+        raise refused(self._text, node, said)
+
+
+def _may_be_pushed(node: exp.Expr) -> bool:
+    kinds = {type(each).__name__ for each in node.walk()}
+    return kinds <= _PUSHED | {"Column", "Identifier", "Literal", "Boolean", "Neg", "Cast", "DataType"}

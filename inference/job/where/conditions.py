@@ -1,0 +1,63 @@
+"""What a condition takes: rows of a table, parts of a file by their statistics, whole files by their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
+
+Column = Callable[[str], Any]
+Build = Callable[[Column], Any]
+"""Makes the condition's values of the columns' values: of arrays an array, of `pc.field` an expression."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on columns of known types. columns: those that it names."""
+
+    columns: pa.Schema
+    _parts: tuple[Part, ...]
+
+    def mask(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Which rows of a table it takes. The table has its columns, in their types."""
+        found = np.ones(table.num_rows, dtype=bool)
+        for part in self._parts:
+            value = part.build(lambda name: _plain(table[name]))
+            found &= np.asarray(pc.fill_null(value, False), dtype=bool)
+        return found
+
+    def expression(self, names: Collection[str]) -> pc.Expression | None:
+        """A necessary condition on columns of these names, in a form in which the statistics of a file can rule it out;
+        None if there is none.
+        """
+        pushed = [part.build(pc.field) for part in self._parts if part.pushed and part.names <= set(names)]
+        return reduce(pc.and_kleene, pushed) if pushed else None
+
+    def excludes(self, values: dict[str, pa.Scalar]) -> bool:
+        """Whether a file whose rows all have these values in some columns has no row that it takes."""
+        row = pa.table({name: pa.array([value.as_py()], value.type) for name, value in values.items()})
+        known = [part for part in self._parts if part.names <= set(values)]
+        return any(not pc.fill_null(part.build(lambda name: row[name]), False)[0].as_py() for part in known)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the conditions that AND joins. names: its columns. pushed: whether statistics can rule it out."""
+
+    build: Build
+    names: frozenset[str]
+    pushed: bool
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column in a type that Arrow can compare."""
+    if is_.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    return column.cast(pa.large_string()) if column.type == pa.string_view() else column

@@ -1,0 +1,49 @@
+"""Written values in the types of columns, and which types compare with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as is_
+
+from nightjar.inference.arrow_types import is_text
+
+
+def scalar(written: Any, quoted: bool, kind: pa.DataType) -> pa.Scalar | None:
+    """A written value in the type of a column; None if the type has no such value."""
+    if isinstance(written, bool):
+        return pa.scalar(written, kind) if is_.is_boolean(kind) else None
+    if quoted:
+        if is_text(kind):
+            return pa.scalar(written, kind)
+        return pa.scalar(written).cast(kind) if is_.is_temporal(kind) and not is_.is_duration(kind) else None
+    if is_.is_integer(kind):
+        whole = Decimal(written)
+        return pa.scalar(int(whole), kind) if whole == whole.to_integral_value() else pa.scalar(float(written))
+    if is_.is_floating(kind):
+        return pa.scalar(float(written)).cast(kind)
+    return pa.scalar(Decimal(written)) if is_.is_decimal(kind) else None
+
+
+def widest(values: Sequence[pa.Scalar]) -> pa.DataType:
+    """The type of a list of values: that of the column, or of a float among whole numbers."""
+    if is_.is_decimal(values[0].type):
+        return pa.array([value.as_py() for value in values]).type
+    return next((value.type for value in values if is_.is_floating(value.type)), values[0].type)
+
+
+def family(kind: pa.DataType) -> str:
+    """Types of one family compare with each other; empty for a type that does not compare."""
+    kind = kind.value_type if is_.is_dictionary(kind) else kind
+    if is_.is_integer(kind) or is_.is_floating(kind) or is_.is_decimal(kind):
+        return "number"
+    if is_text(kind):
+        return "text"
+    if is_.is_timestamp(kind):
+        return "instant" if kind.tz else "time"
+    if is_.is_date(kind):
+        return "date"
+    return str(kind) if is_.is_boolean(kind) or is_.is_time(kind) else ""

@@ -1,0 +1,38 @@
+"""The user's own step before the model, from rows to the batch that the predictor takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors import batches, user
+
+
+class Preprocessor:
+    """Arrow → batch → the user's preprocess → features. The user's code may write into the table's memory."""
+
+    def __init__(self, job: Job) -> None:
+        """Raises JobError: The user's code cannot be found or made. Names the key."""
+        self._form = batches.batch_format(job.model.options)
+        self._features = job.model.features
+        self._preprocess = user.load_preprocess(job)
+
+    @property
+    def own(self) -> bool:
+        """Whether there is code of the user's; else a batch is only converted."""
+        return self._preprocess is not None
+
+    def __call__(self, table: pa.Table) -> Any:
+        """The batch for the predictor, with `table.num_rows` rows.
+
+        Raises:
+            OutputInvalid: The user's code returned another number of rows, or no batch.
+        """
+        batch = batches.to_batch(table, self._form)
+        if self._preprocess is None:
+            return batch
+        batch = self._preprocess(batch)
+        batches.check_rows(batch, table.num_rows)
+        return batch if self._features is None else batches.select(batch, self._features)

@@ -1,0 +1,142 @@
+"""An actor behind the CPU stage: scores shards that come prepared, so that the model need not wait between two of them.
+
+Each shard is one call, and calls overlap. One thread has the model and scores one shard after the other. Meanwhile the
+call of the next shard unpacks it, and the call of the one before waits until its part is written. A call yields its
+shard's receipt when the part is durable, and nothing of another shard; what goes wrong with a shard is said by its own
+call. So there are never more shards in memory than calls at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
+from threading import Lock
+from typing import TypeVar
+
+import pyarrow as pa
+
+from nightjar.inference.errors import ProcessSpoilt
+from nightjar.inference.predictors import Scorer
+from nightjar.inference.records import Backoffs, Crumb, Event, Started
+from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
+from nightjar.inference.scoring.microbatches import ScoredRows, drained
+from nightjar.inference.scoring.parcels import Parcel, unpacked
+from nightjar.inference.scoring.position import At, Running
+from nightjar.inference.scoring.stretch import Stretch
+from nightjar.inference.scoring.worker import ShardWorker
+
+T = TypeVar("T")
+Say = Callable[[Event], None]
+
+_LOOKS = 20
+"""How often within `retry.stall_s` a call looks whether a step hangs; at least once a second."""
+
+
+class AcceptingWorker(ShardWorker):
+    """Scores prepared shards, several calls at once."""
+
+    def __init__(self, spec: WorkerSpec, *scorers: Scorer, turn_to: Callable[[Started], None] = lambda _: None) -> None:
+        """As `ShardWorker`. The models are loaded in the thread that will call them, because what a framework or the
+        user's code sets may hold for one thread only.
+        """
+        self._model = ThreadPoolExecutor(1, "nightjar-model")
+        self._model.submit(super().__init__, spec, *scorers, turn_to=turn_to).result()
+        self._look_s = min(1.0, spec.job.retry.stall_s / _LOOKS)
+        self._over = False
+        self._noticing = Lock()
+
+    def accept(self, assignment: Assignment, packed: pa.ListScalar) -> Iterator[Event]:
+        """Score and write one shard. Calls may overlap, each in a thread of its own. packed: its parcel.
+
+        Raises:
+            ProcessSpoilt: A step hung or the device is lost. It was reported, and the process must end. Other calls
+                have written what was scored; those whose shard was not scored end without a word, and their shards are
+                charged like those of any process that dies.
+        """
+        running = self.begun(assignment)
+        yield running.started
+        at: At | None = At(running.started, assignment.shard.pieces[-1].uri)
+        try:
+            try:
+                parcel = self._result(self.reader.submit(unpacked, packed))
+                running = replace(running, prepared=True, at=parcel.started_at, retries=parcel.retries)
+                said: SimpleQueue[Event] = SimpleQueue()
+                scoring = self._model.submit(self._score_parcel, running, parcel, said.put)
+                del parcel
+                at = None  # the model's thread says at which rows it is
+                yield from self._signs(scoring, said)
+                if not scoring.done() or (write := scoring.result()) is None:
+                    return
+                at = At(running.started)
+                event = self._result(self.writer.submit(write))
+            except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+                event = self.failed(running, error)
+        except ProcessSpoilt as spoilt:
+            self._over = True
+            yield from self.last_words(spoilt, at or self.at)
+            # One thread writes, so what comes after all other parts comes when they are written.
+            wait([self.writer.submit(int)], self.spec.job.retry.stall_s)
+            raise
+        with self._noticing:
+            noticed = list(self.noticed())
+        yield from noticed
+        yield event
+
+    def _result(self, step: Future[T]) -> T:
+        """Wait for a step that takes at most `retry.stall_s` from when it begins."""
+        begun = 0.0
+        while not step.done():
+            wait([step], self._look_s)
+            if not begun and step.running():
+                begun = time.monotonic()
+            if begun and time.monotonic() - begun > self.spec.job.retry.stall_s:
+                raise self.watchdog.stalled()
+        return step.result()
+
+    def _signs(self, scoring: Future[T], said: SimpleQueue[Event]) -> Iterator[Event]:
+        """Wait until a shard had its turn with the model, or this process is over; yields its signs of life."""
+        while not scoring.done() and not self._over:
+            wait([scoring], self._look_s)
+            while not said.empty():
+                yield said.get()
+            if scoring.running():
+                self.watchdog.look()
+
+    def _score_parcel(self, running: Running, parcel: Parcel, say: Say) -> Callable[[], Event] | None:
+        """Score a shard, in the model's thread. Returns what writes it; None if this process is over."""
+        if self._over:
+            return None
+        shard = running.assignment.shard
+        self.turn_to(running.started)
+        self.at = At(running.started, shard.pieces[-1].uri)
+        self._said = time.monotonic()
+        assembly, stretch = Assembly(self.spec, shard), Stretch(shard.pieces, parcel.reads)
+        deadline = time.monotonic() + self.spec.job.retry.shard_s
+
+        def told(sign: Crumb) -> None:
+            self._said = time.monotonic()
+            say(sign)
+
+        try:
+            with self.watchdog:
+                scored = drained(self.score_stretch(running, stretch, parcel.batches, assembly, deadline), told)
+        except SystemExit as left:
+            self._over = True
+            raise ProcessSpoilt("SystemExit", f"the model's code calls sys.exit({left.code!r})") from None
+        except ProcessSpoilt:
+            self._over = True  # before the next shard has its turn
+            raise
+        return partial(self._finish, running, assembly, stretch, scored, self.backoffs())
+
+    def _finish(
+        self, running: Running, assembly: Assembly, stretch: Stretch, scored: ScoredRows, backoffs: Sequence[Backoffs]
+    ) -> Event:
+        """Put a shard together and write it, in the writing thread."""
+        for piece, read, part in stretch.parts(scored):
+            assembly.add(piece, read, part)
+        return self.write(running, assembly, backoffs)

@@ -1,0 +1,181 @@
+"""What the workers of both stages have in common: they take assignments, read, and report what they can catch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import pyarrow as pa
+
+from nightjar.inference import witness
+from nightjar.inference.errors import (
+    NightjarError,
+    OverBudget,
+    ProcessSpoilt,
+    ShardTooSlow,
+)
+from nightjar.inference.input.sources.reading import read_piece, read_sample
+from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.messages import clip
+from nightjar.inference.predictors import input_columns
+from nightjar.inference.records import Crumb, Event, Failed, Noticed, Piece, Receipt, Started
+from nightjar.inference.scoring import memory
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
+from nightjar.inference.scoring.position import At, Running
+from nightjar.inference.scoring.stretch import Stretch
+from nightjar.inference.scoring.watchdog import Watchdog
+from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.retrying import RetryingStorage
+
+_READERS = 4
+"""The files of a shard that are read at the same time: reading a small one is mostly waiting for the storage."""
+
+
+def this_worker() -> str:
+    """The name of this process among the workers of a run: `host:pid`."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def host_of(worker: str) -> str:
+    """The host of a worker, from its name."""
+    return worker.rpartition(":")[0]
+
+
+class Worker:
+    """Works on shards in one process that it has to itself.
+
+    Subclasses say in `events` what they do with an assignment, and yield as they go.
+    """
+
+    def __init__(self, spec: WorkerSpec, cores: int, turn_to: Callable[[Started], None]) -> None:
+        """cores: computing threads. turn_to: called with each attempt before its rows are worked on; other attempts may
+        be read or written then.
+        """
+        pa.set_cpu_count(cores)
+        memory.use_system()
+        self.spec = spec
+        self.name = this_worker()
+        self.reader = ThreadPoolExecutor(_READERS, "nightjar-read")
+        self.watchdog = Watchdog(spec.job.retry.stall_s)
+        self.at: At | None = None
+        self._said = 0.0
+        self.turn_to = turn_to
+
+    def features(self) -> pa.Schema:
+        """The columns for the models and the preprocess."""
+        return pa.schema([self.spec.schema.field(name) for name in input_columns(self.spec.job, self.spec.schema)])
+
+    def sample(self, piece: Piece, rows: int, *, last: bool = False) -> tuple[RowsRead, int]:
+        """Read rows for the model as `read_sample` does, with the columns of `features`."""
+        spec = self.spec
+        features = list(input_columns(spec.job, spec.schema))
+        wanted = {*features, *spec.job.input.compared()}
+        schema = pa.schema([each for each in spec.schema if each.name in wanted])
+        read, first = read_sample(spec.storage, spec.job, piece, schema, rows, last=last)
+        return replace(read, table=read.table.select(features)), first
+
+    def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
+        """Work on the assignments in order, yielding events as they happen.
+
+        Raises:
+            ProcessSpoilt: A step hung or the device is lost. It was reported, and the process must end.
+        """
+        events = self.events(assignments)
+        while True:
+            try:
+                with self.watchdog:
+                    event = next(events)
+            except StopIteration:
+                return
+            except ProcessSpoilt as spoilt:
+                yield from self.before_the_end()
+                yield from self.last_words(spoilt, self.at)
+                raise
+            self._said = time.monotonic()
+            if isinstance(event, (Receipt, Failed)):
+                yield from self.noticed()
+            yield event
+
+    def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
+        raise NotImplementedError
+
+    def before_the_end(self) -> Iterator[Event]:
+        """Results that are still underway when this process must end."""
+        return iter(())
+
+    def noticed(self) -> Iterator[Event]:
+        """What the user's code used since this was last asked, and that the identity does not cover."""
+        return (Noticed(seen.kind, seen.name, seen.by, self.name, seen.more) for seen in witness.news())
+
+    def last_words(self, spoilt: ProcessSpoilt, at: At | None) -> Iterator[Event]:
+        """Report at which rows what ends this process. at: None if it worked on no shard."""
+        if at is None:
+            return
+        started = at.started
+        yield Failed(
+            shard=started.shard,
+            attempt=started.attempt,
+            cause=spoilt.cause,
+            message=clip(f"{spoilt}; its process was ended{at.where}"),
+            died=True,
+            uri=at.uri,
+            row=at.row if at.rows else -1,
+            rows=at.rows,
+            worker=self.name,
+            model=at.model,
+        )
+
+    def begun(self, assignment: Assignment) -> Running:
+        """An attempt that begins now; nothing of it is read yet."""
+        retry = self.spec.job.retry
+        # One storage per shard, so that each retry is counted with its shard.
+        storage = RetryingStorage(self.spec.storage, retry.attempts, retry.backoff_s)
+        started = Started(assignment.shard.id, assignment.attempt.number, self.name)
+        return Running(assignment, started, storage, time.time(), time.monotonic())
+
+    def read(self, storage: Storage, pieces: Sequence[Piece]) -> list[Future[RowsRead]]:
+        spec = self.spec
+        return [self.reader.submit(read_piece, storage, spec.job, each, spec.schema, spec.budget) for each in pieces]
+
+    def gathered(
+        self, running: Running, pieces: Sequence[Piece], reading: Sequence[Future[RowsRead]], deadline: float
+    ) -> Generator[Crumb, None, Stretch]:
+        """Wait until the pieces are read."""
+        reads: list[RowsRead] = []
+        for piece, each in zip(pieces, reading, strict=True):
+            self.at = At(running.started, piece.uri)
+            if reads:
+                yield from self.in_time(At(running.started, piece.uri, piece.first_row), deadline)
+                self.watchdog.calling()
+            reads.append(each.result())
+        return Stretch(pieces, reads)
+
+    def in_time(self, at: At, deadline: float) -> Iterator[Crumb]:
+        """Check the time, and give a sign of life if there was none for a while."""
+        now = time.monotonic()
+        if now > deadline:
+            raise ShardTooSlow(
+                f"this attempt takes longer than retry.shard_s = {self.spec.job.retry.shard_s:g} s; it came to row "
+                f"{at.row} of {at.uri}. See why the model is slow, lower input.shard_rows, or allow more"
+            )
+        if now - self._said > self.spec.job.retry.stall_s / 4:
+            # From here on a death blames no row, because the next micro-batches leave no crumb.
+            yield Crumb(at.started.shard, at.uri, at.row, 0)
+
+    def failed(self, running: Running, error: Exception) -> Failed:
+        pieces = running.assignment.shard.pieces
+        return Failed(
+            shard=running.started.shard,
+            attempt=running.started.attempt,
+            cause=type(error).__name__,
+            message=clip(str(error) or type(error).__name__),
+            terminal=isinstance(error, NightjarError) and not error.repeatable,
+            uri=pieces[0].uri,
+            # Which file of several it is in is not said; those are split and tried again.
+            row=error.row if isinstance(error, OverBudget) and len(pieces) == 1 else -1,
+            worker=self.name,
+        )

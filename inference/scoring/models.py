@@ -1,0 +1,173 @@
+"""Scores a table with all models of a job, one after the other, and puts their outputs side by side.
+
+Each model has micro-batches of its own size. A row that one model cannot score keeps the outputs of the others: it has
+null for that model's outputs, and a failure under that model's name. A row that no model can score is lost whole. A job
+with one model is the case in which every failed row is lost whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from nightjar.inference.errors import BatchesBroken
+from nightjar.inference.input.sources.rows import over_budget
+from nightjar.inference.predictors import Scorer, input_columns
+from nightjar.inference.records import RowFailure
+from nightjar.inference.scoring.ahead import Preparer
+from nightjar.inference.scoring.assignment import WorkerSpec, batch_size
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.cuts import Cuts
+from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, ScoreRows, score_table
+from nightjar.inference.scoring.parcels import Batch
+
+_NO_ROWS = range(0)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model, and what is needed to score with it.
+
+    name: '' for the only model. prefix: what the names of its output columns begin with. columns: that it takes. types:
+    its outputs, by the names that it gives them. scorer: what is called. size: its micro-batches.
+    """
+
+    name: str
+    prefix: str
+    columns: tuple[str, ...]
+    types: Mapping[str, pa.DataType]
+    scorer: ScoreRows
+    size: BatchSize
+    preparer: Preparer | None = None
+
+
+def loaded_models(
+    spec: WorkerSpec, scorers: Sequence[Scorer], *, only: str | None = None, preparing: bool = False
+) -> tuple[LoadedModel, ...]:
+    """The models of a job with their scorers, in the job's order.
+
+    only: the name of the one model that is loaded. preparing: take batches that came prepared, and prepare others while
+    models compute where the actors have a core for it.
+    """
+    chosen = [(index, each) for index, each in enumerate(spec.job.each) if only in {None, each.model.called}]
+    return tuple(
+        LoadedModel(
+            each.model.called,
+            each.model.prefix,
+            input_columns(each, spec.schema),
+            each.model.output_types(),
+            scorer,
+            batch_size(spec, index),
+            Preparer(scorer, ahead=spec.job.resources.prepares_ahead) if preparing else None,
+        )
+        for (index, each), scorer in zip(chosen, scorers, strict=True)
+    )
+
+
+def score_models(
+    table: pa.Table,
+    models: Sequence[LoadedModel],
+    *,
+    skip: Mapping[int, RowFailure] = {},
+    died: Mapping[str, Mapping[int, RowFailure]] = {},
+    singly: Mapping[str, range] = {},
+    budget: int | None = None,
+    origin: int = 0,
+    index: Callable[[int], int] = int,
+    cuts: Mapping[str, Cuts] = {},
+    complete: bool = False,
+    ahead: bool = True,
+    shipped: Mapping[str, Sequence[Batch]] = {},
+) -> Generator[Ahead, None, ScoredRows]:
+    """Score a table, yielding `Ahead` before each call of a scorer and returning `ScoredRows`.
+
+    The other arguments are those of `score_table`: skip holds for all models; died, singly, cuts and shipped are given
+    for each model by its name. budget: of rows, however many models cannot score them. complete: a row that any model
+    cannot score is lost whole. ahead: use the models' preparers.
+
+    Raises:
+        OverBudget, BatchesBroken, NightjarError, ProcessSpoilt: As `score_table`.
+    """
+    found = []
+    failed: dict[int, RowFailure] = {}
+    for model in models:
+        steps = score_table(
+            table.select(list(model.columns)),
+            model.scorer,
+            model.size,
+            dict(model.types),
+            skip={**skip, **died.get(model.name, {})},
+            singly=singly.get(model.name, _NO_ROWS),
+            budget=budget,
+            origin=origin,
+            index=index,
+            cuts=cuts.get(model.name),
+            preparer=model.preparer if ahead else None,
+            shipped=shipped.get(model.name, ()),
+        )
+        scored = yield from _told(steps, model.name)
+        found.append(scored)
+        failed = {failure.row: failure for failure in scored.failures} | failed
+        if budget is not None and len(failed) > budget:
+            first = min(failed)
+            raise over_budget(failed, budget, origin + index(first) - first)
+    return _side_by_side(table.num_rows, models, found, skip, complete)
+
+
+def _told(steps: Generator[Ahead, None, ScoredRows], name: str) -> Generator[Ahead, None, ScoredRows]:
+    """The same steps, and what ends them, with the model's name."""
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as stop:
+            scored: ScoredRows = stop.value
+            return scored
+        except BatchesBroken as error:
+            raise BatchesBroken(f"models.{name}: {error}" if name else str(error)) from error
+        yield replace(step, model=name) if name else step
+
+
+def _side_by_side(
+    rows: int,
+    models: Sequence[LoadedModel],
+    found: Sequence[ScoredRows],
+    skip: Mapping[int, RowFailure],
+    complete: bool,
+) -> ScoredRows:
+    """The outputs of all models for the rows that are kept. rows: of the table."""
+    scored = np.ones((len(models), rows), dtype=bool)
+    for each, by_model in zip(found, scored, strict=True):
+        by_model[[failure.row for failure in each.failures]] = False
+    keeps = scored.all(axis=0) if complete else scored.any(axis=0)
+    kept = np.flatnonzero(keeps)
+    columns: dict[str, pa.ChunkedArray] = {}
+    for model, each, by_model in zip(models, found, scored, strict=True):
+        outputs = (
+            each.outputs
+            if by_model[kept].all() and each.outputs.num_rows == kept.size
+            else _at(each.outputs, by_model, kept)
+        )
+        columns |= {f"{model.prefix}{name}": outputs[name] for name in outputs.column_names}
+    failures = sorted(_failures(models, found, skip), key=lambda failure: failure.row)
+    return ScoredRows(pa.table(columns), None if kept.size == rows else kept, tuple(failures))
+
+
+def _at(outputs: pa.Table, scored: np.ndarray, kept: np.ndarray) -> pa.Table:
+    """A model's outputs for the kept rows: null where the model has none. scored: whether it has, by row."""
+    at = np.cumsum(scored) - 1
+    return outputs.take(pa.array(at[kept], mask=~scored[kept]))
+
+
+def _failures(
+    models: Sequence[LoadedModel], found: Sequence[ScoredRows], skip: Mapping[int, RowFailure]
+) -> Iterable[RowFailure]:
+    """A failure for each model and row, in the order of the models; one alone for a row that was skipped for all."""
+    for model, each in zip(models, found, strict=True):
+        for failure in each.failures:
+            if failure.row not in skip:
+                yield replace(failure, model=model.name)
+            elif model is models[0]:
+                yield failure

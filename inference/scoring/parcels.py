@@ -1,0 +1,81 @@
+"""A prepared shard on its way from a worker of the CPU stage to an actor of the model.
+
+It is one block of one row in Ray's object store, so that a shard never meets two actors. Arrays are serialised beside
+the pickle (protocol 5, PEP 574), so each is copied once into the store and once out of it: what the model gets is its
+own, and may be written to.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.predictors import batches
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch as the preprocess left it. rows: the indices of its rows in the shard's table, ascending."""
+
+    rows: Sequence[int]
+    content: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A shard that was read and prepared.
+
+    reads: the rows of each piece, as they were read. batches: for each model by its name those micro-batches that could
+    be prepared; the actor prepares the others itself, so that what the user's code raises is charged to a row as ever.
+    started_at: as wall time. retries: retried requests to the storage.
+    """
+
+    reads: tuple[RowsRead, ...]
+    batches: Mapping[str, Sequence[Batch]]
+    started_at: float
+    retries: int
+
+    def packed(self) -> pa.Array:
+        """The parcel as one row, of type list<large_binary>: the pickle, then its buffers."""
+        buffers: list[pickle.PickleBuffer] = []
+        head = pickle.dumps(self, protocol=5, buffer_callback=buffers.append)
+        parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
+        offsets = np.cumsum([0, *(part.nbytes for part in parts)], dtype=np.int64)
+        data = pa.allocate_buffer(int(offsets[-1]))
+        into = np.frombuffer(data, np.uint8)
+        for part, low, high in zip(parts, offsets[:-1], offsets[1:], strict=True):
+            into[low:high] = np.frombuffer(part, np.uint8)
+        cells = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(parts), [None, pa.py_buffer(offsets), data])
+        return pa.ListArray.from_arrays(pa.array([0, len(parts)], pa.int32()), cells)
+
+
+PACKED = pa.list_(pa.large_binary())
+"""The type of a packed parcel."""
+
+
+def unpacked(packed: pa.ListScalar) -> Parcel:
+    """The inverse of `Parcel.packed`."""
+    head, *rest = (cell.as_buffer() for cell in packed.values)
+    parcel = pickle.loads(head, buffers=[bytearray(buffer) for buffer in rest])
+    if not isinstance(parcel, Parcel):
+        raise TypeError(f"a parcel was expected, not {type(parcel).__name__}")
+    return parcel
+
+
+def found(shipped: Sequence[Batch], rows: Sequence[int]) -> Any:
+    """The content for these rows, which may be a part of one batch; None if no batch has all of them, side by side."""
+    first = rows[0]
+    for batch in shipped:
+        if batch.rows[0] <= first <= batch.rows[-1]:
+            low = int(np.searchsorted(np.asarray(batch.rows), first))
+            high = low + len(rows)
+            if list(batch.rows[low:high]) != list(rows):
+                return None
+            return batch.content if len(rows) == len(batch.rows) else batches.part(batch.content, low, high)
+    return None

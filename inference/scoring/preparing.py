@@ -1,0 +1,83 @@
+"""The CPU stage: reads shards and runs the user's preprocess, for actors that then only call the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+
+from nightjar.inference import witness
+from nightjar.inference.errors import NightjarError, OutputInvalid
+from nightjar.inference.predictors import batches, input_columns
+from nightjar.inference.predictors.private import Copier
+from nightjar.inference.records import Event, Prepared, Preparing, Started
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_preprocessors
+from nightjar.inference.scoring.attempts import Worker
+from nightjar.inference.scoring.microbatches import micro_batches
+from nightjar.inference.scoring.parcels import Batch, Parcel
+from nightjar.inference.scoring.position import At, Running
+
+PARCEL_BYTES = 512 << 20
+"""What a parcel may hold before nothing is added to it: the actor prepares the rest, which bounds the object store."""
+
+
+class PreparingWorker(Worker):
+    """Prepares shards. While `Prepared` is yielded, `handed` is the shard that it tells of."""
+
+    def __init__(self, spec: WorkerSpec, *, turn_to: Callable[[Started], None] = lambda _: None) -> None:
+        assert spec.job.preprocess is not None
+        super().__init__(spec, spec.job.preprocess.cores, turn_to)
+        self._opened = open_preprocessors(spec)
+        self.spec = spec = self._opened.reading(spec)
+        self._sizes = [batch_size(spec, index) for index in range(len(spec.job.each))]
+        self._copy = Copier()
+        self.handed: tuple[Assignment, Parcel] | None = None
+
+    def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
+        """For each assignment `Preparing`, and then `Prepared`, when `handed` is set, or `Failed`."""
+        for assignment in assignments:
+            running = self.begun(assignment)
+            started = running.started
+            yield Preparing(started.shard, started.attempt, self.name)
+            self.turn_to(started)
+            try:
+                parcel = yield from self._prepared(running)
+                self._opened.check()
+                if self.spec.job.identity.strict:
+                    witness.refuse()
+            except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+                yield self.failed(running, error)
+                continue
+            yield from self.noticed()
+            self.handed = assignment, parcel
+            yield Prepared(started.shard, started.attempt, self.name)
+            self.handed = None
+
+    def _prepared(self, running: Running) -> Generator[Event, None, Parcel]:
+        pieces = running.assignment.shard.pieces
+        deadline = time.monotonic() + self.spec.job.retry.shard_s
+        stretch = yield from self.gathered(running, pieces, self.read(running.storage, pieces), deadline)
+        shipped: dict[str, list[Batch]] = {}
+        weight, skipped = 0, sorted(stretch.failures)
+        for job, preprocessor, size in zip(self.spec.job.each, self._opened.loaded, self._sizes, strict=True):
+            if not preprocessor.own:
+                continue
+            found = shipped[job.model.called] = []
+            table = stretch.table.select(list(input_columns(job, self.spec.schema)))
+            for piece in micro_batches(table, size, skipped):
+                if weight >= PARCEL_BYTES:
+                    break
+                ahead = piece.ahead()
+                self.at = At(running.started, *stretch.place(ahead.first, ahead.rows), job.model.called)
+                yield from self.in_time(self.at, deadline)
+                self.watchdog.calling()
+                try:
+                    content = preprocessor(self._copy(piece.table).table)
+                except Exception as error:
+                    if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
+                        raise
+                    # The actor tries these rows again, and finds those that raise.
+                    continue
+                found.append(Batch(piece.rows, content))
+                weight += batches.weight(content)
+        self.at = At(running.started, pieces[-1].uri)
+        return Parcel(stretch.reads, shipped, running.at, running.storage.retries)

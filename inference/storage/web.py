@@ -1,0 +1,186 @@
+"""Files of web servers, `https://…`, to read only: `lake` imports this module when a URI needs it.
+
+A server that takes ranges is read in parts, as a bucket is; of another one a file is fetched whole when it is opened.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import httpx
+import pyarrow as pa
+
+from nightjar.inference.errors import Denied, Missing, StorageError, Transient
+from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.objectfile import PART, ObjectFile
+from nightjar.inference.storage.protocol import Entry, Names
+from nightjar.inference.storage.retrying import RetryPolicy, current_on_retry
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+T = TypeVar("T")
+
+_PLAIN = {"Accept-Encoding": "identity"}
+"""Else a server may pack what it sends, and bytes would have other numbers."""
+
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+_NO_HEAD = {400, 403, 404, 405, 501}
+"""How servers refuse HEAD that would answer GET, as one does whose URLs are signed for GET alone."""
+
+
+class WebStorage:
+    """`Storage` over one web server. root: `https://host`."""
+
+    def __init__(self, root: str, settings: StorageSettings) -> None:
+        self.root = root
+        self._policy = RetryPolicy(settings.retry_s)
+        timeout = httpx.Timeout(settings.timeout_s, connect=10.0)
+        self._client = httpx.Client(timeout=timeout, follow_redirects=True, headers=_PLAIN)
+
+    def stat(self, uri: str) -> Entry:
+        return self._retried(uri, lambda: self._stat(uri))
+
+    def read(self, uri: str) -> bytes:
+        return self._retried(uri, lambda: self._get(uri).content)
+
+    def open(self, uri: str) -> pa.NativeFile:
+        size = self._retried(uri, lambda: self._ranged(uri))
+        if size is None:
+            return self._retried(uri, lambda: self._fetched(uri))
+        # Arrow reads in threads of its own, where the context variable is not set.
+        on_retry = current_on_retry()
+
+        def fetch(start: int, end: int) -> bytes:
+            return self._policy.call(lambda: self._range(uri, start, end), on_retry)
+
+        return pa.PythonFile(ObjectFile(fetch, size), mode="r")
+
+    def list(self, folder: str, after: str = "") -> Iterator[Entry]:
+        self._no_folders(folder)
+
+    def subfolders(self, folder: str) -> Names:
+        self._no_folders(folder)
+
+    def create(self, uri: str, data: bytes) -> None:
+        self._read_only(uri)
+
+    def write(self, uri: str, data: Buffer) -> None:
+        self._read_only(uri)
+
+    def delete(self, uris: Iterable[str]) -> None:
+        self._read_only(next(iter(uris), self.root))
+
+    def copy(self, source: str, target: str) -> None:
+        self._read_only(target)
+
+    def options(self, uri: str) -> dict[str, str]:
+        return {}
+
+    def leftovers(self, folder: str) -> dict[str, str]:
+        return {}
+
+    def _stat(self, uri: str) -> Entry:
+        with self._answer("HEAD", uri) as head:
+            if head.status_code not in _NO_HEAD:
+                self._check(uri, head)
+                size = head.headers.get("Content-Length")
+                if size is not None:
+                    return Entry(uri, int(size), _version(head.headers))
+        with self._answer("GET", uri, {"Range": "bytes=0-0"}) as answer:
+            if answer.status_code == 416:
+                return Entry(uri, 0, _version(answer.headers))  # of an empty file no byte can be asked for
+            self._check(uri, answer)
+            if (whole := _whole(answer)) is not None:
+                return Entry(uri, whole, _version(answer.headers))
+            size = answer.headers.get("Content-Length")
+            count = int(size) if size is not None else sum(map(len, answer.iter_raw()))
+            return Entry(uri, count, _version(answer.headers))
+
+    def _ranged(self, uri: str) -> int | None:
+        """The size of a file that can be read in ranges; None if its server sends it only whole."""
+        with self._answer("GET", uri, {"Range": "bytes=0-0"}) as answer:
+            if answer.status_code == 416:
+                return 0
+            self._check(uri, answer)
+            return _whole(answer)
+
+    def _range(self, uri: str, start: int, end: int) -> bytes:
+        with self._answer("GET", uri, {"Range": f"bytes={start}-{end - 1}"}) as answer:
+            self._check(uri, answer)
+            found = answer.read() if answer.status_code == 206 else b""
+        if len(found) != end - start:
+            raise StorageError(f"{uri}: it was overwritten while it was read, or its server has stopped to send ranges")
+        return found
+
+    def _fetched(self, uri: str) -> pa.NativeFile:
+        """The whole file, on this machine's disk until it is closed."""
+        kept = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
+        try:
+            with self._answer("GET", uri) as answer:
+                self._check(uri, answer)
+                for block in answer.iter_raw(PART):
+                    kept.write(block)
+            kept.seek(0)
+        except BaseException:
+            kept.close()
+            raise
+        return pa.PythonFile(kept, mode="r")
+
+    def _get(self, uri: str) -> httpx.Response:
+        with self._answer("GET", uri) as answer:
+            self._check(uri, answer)
+            answer.read()
+            return answer
+
+    @contextmanager
+    def _answer(self, method: str, uri: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
+        """Convert errors of httpx to ours."""
+        try:
+            with self._client.stream(method, uri, headers=headers) as answer:
+                yield answer
+        except httpx.TransportError as error:
+            raise Transient(f"{uri}: {type(error).__name__}: {error}") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise StorageError(f"{uri}: {error}") from error
+
+    def _check(self, uri: str, answer: httpx.Response) -> None:
+        status = answer.status_code
+        said = f"{uri}: the server answers {status} {answer.reason_phrase}".rstrip()
+        if status in {404, 410}:
+            raise Missing(said)
+        if status in {401, 403, 407}:
+            raise Denied(f"{said}; only files that anybody may read can be input")
+        if status in _PASSING:
+            raise Transient(said)
+        if status not in {200, 206}:
+            raise StorageError(said)
+
+    def _retried(self, uri: str, call: Callable[[], T]) -> T:
+        return self._policy.call(call, current_on_retry())
+
+    def _no_folders(self, folder: str) -> NoReturn:
+        raise StorageError(f"{folder}: there is no such file, and a web server lists none; name each file in input.uri")
+
+    def _read_only(self, uri: str) -> NoReturn:
+        raise StorageError(f"{uri}: files of a web server can only be read")
+
+
+def _whole(answer: httpx.Response) -> int | None:
+    """The size of the whole file, of which an answer has a range; None for an answer that has all of it."""
+    size = answer.headers.get("Content-Range", "").rpartition("/")[2]
+    return int(size) if answer.status_code == 206 and size.isdecimal() else None
+
+
+def _version(headers: httpx.Headers) -> str:
+    """The file's etag, else when it was last modified; without both only its length tells it from another."""
+    if etag := headers.get("ETag", ""):
+        return f"etag:{etag.replace(' ', '%20')}"
+    try:
+        return "modified:" + parsedate_to_datetime(headers["Last-Modified"]).isoformat()
+    except (KeyError, ValueError):
+        return "unversioned"
