@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -58,27 +59,35 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def ray_local() -> Iterator[None]:
-    """A Ray cluster in this process, for steps that are called directly."""
+def ray_local() -> None:
+    """A Ray cluster in this process, for steps that are called directly. It ends with the process, and not sooner.
+
+    After `ray.shutdown` whatever still asks Ray for something, a thread that goes on for a moment, say, ends the whole
+    process without a word: under `pytest -n` the worker would be gone in its last test.
+    """
     import ray
 
     # Its own folder, which goes with it: in Ray's own one a session stays for ever. Sockets want a short path.
-    with tempfile.TemporaryDirectory(prefix="njt-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        with pytest.MonkeyPatch.context() as here:
-            here.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")  # nobody looks at these figures, which take CPU
-            ray.init(
-                address="local",
-                num_cpus=2,
-                num_gpus=2,  # in name: Ray counts them, and nobody computes on them
-                resources={"licence": 2, "accelerator_type:A100": 1},
-                labels={"zone": "eu"},
-                include_dashboard=False,
-                logging_level="ERROR",
-                log_to_driver=False,
-                _temp_dir=folder,
-            )
-        yield
+    folder = tempfile.mkdtemp(prefix="njt-", dir="/tmp")
+
+    def end() -> None:
         ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)
+    with pytest.MonkeyPatch.context() as here:
+        here.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")  # nobody looks at these figures, which take CPU
+        ray.init(
+            address="local",
+            num_cpus=2,
+            num_gpus=2,  # in name: Ray counts them, and nobody computes on them
+            resources={"licence": 2, "accelerator_type:A100": 1},
+            labels={"zone": "eu"},
+            include_dashboard=False,
+            logging_level="ERROR",
+            log_to_driver=False,
+            _temp_dir=folder,
+        )
 
 
 @pytest.fixture(scope="session")

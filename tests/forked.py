@@ -40,6 +40,9 @@ HEAVY = (
 )
 """What a command imports that scores, and what Prefect and Ray import while one runs."""
 
+SCORES = ("nightjar.inference.engine.local", "pandas")
+"""What is imported when shards are scored in a process."""
+
 COMMAND = "nightjar.flows.cli.main:main"
 
 COMMAND_S = 400
@@ -76,8 +79,8 @@ def forked_light(*words: str | Path, env: dict[str, str] | None = None) -> Done:
 
 
 def forked_call(function: str, *words: str | Path) -> Done:
-    """Call a function, given as `module:name`, with these words, in a process that has its module imported."""
-    return _nursery((function.partition(":")[0],)).run(function, words, {}, None)
+    """Call a function, given as `module:name`, in a process that has imported its module and what scores."""
+    return _nursery((function.partition(":")[0], *SCORES)).run(function, words, {}, None)
 
 
 @cache

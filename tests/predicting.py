@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,22 +80,34 @@ def export(
     return str(path)
 
 
-LOOKS = """
+_LOOKS = """
+import subprocess
 import sys
-from pathlib import Path
 from nightjar.inference.job.file import load_job
 from nightjar.inference.predictors import check_keys
-from nightjar.inference.predictors.adapter import adapter_of, is_device_lost, is_memory
+from nightjar.inference.predictors.adapter import adapter_of, is_device_lost
+from nightjar.inference.predictors.outofmemory import is_memory
 
-job = load_job(sys.argv[1])
-adapter = adapter_of(job)
-check_keys(job)
-adapter.fingerprint(job)
-adapter.inspect(job, job.model.path)
-assert adapter.memory_errors() == () == adapter.device_errors()
+jobs = [load_job(path) for path in sys.argv[1:]]
+for job in jobs:
+    adapter = adapter_of(job)
+    check_keys(job)
+    adapter.fingerprint(job)
+    adapter.inspect(job, job.model.path)
+    assert adapter.device_errors() == ()
 assert is_memory(MemoryError()) and not is_memory(ValueError()) and not is_device_lost(ValueError())
 print(*{name.partition(".")[0] for name in sys.modules})
-adapter.warm()
-print(*{name.partition(".")[0] for name in sys.modules})
+for job in jobs:
+    adapter_of(job).warm()
+    print(*{name.partition(".")[0] for name in sys.modules})
 """
-"""A program that looks at a job and its model as commands do that score nothing; then it prints what is loaded."""
+
+
+def loaded_by_looking(*jobs: Path) -> tuple[set[str], list[set[str]]]:
+    """In a process of its own, look at these jobs and their models, as commands do that score nothing, and then warm
+    each one's adapter. Returns what is loaded after looking at all, and after each warming.
+    """
+    command = [sys.executable, "-c", _LOOKS, *map(str, jobs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    looked, *warmed = (set(line.split()) for line in done.stdout.splitlines())
+    return looked, warmed

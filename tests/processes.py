@@ -28,7 +28,9 @@ PROCESSES = "processes"
 """Its name among the engines of the tests that use it."""
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["nightjar.inference.engine.local", "nightjar.inference.scoring.worker", "torch"])
+_FORKS.set_forkserver_preload(
+    ["nightjar.inference.engine.local", "nightjar.inference.scoring.worker", "torch", "pandas"]
+)
 
 
 class ProcessEngine(LocalEngine):

@@ -21,6 +21,9 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _READY_S = 60
 
+PUBLIC = "public-lake"
+"""The bucket that anybody may read, once it is created."""
+
 
 @dataclass(frozen=True, slots=True)
 class S3Server:
@@ -172,7 +175,8 @@ def _command(binary: str, folder: Path, ports: list[int], server: S3Server) -> l
         "credentials": [{"accessKey": server.access_key, "secretKey": server.secret_key}],
         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
     }
-    config.write_text(json.dumps({"identities": [identity]}))
+    nobody = {"name": "anonymous", "actions": [f"Read:{PUBLIC}", f"List:{PUBLIC}"]}
+    config.write_text(json.dumps({"identities": [identity, nobody]}))
     names = ("master", "volume", "filer", "s3")
     return [
         binary,

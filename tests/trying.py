@@ -19,8 +19,16 @@ CORES = os.cpu_count() or 1
 
 def try_all(folder: str) -> None:
     """Each way in a fork of this process, as many at once as there are cores."""
+    # Imported once, for all, as the records of the packages are read once.
+    import pandas  # noqa: F401 (by pyarrow, when it makes arrays of numpy's)
+
+    import nightjar.inference.ledger.remarks
     import nightjar.inference.run.outside
-    import nightjar.inference.run.steps  # noqa: F401 (imported once, for all)
+    import nightjar.inference.run.steps
+    import nightjar.inference.scoring.worker  # noqa: F401
+    from nightjar.inference.witness.packages import loaded_packages
+
+    loaded_packages()
 
     ways = {**WAYS, **SILENT}
     for index, way in enumerate(ways.values()):

@@ -78,15 +78,16 @@ class Victim:
 
     def look(self) -> int | None:
         """Remember what it has started so far; its exit code, if it has ended."""
-        self.started.update(tree(self.process.pid)[1:])
+        self.started.update(tree(self.process)[1:])
         return self.process.poll()
 
 
-def tree(pid: int) -> list[psutil.Process]:
-    """A process and all below it; nothing if it is gone."""
+def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """A process and all below it; nothing once it has ended, because its id may be that of another process then."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        parent = psutil.Process(pid)
-        return [parent, *parent.children(recursive=True)]
+        if process.poll() is None:
+            parent = psutil.Process(process.pid)
+            return [parent, *parent.children(recursive=True)]
     return []
 
 

@@ -69,7 +69,7 @@ class Node:
 
     def look(self) -> list[psutil.Process]:
         """Its processes now; those seen before are remembered."""
-        found = tree(self.process.pid) if self.process is not None else []
+        found = tree(self.process) if self.process is not None else []
         self.started.update(found)
         return found
 
@@ -167,7 +167,7 @@ class World:
     def kill_command(self) -> None:
         """SIGKILL to the command and what it started on this machine; what it started in the cluster is left."""
         assert self.command is not None
-        victims = tree(self.command.process.pid)
+        victims = tree(self.command.process)
         self.command.kill()
         _kill(victims)
         self.command = None

@@ -103,10 +103,15 @@ def has_the_tasks() -> bool:
     return {"prefect.task_engine", "nightjar.inference.run.steps"} <= set(sys.modules)
 
 
-def test_the_next_task_runs_in_the_process_that_imported() -> None:
-    """After a wait for its imports. Where nobody imports, nobody waits."""
+def test_the_next_task_runs_in_the_process_that_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a wait for its imports. Where nobody imports, nobody waits.
+
+    An environment of its own keeps the idle processes of other tests from taking the task.
+    """
+    monkeypatch.setattr("nightjar.flows.cluster.importing._IMPORT_S", 120.0)
+    options = {**connection.driving(), "runtime_env": {"env_vars": {"NIGHTJAR_TEST": "importing"}}}
     wait_for_imports()
-    with importing(connection.driving()):
+    with importing(options):
         wait_for_imports()
-        assert connection.call(has_the_tasks)
+        assert ray.get(ray.remote(**options)(has_the_tasks).remote())
     wait_for_imports()

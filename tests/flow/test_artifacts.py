@@ -375,9 +375,11 @@ def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, pre
     nights = ("backfill", missed.job_path, "--from", DATE, "--to", DATE, "--engine", "local", "--json")
     with severable(prefect_api) as (url, cut), ThreadPoolExecutor(1) as pool:
         telling = subprocess.Popen([sys.executable, "-c", TELLS, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        backfill = pool.submit(forked, *nights, env={"PREFECT_API_URL": url, "PREFECT_CLIENT_MAX_RETRIES": "0"})
+        backfill = pool.submit(forked, *nights, env={"PREFECT_API_URL": url, "PREFECT_CLIENT_MAX_RETRIES": "1"})
         lake, process = start_gated(tmp_path / "run", "orphan", url, "--engine", engine, retries=0)
-        wait_until((missed.folder / "waiting").exists, 60, "the backfill has scored four shards")
+        waiting = missed.folder / "waiting"
+        wait_until(lambda: waiting.exists() or backfill.done(), 60, "the backfill has scored four shards")
+        assert not backfill.done(), backfill.result()
         assert telling.stdout is not None
         assert telling.stdout.readline() == b"told\n"
         cut()

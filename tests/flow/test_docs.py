@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from forked import forked
-from pages import PAGES, Shown, shown
+from pages import ON_RAY, PAGES, Shown, shown
 from service import service
-from support import Lake, command, wait_until
+from support import Lake, wait_until
 
 pytestmark = pytest.mark.flow
 
@@ -93,14 +93,15 @@ def test_the_pages_have_commands_and_each_is_accounted_for() -> None:
     programs = {each.words[0] for each in shown()}
     assert programs <= {"nightjar", "prefect", *ELSEWHERE}
     assert len(shown()) > 25
+    assert ON_RAY in {shlex.join(each.words) for each in OURS}
 
-
-ON_RAY = "nightjar backfill job.yaml --from 2026-11-01 --to 2026-11-04 --parallel 2"
-"""This runs as it stands, on a Ray of its own. What else scores is told to do so without (test_flights.py runs one)."""
 
 OURS = [s for s in shown() if s.words[0] == "nightjar" and s.words[1] != "serve" and "--ray" not in s.words]
 COMMANDS = list({tuple(each.words): each for each in reversed(OURS) if shlex.join(each.words) != ON_RAY}.values())[::-1]
-"""Each once, though several pages may show it. test_remote.py has a cluster, and runs those with an address of one."""
+"""Each once, though several pages may show it, and told to score without Ray.
+
+test_remote.py has a cluster, and runs those with an address of one; test_secrets.py runs `ON_RAY`.
+"""
 
 SCORE = ("run", "retry", "check", "backfill")
 """Commands that start Ray if they are not told otherwise."""
@@ -119,26 +120,6 @@ def test_a_command_of_the_docs(place: Place, each: Shown) -> None:
     expected = 1 if each.words[1] == "replay" else 0
     assert done.returncode == expected, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_nights_in_parallel_and_a_failing_one(place: Place, tmp_path: Path) -> None:
-    """As the docs have it, on Ray: nights beside each other share its cluster. A night without input costs that night.
-
-    The others are published, and the exit code says that one is missing.
-    """
-    assert ON_RAY in {shlex.join(each.words) for each in OURS}
-    lake = Lake(tmp_path)
-    for index, night in enumerate(NIGHTS[:4]):
-        lake.write_file(f"{night}/part.parquet", index * 1000, 1000)
-    (lake.folder / "data" / NIGHTS[1] / "part.parquet").unlink()
-    lake.write_model()
-    lake.write_job(name="nights-beside", input__uri="data/{date}/")
-    done = command(*shlex.split(ON_RAY)[1:], env=place.env, cwd=lake.folder)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert set(lake.snapshot().runs) == {NIGHTS[0], NIGHTS[2], NIGHTS[3]}
-    assert "1 of 4 nights are not published; repeat the command to continue them" in done.stderr
-    assert f"{NIGHTS[1]}: failed" in done.stdout
-    assert "Traceback" not in done.stderr + done.stdout
 
 
 GO_ON = {tuple(s.words): s for s in shown() if any(s.text.startswith(start) for start in SERVING)}

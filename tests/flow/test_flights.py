@@ -80,7 +80,7 @@ def test_the_summary_says_what_happened_where_it_lies_and_what_next(flights: Fli
     paths = [Path(line.split()[1]) for line in said.splitlines() if line.startswith(("  data", "  manifest"))]
     assert [path.exists() for path in paths] == [True, True]
     assert f"nightjar files {flights.job} --run-id {DATE}" in said
-    assert f"nightjar rollback {flights.job}" in said
+    assert f"nightjar unpublish {flights.job} --run-id {DATE}" in said
 
 
 def test_the_exact_files_are_listed(flights: Flights, listed: list[Path]) -> None:
@@ -94,7 +94,8 @@ def test_run_again_everything_is_committed_and_nothing_is_scored(again: dict[str
     """The second run takes over every shard, loads no model and keeps the publication."""
     assert (again["state"], again["publication"], again["revision"]) == ("published", 1, 1)
     assert again["reused_shards"] == again["shards"] == 24
-    assert again["engine"] == {"startup_s": 0.0, "first_start": 0.0, "steady_s": 0.0, "rows_per_s": 0}
+    nothing = ("startup_s", "first_start", "steady_s", "rows_per_s", "workers", "resident_mb", "proportional_mb")
+    assert again["engine"] == dict.fromkeys(nothing, 0)
     assert again["device"] == ""
 
 

@@ -110,7 +110,7 @@ def door(tls: ssl.SSLContext | None = None) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}/api"

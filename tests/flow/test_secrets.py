@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -21,8 +22,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from commands import DATE
+from nightjar.inference.output import publications
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
+from pages import ON_RAY
 from s3 import S3Server
 from support import Lake, command, leaves_nothing, marked
 
@@ -32,7 +35,10 @@ MARK = "a-mark-to-be-found"
 """Stands in the input, in what the model prints and in what it raises: a place where it is not was not searched."""
 
 DAMAGED = "2026-11-20"
-"""The night of which one file is damaged."""
+"""A night of which one file is damaged."""
+
+NIGHTS = {"2026-11-01": "published", "2026-11-02": "damaged", "2026-11-03": "without input", "2026-11-04": "published"}
+"""The nights of the command `ON_RAY`, and what becomes of them, or why nothing does."""
 
 MODEL = f'''
 def score(batch):
@@ -156,11 +162,13 @@ class Planted:
             model__options={},
             retry__max_quarantined=0.1,
         )
-        for night in (DATE, DAMAGED):
-            for index in range(2):
-                part = self.lake.write_file("part.parquet", index * 1000, 1000)
-                self.storage.write(f"{self.bucket}/in/{night}/part-{index}.parquet", part.read_bytes())
-        self.storage.write(f"{self.bucket}/in/{DAMAGED}/part-9.parquet", b"PAR1 damaged PAR1")
+        nights = {DATE: "published", DAMAGED: "damaged", **NIGHTS}
+        for index in range(2):
+            part = self.lake.write_file("part.parquet", index * 1000, 1000).read_bytes()
+            for night in (night for night, state in nights.items() if state != "without input"):
+                self.storage.write(f"{self.bucket}/in/{night}/part-{index}.parquet", part)
+        for night in (night for night, state in nights.items() if state == "damaged"):
+            self.storage.write(f"{self.bucket}/in/{night}/part-9.parquet", b"PAR1 damaged PAR1")
 
     def run(self, *words: str, **env: str) -> Searched:
         """Run the command of these words on the job; everything that it said and left."""
@@ -194,6 +202,24 @@ def planted(tmp_path: Path, server: S3Server, own_home: Path) -> Planted:
     return Planted(tmp_path, server, own_home)
 
 
+@pytest.fixture(scope="module")
+def nights(
+    tmp_path_factory: pytest.TempPathFactory, server: S3Server, empty_database: Path
+) -> tuple[Planted, Searched]:
+    """A command of the docs, as it stands: four nights, two at once, on a Ray of the command's own.
+
+    Two are published; two fail, since failures are where programs say too much. Keys are S3's and Ray's. They are in
+    the environment, as the password of its Prefect server is. Ray exports all that it knows.
+    """
+    home = tmp_path_factory.mktemp("home")
+    shutil.copy(empty_database, home / "prefect.db")
+    planted = Planted(tmp_path_factory.mktemp("nights"), server, home)
+    del planted.secrets["PREFECT_API_KEY"]  # a server that asks for a password asks for no key
+    words = shlex.split(ON_RAY)
+    assert words[2] == "job.yaml"
+    return planted, planted.run(words[1], *words[3:], **ASKING)
+
+
 EXPORTING = {"RAY_enable_export_api_write": "1"}
 """Clusters may be set to write each dataset's operators, with the arguments they were given, to their logs."""
 
@@ -215,25 +241,36 @@ def assert_clean(searched: Searched, secrets: dict[str, str], *, on_ray: bool = 
         assert any("EXPORT" in name for name in searched.places["Ray's session"]), "Ray did export"
 
 
-def test_nights_on_ray_leave_no_secret(planted: Planted) -> None:
-    """One is published; one fails, since failures are where programs say too much. Keys are S3's and Ray's.
+def test_nights_in_parallel_and_failing_ones(nights: tuple[Planted, Searched]) -> None:
+    """Nights beside each other share one Ray. A damaged file costs its night, and so does a night without input.
 
-    They are in the environment, as the password of its Prefect server is. Ray exports all that it knows.
+    The others are published, and the exit code says that some are missing.
     """
-    del planted.secrets["PREFECT_API_KEY"]  # a server that asks for a password asks for no key
-    searched = planted.run("backfill", "--from", DATE, "--to", DAMAGED, "--verbose", **ASKING)
-    assert searched.exit_code == 1, searched.places["terminal"]
-    assert f"{DATE}: published".encode() in searched.places["terminal"]["output"]
-    assert b"part-9.parquet" in searched.places["terminal"]["output"]
+    planted, searched = nights
+    said, trouble = (searched.places["terminal"][which].decode() for which in ("output", "errors"))
+    assert searched.exit_code == 1, said + trouble
+    states = {night: "published" if state == "published" else "failed" for night, state in NIGHTS.items()}
+    assert all(f"{night}: {state}" in said for night, state in states.items()), said
+    published = publications.newest(planted.storage, f"{planted.bucket}/out")
+    assert set(published.runs) == {night for night, state in states.items() if state == "published"}
+    assert "2 of 4 nights are not published; repeat the command to continue them" in trouble
+    assert "part-9.parquet" in said
+    assert "Traceback" not in said + trouble
+    assert len({name.partition("/")[0] for name in searched.places["Ray's session"]}) == 1
+
+
+def test_nights_on_ray_leave_no_secret(nights: tuple[Planted, Searched]) -> None:
+    planted, searched = nights
     assert_clean(searched, {**planted.secrets, "password": PASSWORD})
 
 
 @pytest.mark.long
-def test_a_quiet_run_on_ray_that_publishes_leaves_no_secret(planted: Planted) -> None:
-    """A quiet run says less of the same."""
+@pytest.mark.parametrize("words", [("backfill", "--from", DATE, "--to", DAMAGED, "--verbose"), ("run", "--date", DATE)])
+def test_other_commands_on_ray_leave_no_secret(planted: Planted, words: tuple[str, ...]) -> None:
+    """One that says all it can, and one of which every row is published, which says least."""
     del planted.secrets["PREFECT_API_KEY"]
-    searched = planted.run("run", "--date", DATE, **ASKING)
-    assert searched.exit_code == 0, searched.places["terminal"]
+    searched = planted.run(*words, **ASKING)
+    assert searched.exit_code == (1 if DAMAGED in words else 0), searched.places["terminal"]
     assert_clean(searched, {**planted.secrets, "password": PASSWORD})
 
 

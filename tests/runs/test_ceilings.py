@@ -29,8 +29,8 @@ def score(batch):
 
 @pytest.fixture
 def growing(lake: Lake) -> Lake:
-    """A night of 500, 1500 and 6000 rows, each in a shard of its own."""
-    for index, rows in enumerate((500, 1500, 6000)):
+    """A night of 500, 3500 and 6000 rows, each in a shard of its own."""
+    for index, rows in enumerate((500, 3500, 6000)):
         lake.write_file(f"part-{index}.parquet", 10_000 * index, rows)
     lake.write_model(SMALL_MEMORY)
     lake.write_job(model__batch_size="auto", input__shard_rows=6000, resources={"actors": 1})
@@ -47,25 +47,25 @@ def calls(lake: Lake) -> list[int]:
 
 def test_the_next_night_begins_with_what_memory_sufficed_for(growing: Lake) -> None:
     ran = growing.run(date="2026-11-18")
-    assert ran.scored.progress.rows_out == 8000
-    assert [size for size in calls(growing) if size > 1000] == [1500]
-    assert any("micro-batches of more than 750 rows" in said for said in ran.scored.warnings)
+    assert ran.scored.progress.rows_out == 10_000
+    assert [size for size in calls(growing) if size > 1000] == [3500, 1750]
+    assert any("micro-batches of more than 875 rows" in said for said in ran.scored.warnings)
     ran = growing.run(date="2026-11-19")
-    assert max(calls(growing)) == 750
-    assert ran.scored.progress.rows_out == 8000
+    assert max(calls(growing)) == 875
+    assert ran.scored.progress.rows_out == 10_000
     now = newest(growing.request().storage, growing.request().output)
     manifests = [read_manifest(growing.request().storage, growing.request().output, now.runs[run]) for run in now.runs]
-    assert [manifest.totals.batch_rows for manifest in manifests] == [750, 750]
+    assert [manifest.totals.batch_rows for manifest in manifests] == [875, 875]
 
 
 def test_a_continued_run_does_not_search_again(growing: Lake) -> None:
     (growing.folder / "data" / "part-3.parquet").write_bytes(b"not a table")
-    with pytest.raises(ShardsFailed, match="1 of 3 shards"):
+    with pytest.raises(ShardsFailed, match="1 of 4 shards"):
         growing.run()
     assert max(calls(growing)) > 1000
     growing.write_file("part-3.parquet", 90_000, 5000)
     growing.run()
-    assert max(calls(growing)) == 750
+    assert max(calls(growing)) == 875
 
 
 def test_other_code_and_fresh_search_again(growing: Lake) -> None:
@@ -79,7 +79,7 @@ def test_other_code_and_fresh_search_again(growing: Lake) -> None:
     growing.run(date="2026-11-20")
     calls(growing)
     growing.run(date="2026-11-21", fresh=True)
-    assert max(calls(growing)) == 1500
+    assert max(calls(growing)) == 3500
 
 
 def test_a_number_of_rows_stays_the_number(growing: Lake) -> None:

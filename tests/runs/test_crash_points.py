@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +18,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.output import visibility
 from nightjar.inference.storage.faults import fail, pause
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake
+from support import Lake, run_steps
 from writers import (
     BEFORE_INTENT,
     BEFORE_MANIFEST,
@@ -27,6 +28,7 @@ from writers import (
     BEFORE_SNAPSHOT,
     BEFORE_SUCCESS,
     BEFORE_SWEEP,
+    SHORT_S,
     OnDriver,
     Point,
     assert_published_once,
@@ -119,7 +121,7 @@ def test_what_fails_after_the_publication_does_not_deny_it(lake: Lake, point: Po
     latest = lake.out / "latest"
     assert json.loads((latest / "files.json").read_text())["data"] is None, "nobody has swept the folder"
     assert not (latest / "data").exists()
-    again = lake.run()
+    again = run_steps(replace(lake.request(), lease_s=SHORT_S))
     assert (again.publication.number, again.publication.unfinished, again.scored.finished) == (1, "", True)
     assert lake.revision().joinpath("_SUCCESS").exists()
     assert (latest / "data").resolve() == lake.revision() / "data"

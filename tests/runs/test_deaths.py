@@ -106,6 +106,38 @@ def test_rows_that_kill_their_process_are_found_and_quarantined(lake: Lake) -> N
     assert len({record["worker"] for record in deaths}) <= 3 + 3 + 5
 
 
+ONE_OF_TWO_KILLS = """
+import os
+
+def double(batch):
+    return {"score": batch["x"] * 2}
+
+def half(batch):
+    if 2100 in batch["x"]:
+        os._exit(1)
+    return {"score": batch["x"] / 2}
+"""
+
+
+def test_a_row_that_ends_the_process_in_one_of_two_models_keeps_the_output_of_the_other(lake: Lake) -> None:
+    """The crumbs name the model, so the search is in its batches, and only it goes without the row."""
+    lake.write_model(ONE_OF_TWO_KILLS)
+    keys = {"features": ["x"], "outputs": {"score": "float32"}, "batch_size": 256}
+    both = [{"name": name, "uses": f"model:{name}", **keys} for name in ("half", "double")]
+    ran = lake.ready(model=None, models=both, retry__max_quarantined=0.001).run()
+    rows = lake.published().set_index("id")
+    assert len(rows) == 8000
+    assert rows.index[rows["half_score"].isna()].tolist() == [2100]
+    assert rows["double_score"].tolist() == [2.0 * i for i in range(8000)]
+    lost = lake.quarantined()
+    assert [row["id"] for row in lost["input"]] == [2100]
+    assert (lost["model"].tolist(), lost["error"].tolist()) == (["half"], ["ProcessDied"])
+    assert lost["replay"][0].endswith("--model half")
+    assert (ran.scored.progress.rows_quarantined, ran.scored.progress.rows_partial) == (0, 1)
+    found = [(record["rows"], record.get("model")) for record in failures(lake) if record["rows"]]
+    assert found == [(256, "half"), (1, "half")]
+
+
 KILLED = """
 import sys
 sys.path.insert(0, {tests!r})

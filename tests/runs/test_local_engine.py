@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import signal
@@ -9,22 +10,24 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from nightjar.inference import witness
-from nightjar.inference.engine import LOCAL, opened
+from nightjar.inference.engine import LOCAL, local, opened
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.printed import Line, Reading
+from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.scoring.worker import this_worker
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
 WHERE = '''
 import os
 from pathlib import Path
+from types import ModuleType
 
 import beside
 
@@ -96,6 +99,49 @@ def test_modules_that_the_caller_has_of_the_folder_are_his_again(lake: Lake, mon
     monkeypatch.delitem(sys.modules, "beside")
 
 
+def test_modules_that_other_threads_import_meanwhile_do_no_harm(tmp_path: Path) -> None:
+    """Python may switch to another thread, which imports, wherever it collects garbage."""
+    made: list[str] = []
+
+    def import_one(*_: object) -> None:
+        made.append(f"imported_meanwhile_{len(made)}")
+        sys.modules[made[-1]] = ModuleType(made[-1])
+
+    often = gc.get_threshold()
+    gc.callbacks.append(import_one)
+    try:
+        gc.set_threshold(1)
+        assert local._modules_in(str(tmp_path)) == {}
+    finally:
+        gc.set_threshold(*often)
+        gc.callbacks.remove(import_one)
+        for name in made:
+            del sys.modules[name]
+    assert made
+
+
+def test_the_modules_of_a_folder_are_found_through_links_and_installed_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the folders on the way is a link."""
+    (tmp_path / "job" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("job")
+    (tmp_path / "job" / "far").symlink_to(tmp_path)
+    places = {
+        "mine": "job/mine.py",
+        "linked": "link/deep/linked.py",
+        "beside": "job-2/beside.py",
+        "out": "job/far/out.py",
+        "installed": "job/.venv/lib/site-packages/installed.py",
+    }
+    for name, place in places.items():
+        module = ModuleType(f"found_{name}")
+        module.__file__ = str(tmp_path / place)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for folder in ("job", "link"):
+        assert set(local._modules_in(str(tmp_path / folder))) == {"found_mine", "found_linked"}
+
+
 def test_a_bad_row_costs_that_row(lake: Lake) -> None:
     lake.write_model(
         "def score(batch):\n"
@@ -116,6 +162,17 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence(lake: Lake) -> None:
     ):
         lake.ready().run()
     assert not list((lake.revision() / "data").glob("*"))
+
+
+@pytest.mark.parametrize(("first", "kind"), [(0, JobError), (5000, RunFailed)], ids=["preflight", "run"])
+def test_code_that_calls_exit_does_not_end_the_command(lake: Lake, first: int, kind: type[Exception]) -> None:
+    """Its exit code would be taken for the command's: 3 says that another writer holds the run."""
+    lake.write_model(
+        f"import sys\n\n\ndef score(batch):\n    if {first} in batch['x']:\n        sys.exit(3)\n"
+        "    return {'score': batch['x'] * 2}\n"
+    )
+    with pytest.raises(kind, match=r"calls sys\.exit\(3\), which would end this command"):
+        lake.ready().run()
 
 
 def test_what_ended_a_process_before_is_left_to_ray(lake: Lake) -> None:

@@ -15,7 +15,8 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import BatchesBroken, OverBudget
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.ahead import Preparer
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
 from support import Lake
 
 TYPES = {"score": pa.int64()}

@@ -14,7 +14,7 @@ import pytest
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity import snapshots
-from nightjar.inference.scoring.assignment import WorkerSpec, batch_size, enter_copy, open_scorer, read_schema
+from nightjar.inference.scoring.assignment import WorkerSpec, batch_size, enter_copy, open_scorers, read_schema
 from support import Lake
 
 MODEL = """
@@ -66,7 +66,7 @@ def test_a_process_scores_with_the_runs_files_and_notes_which_others_are_used(la
     for name in ("weights.txt", "more.json"):
         (lake.folder / name).write_text("1000")
     with witness.closely():
-        scorer = open_scorer(spec).scorer
+        scorer = open_scorers(spec).loaded[0]
         noticed = {(each.kind, each.name) for each in witness.seen()}
     assert scorer(pa.table({"x": [1.0]}))["score"].to_pylist() == [13.0]
     assert Path.cwd() != lake.folder
@@ -90,7 +90,7 @@ def test_a_file_that_only_an_option_names_is_noted(lake: Lake) -> None:
     )
     lake.ready(model__uses="model:Predictor", model__options={"table": str(table)})
     with witness.closely():
-        open_scorer(replace(lake.worker_spec(), own_process=True))
+        open_scorers(replace(lake.worker_spec(), own_process=True))
         assert [(each.kind, each.name) for each in witness.seen()] == [("named", str(table))]
 
 
@@ -112,7 +112,7 @@ def test_an_installed_package_that_is_the_predictor_is_watched_like_the_users_ow
     monkeypatch.setenv("NIGHTJAR_HELPERS", "1")
     monkeypatch.syspath_prepend(str(site))
     lake.ready(model__uses="nightjar_theirs.deep.scoring:score")
-    open_scorer(replace(lake.worker_spec(), own_process=True))
+    open_scorers(replace(lake.worker_spec(), own_process=True))
     assert [each.name for each in witness.seen() if each.kind == "environment"] == ["NIGHTJAR_THEIRS"]
 
 
@@ -154,7 +154,7 @@ def test_all_that_is_read_where_it_lies_is_known(lake: Lake, monkeypatch: pytest
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(snapshots, "COPIED_BYTES", 5)
     spec = lake.ready(model__uses="nightjar_large:Model", model__path="weights.bin").worker_spec()
-    names = {Path(each.source).name for each in open_scorer(spec).linked}
+    names = {Path(each.source).name for each in open_scorers(spec).linked}
     assert names == {"nightjar_large.py", "weights.bin", "model.py"}
 
 
@@ -163,7 +163,7 @@ def test_a_model_that_cannot_be_loaded_is_said_with_its_key_and_error(lake: Lake
         "class Predictor:\n    def __init__(self): raise KeyError('colour')\n    def __call__(self, batch): pass\n"
     )
     with pytest.raises(JobError) as failed:
-        open_scorer(lake.ready(model__uses="model:Predictor").worker_spec())
+        open_scorers(lake.ready(model__uses="model:Predictor").worker_spec())
     assert str(failed.value) == "model.uses: loading model:Predictor failed with KeyError: 'colour'"
 
 
@@ -178,7 +178,7 @@ def test_a_file_that_the_predictor_misses_since_it_was_left_out_is_explained(lak
     before = Path.cwd()
     try:
         with pytest.raises(JobError) as failed:
-            open_scorer(spec)
+            open_scorers(spec)
     finally:
         os.chdir(before)
         witness.unwatch()
@@ -198,12 +198,12 @@ def test_rows_of_a_micro_batch_are_chosen_by_what_the_model_sees(
     if features is None:
         lake.write_model("def score(batch):\n    return {'score': batch['x']}\n")
     spec = lake.ready(**job, model__features=features).worker_spec()
-    assert batch_size(spec).rows == rows
+    assert batch_size(spec).most == rows
 
 
 def test_a_number_of_rows_is_taken_as_it_is(lake: Lake) -> None:
     spec = lake.ready(model__batch_size=77).worker_spec()
-    assert batch_size(spec).rows == batch_size(replace(spec, ceiling=5)).rows == 77
+    assert batch_size(spec).most == batch_size(replace(spec, ceilings=(5,))).most == 77
 
 
 @pytest.mark.parametrize(("ceiling", "rows", "forced"), [(100, 100, 100), (16384, 16384, 0), (99999, 16384, 0)])
@@ -211,8 +211,8 @@ def test_no_more_rows_are_scored_at_once_than_memory_sufficed_for(
     lake: Lake, ceiling: int, rows: int, forced: int
 ) -> None:
     spec = lake.ready(model__batch_size="auto", model__features=["x"], carry=[]).worker_spec()
-    size = batch_size(replace(spec, ceiling=ceiling))
-    assert (size.rows, size.forced) == (rows, forced)
+    size = batch_size(replace(spec, ceilings=(ceiling,)))
+    assert (size.most, size.forced) == (rows, forced)
 
 
 @pytest.mark.parametrize(("size", "gpus", "rows"), [("auto", 0, 2048), ("auto", 1, 16384), (77, 0, 77)])
@@ -222,7 +222,7 @@ def test_models_that_pack_rows_themselves_get_thousands_of_them(
     """However long the texts are; a number of rows is taken as it is."""
     spec = lake.ready(resources={"actors": 1, "gpus": gpus}).worker_spec()
     model = spec.job.model.model_copy(update={"uses": "embed", "batch_size": size})
-    assert batch_size(replace(spec, job=spec.job.model_copy(update={"model": model}))).rows == rows
+    assert batch_size(replace(spec, job=spec.job.model_copy(update={"model": model}))).most == rows
 
 
 def test_what_is_read_is_what_the_model_sees_what_is_carried_and_the_label(lake: Lake) -> None:

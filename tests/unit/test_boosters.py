@@ -23,9 +23,11 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import drained, score_table
 from support import Lake
 
 ROWS = 600
@@ -231,7 +233,7 @@ def test_categories_are_those_of_the_model(tmp_path: Path, library: Library, for
     job = saved(tmp_path, library, model, **section)
     if form in {"numpy", "pandas"}:
         (tmp_path / "prep.py").write_text("def same(batch):\n    return batch\n")
-        job = job.model_copy(update={"preprocess": "prep:same"})
+        job = job.model_copy(update={"preprocess": Preprocess(uses="prep:same")})
         job = job.model_copy(update={"model": job.model.model_copy(update={"options": {"batch_format": form}})})
     assert scored(job, table)["score"] == library.direct(model, frame).tolist()
     sys.modules.pop("prep", None)

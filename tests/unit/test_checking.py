@@ -10,6 +10,7 @@ import pytest
 from rich.text import Text
 
 from nightjar.flows.cli import checking
+from nightjar.flows.reports import CheckReport
 from nightjar.inference.errors import JobError
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.samples import Sampled, Shown
@@ -19,16 +20,17 @@ from support import Lake
 HOSTILE = "\x1b[31mred\n  columns    none"
 
 
-def said(lake: Lake, sampled: Sampled, *notes: str) -> dict[str, object]:
+def said(lake: Lake, sampled: Sampled, *notes: str, placed: str = "") -> CheckReport:
     lake.ready()
     request = lake.request()
-    checked = Checked("cpu", sampled, (("id", "int64"), ("score", "float32")), ("its files change",))
+    checked = Checked("cpu", sampled, (("id", "int64"), ("score", "float32")), ("its files change",), placed)
     return checking.found(request, run.discover(request), checked, notes)
 
 
 def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> None:
     shown = Shown("in/a.parquet", ("id", "score"), (("0", "0.5"),))
-    found = said(lake, Sampled(rows=256, places=8, failed=1, nonfinite=(("score", 2),), shown=shown), "slow")
+    sampled = Sampled(rows=256, places=8, failed=1, nonfinite=(("score", 2),), shown=shown)
+    found = said(lake, sampled, "slow", placed="in the model's actors")
     assert json.loads(json.dumps(asdict(found))) == {
         "job": "lake",
         "run_id": "2026-11-19",
@@ -52,6 +54,8 @@ def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> N
             "values": [["0", "0.5"]],
         },
         "notes": ["its files change", "slow"],
+        "snapshot": "",
+        "preprocess": "in the model's actors",
     }
 
 
@@ -73,6 +77,11 @@ def test_without_a_row_that_was_scored_there_is_no_table(lake: Lake) -> None:
     assert "the model loads and is on cpu" in str(ready)
     identity = "  identity   code: 1 file (model.py)"
     assert more == ["  columns    id int64, score float32", identity, "Note: its files change"]
+
+
+def test_it_is_said_where_a_preprocess_would_run(lake: Lake) -> None:
+    _, _, _, where, _ = checking.as_text(said(lake, Sampled(), placed="in the model's actors: it is quick"))
+    assert where == "  preprocess in the model's actors: it is quick"
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import InputCorrupt, NightjarError, SchemaMismatch
+from nightjar.inference.errors import InputCorrupt, JobError, NightjarError, SchemaMismatch
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.sources import lines as bounds
-from nightjar.inference.input.sources.csv import SOURCE
+from nightjar.inference.input.sources.csv import SOURCE, Csv
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.input.sources.records import Records
 from nightjar.inference.records import UNKNOWN, Piece
@@ -272,14 +272,14 @@ def test_quotes_in_odd_places_are_what_arrow_makes_of_them_wherever_the_file_is_
         assert in_units(path, schema).equals(theirs)
 
 
-def in_units(path: Path, schema: pa.Schema) -> pa.Table:
+def in_units(path: Path, schema: pa.Schema, source: Csv = SOURCE) -> pa.Table:
     """The whole file, in pieces of one unit, or more where the next is empty."""
-    counts = SOURCE.describe(STORAGE, STORAGE.stat(str(path))).rows
+    counts = source.describe(STORAGE, STORAGE.stat(str(path))).rows
     begins = [at for at, count in enumerate(counts) if count or not at]
     pieces = []
     for low, high in zip(begins, [*begins[1:], len(counts)], strict=True):
         rows = sum(counts[low:high]) if len(counts) > 1 else UNKNOWN
-        pieces.append(SOURCE.read(STORAGE, whole(path, rows, (low, high)), schema).table)
+        pieces.append(source.read(STORAGE, whole(path, rows, (low, high)), schema).table)
         assert rows in (UNKNOWN, len(pieces[-1]))
     return pa.concat_tables(pieces)
 
@@ -339,7 +339,7 @@ def test_a_lake_of_csv_is_scored_in_units_and_a_bad_line_costs_its_row(
     assert lake.published("bad")["id"].tolist() == [row for row in range(8000) if row != 3500]
     (lost,) = lake.quarantined(run_id="bad").to_dict("records")
     assert (Path(lost["_file"]).name, lost["_row"], lost["error"]) == ("part-01.csv", 1500, "SchemaMismatch")
-    assert "holds 'x3500' (string), in the other files it is int64" in lost["message"]
+    assert "holds 'x3500' (string), in most of the input it is int64" in lost["message"]
     assert lost["raw"].startswith("x3500,")
     path = lake.folder / "data" / "part-01.csv"
     path.write_text(path.read_text().replace("x3500", "3500"))
@@ -368,3 +368,56 @@ def test_types_are_those_of_the_files_together(lake: Lake) -> None:
     ]
     assert [row["x"] for row in found] == [None, 2.0, 2.5, 4.0]
     assert [row["name"] for row in found] == [None, "a", "b", "c"]
+
+
+HEADERLESS = {"delimiter": ";", "decimal": ",", "names": ["id", "amount", "note"]}
+
+
+@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf", b"\n\r\n"])
+def test_the_job_names_the_columns_of_files_without_a_header(
+    tmp_path: Path, begin: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Separators and decimals, too. pandas, told the same, reads the same, and so do units."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(begin + b"".join(b'%d;%d,25;"a,\n%d"\n' % (row, row, row) for row in range(40)))
+    source = SOURCE.with_options(HEADERLESS)
+    theirs = pa.Table.from_pandas(pd.read_csv(path, sep=";", decimal=",", header=None, names=HEADERLESS["names"]))
+    schema = source.describe(STORAGE, STORAGE.stat(str(path))).schema
+    assert schema == pa.schema([("id", pa.int64()), ("amount", pa.float64()), ("note", pa.string())])
+    assert source.read(STORAGE, whole(path), schema).table.equals(theirs.cast(schema))
+    for name, size in (("UNIT_BYTES", 60), ("BLOCK_BYTES", 30), ("SAMPLE_BYTES", 1)):
+        monkeypatch.setattr(bounds, name, size)
+    assert in_units(path, schema, source).equals(theirs.cast(schema))
+
+
+def test_a_record_without_a_header_is_named_by_its_line_and_the_key_that_counts_the_fields(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"\n1;2,5;a\n2;3,5\n")
+    source, schema = SOURCE.with_options(HEADERLESS), pa.schema([("amount", pa.float64())])
+    found = source.read(STORAGE, whole(path), schema)
+    assert found.table.num_rows == 2
+    assert [failure.message for failure in found.failures.values()] == [
+        f"{path}: line 3 has 2 fields, input.options.names has 3: '2;3,5'"
+    ]
+    with pytest.raises(
+        SchemaMismatch, match=r"column 'x' is missing: input\.options\.names has 'id', 'amount', 'note'"
+    ):
+        source.read(STORAGE, whole(path), pa.schema([("x", pa.int64())]))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"delimiter": ";;"}, "delimiter: write one ASCII character, not ';;'"),
+        ({"delimiter": '"'}, "delimiter: '\"' cannot separate fields"),
+        ({"delimiter": ",", "decimal": ","}, "delimiter: ',' cannot separate fields"),
+        ({"delimiter": "."}, "delimiter: '.' cannot separate fields"),
+        ({"decimal": ";"}, "decimal: write a dot or a comma, not ';'"),
+        ({"names": []}, "names: write "),
+        ({"names": ["a", "a"]}, "names: write "),
+        ({"header": False}, "header: the CSV format knows only the options delimiter, decimal, names"),
+    ],
+)
+def test_an_option_that_cannot_be_is_said(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(JobError, match=re.escape(f"input.options.{said}")):
+        SOURCE.with_options(options)

@@ -269,8 +269,8 @@ def test_files_are_in_order_of_their_uri(tmp_path: Path) -> None:
         ),
         (
             {"a.bin": b"x"},
-            r"^input\.uri: no input files at .*/in/, only 1 \.bin file; if they hold Parquet, .* or binary, "
-            r"set input\.format to parquet, .* or binary$",
+            r"^input\.uri: no input files at .*/in/, only 1 \.bin file; if they hold Parquet, .* or tar, "
+            r"set input\.format to parquet, .* or tar$",
         ),
         (
             {"a.csv.bz2": b"x"},

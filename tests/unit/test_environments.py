@@ -19,14 +19,14 @@ import sys
 from dataclasses import replace
 import pyarrow as pa
 from nightjar.inference.run import steps as run
-from nightjar.inference.scoring.assignment import open_scorer
+from nightjar.inference.scoring.assignment import open_scorers
 from nightjar.inference.run.request import make_request, worker_spec
 
 for place in ("job.yaml", "theirs.yaml"):
     request = replace(make_request(sys.argv[1] + "/" + place, date="2026-11-19"), cache=sys.argv[1] + "/../cache")
     print([file.name for file in request.scoring.code.files], *request.scoring.packages)
     spec = worker_spec(request, run.discover(request).schema)
-    print(open_scorer(replace(spec, own_process=True)).scorer(pa.table({"x": [1.0]}))["score"].to_pylist())
+    print(open_scorers(replace(spec, own_process=True)).loaded[0](pa.table({"x": [1.0]}))["score"].to_pylist())
 """
 
 

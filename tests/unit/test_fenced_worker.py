@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from nightjar.inference.errors import StorageError
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
@@ -10,7 +14,7 @@ from nightjar.inference.records import Event, Failed, Receipt
 from nightjar.inference.run import steps as run
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, read_schema
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.storage.faults import FaultyStorage, pause
+from nightjar.inference.storage.faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
@@ -22,10 +26,12 @@ def score(batch):
 """
 
 
-def score_first_shard(lake: Lake, replace_before: str) -> list[Event]:
+def score_first_shard(
+    lake: Lake, replace_before: str, source: str = ALL_BUT_FIVE, faults: Sequence[Fault] = (), **changes: Any
+) -> list[Event]:
     """Score one shard in this process; its writer is replaced just before `replace_before` touches a data part."""
-    lake.write_model(ALL_BUT_FIVE)
-    lake.ready(retry__max_quarantined=0.01)
+    lake.write_model(source)
+    lake.ready(retry__max_quarantined=0.01, output__exports=["csv"], **changes)
     request = lake.request()
     found = run.discover(request)
     made = run.plan(request, found).plan
@@ -35,9 +41,8 @@ def score_first_shard(lake: Lake, replace_before: str) -> list[Event]:
     def succeed(_: str) -> None:
         open_epoch(LakeStorage(), revision, this_holder("score", "one")).stop(release=True)
 
-    storage = FaultyStorage(
-        LakeStorage(), [pause(replace_before, "*/data/*", before=succeed)] if replace_before else []
-    )
+    replaced = [pause(replace_before, "*/data/*", before=succeed)] if replace_before else []
+    storage = FaultyStorage(LakeStorage(), [*replaced, *faults])
     spec = WorkerSpec(
         job=request.job,
         job_path=request.job_path,
@@ -66,6 +71,8 @@ def test_a_worker_whose_writer_still_holds_leaves_its_part(lake: Lake) -> None:
     assert sink.checksum(part.read_bytes()) == receipt.data.checksum
     assert receipt.quarantine is not None
     assert (lake.revision() / receipt.quarantine.name).exists()
+    (export,) = (lake.revision() / "exports" / "csv").iterdir()
+    assert export.stem == part.stem
 
 
 def test_a_worker_replaced_between_its_check_and_its_write_takes_its_part_back(lake: Lake) -> None:
@@ -74,4 +81,42 @@ def test_a_worker_replaced_between_its_check_and_its_write_takes_its_part_back(l
     assert isinstance(failed, Failed)
     assert (failed.cause, failed.terminal) == ("Fenced", True)
     assert failed.message == "epoch 1 was replaced by epoch 2"
-    assert [path for name in ("data", "quarantine") for path in (lake.revision() / name).glob("*")] == []
+    left = [path for name in ("data", "exports/csv", "quarantine") for path in (lake.revision() / name).glob("*")]
+    assert left == []
+
+
+DIVIDED = """
+def score(batch):
+    if 5 in batch["x"]:
+        raise ValueError("not this row")
+    return {"score": batch["x"], "digit": [int(x) % 10 for x in batch["x"]]}
+"""
+
+BY_DIGIT: dict[str, Any] = {
+    "source": DIVIDED,
+    "model__outputs": {"score": "float32", "digit": "int8"},
+    "output__partition_by": ["digit"],
+}
+
+
+def files_left(lake: Lake) -> list[str]:
+    """What lies in the revision, besides what the writer itself wrote."""
+    files = (path for path in lake.revision().rglob("*") if path.is_file())
+    return [path.name for path in files if path.parent.name != "ledger"]
+
+
+def test_a_replaced_worker_takes_back_every_file_of_a_divided_part(lake: Lake) -> None:
+    failed = score_first_shard(lake, "write", **BY_DIGIT)[-1]
+    assert isinstance(failed, Failed)
+    assert failed.cause == "Fenced"
+    assert files_left(lake) == []
+
+
+def test_a_worker_that_cannot_write_one_file_takes_back_the_others(lake: Lake) -> None:
+    """Its writer may have been replaced and the folder swept in the meantime: nobody would sweep it again."""
+    full = fail("write", "*/data/digit=7/*", error=StorageError("no space left"))
+    failed = score_first_shard(lake, "", faults=[full], **BY_DIGIT)[-1]
+    assert isinstance(failed, Failed)
+    assert failed.message == "no space left"
+    left = [path for name in ("data", "index", "exports") for path in (lake.revision() / name).rglob("*.*")]
+    assert left == []

@@ -579,8 +579,8 @@ def test_different_types_in_different_files_are_no_numbers() -> None:
     state = ColumnState()
     for values in (DAY, TEXT):
         state.update(pa.chunked_array([values]))
-    for asked, does in (("min", "compares"), ("finite", "asks for")):
-        found = verdict(job_of(**{asked: True}), Evidence(INPUT, columns={"score": state}), f"score.{asked}")
+    for asked, value, does in (("min", 1, "compares"), ("finite", True, "asks for")):
+        found = verdict(job_of(**{asked: value}), Evidence(INPUT, columns={"score": state}), f"score.{asked}")
         assert found[:2] == (False, "different types in different files")
         assert found[3] == (
             f"checks[0].{asked} {does} numbers, but 'score' holds different types in different files. "

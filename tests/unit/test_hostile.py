@@ -240,7 +240,7 @@ def test_the_name_of_a_job_is_a_plain_word(tmp_path: Path, name: str) -> None:
         parse_job({**JOB, "name": name}, tmp_path / "job.yaml")
 
 
-@pytest.mark.parametrize("key", ["name", "model.uses", "preprocess"])
+@pytest.mark.parametrize("key", ["name", "model.uses", "preprocess.uses"])
 def test_a_name_without_end_is_refused(tmp_path: Path, key: str) -> None:
     """Names become names of files and of pages."""
     job = {**JOB, "name": "a" * 5000} if key == "name" else {**JOB, "preprocess": "a" * 5000 + ":f"}
@@ -286,7 +286,7 @@ def store_of(key: str) -> Iterator[LakeStorage]:
     """A storage whose S3 endpoint lists this key."""
     handler = type("Handler", (HostileStore,), {"key": key})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield LakeStorage(
             StorageSettings(f"http://127.0.0.1:{server.server_port}", "us-east-1", None, "key", "secret", retry_s=2)

@@ -22,7 +22,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import PACKED_FILES
-from nightjar.inference.input.sources.image import MOST_PIXELS
+from nightjar.inference.input.sources.image import SOURCE
 from nightjar.inference.input.sources.imagesize import dimensions
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import RowsRead
@@ -103,14 +103,14 @@ def test_path_and_label_come_with_it_and_without_the_image_nothing_is_decoded(tm
     ]
 
 
-def png_of(height: int, width: int) -> bytes:
-    """A file of a few bytes that claims to be so large."""
+def png_of(height: int, width: int, bits: int = 8, colour: int = 2, data: int = 1000) -> bytes:
+    """A file of a few bytes that claims to be so large. data: the bytes that it really has, unpacked."""
 
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+    def chunk(kind: bytes, held: bytes) -> bytes:
+        return len(held).to_bytes(4, "big") + kind + held + zlib.crc32(kind + held).to_bytes(4, "big")
 
-    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])
-    body = chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([bits, colour, 0, 0, 0])
+    body = chunk(b"IDAT", zlib.compress(b"\0" * data)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + body
 
 
@@ -125,7 +125,8 @@ BAD = [
     (encoded(picture(60, 50), "WEBP")[:900], "a WEBP image that cannot be decoded: "),
     (
         png_of(30_000, 30_000),
-        "a PNG image that cannot be decoded: it has 30,000 × 30,000 pixels, where ",
+        "a PNG image that cannot be decoded: it has 30,000 × 30,000 pixels, more than the 178,956,970 of "
+        "input.options.max_pixels",
     ),
     (WHOLE.replace(b"IHDR", b"IDHR"), "a PNG image that cannot be decoded: "),
 ]
@@ -144,7 +145,8 @@ def test_a_bad_image_is_the_failure_of_its_row(tmp_path: Path, content: bytes, s
 
 def test_a_bomb_is_refused_without_its_pixels_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "bomb.png"
-    path.write_bytes(png_of(30_000, 30_000))
+    # One bit a pixel, and nothing is wrong with it: a decoder would make gigabytes of its 50 KB.
+    path.write_bytes(png_of(20_000, 20_000, bits=1, colour=0, data=20_000 * 2501))
     code = (
         "import resource, sys\n"
         "from pathlib import Path\n"
@@ -156,9 +158,22 @@ def test_a_bomb_is_refused_without_its_pixels_in_memory(tmp_path: Path) -> None:
         "assert found.readable == 0\n"
         "assert grown < 300_000, grown\n"
     )
-    assert MOST_PIXELS == 30_000**2
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ})
     assert done.returncode == 0, done.stderr
+
+
+def test_the_most_pixels_are_decoded_and_one_more_is_not(tmp_path: Path) -> None:
+    """The option says how many; by default it is what Pillow takes for an attack."""
+    path = tmp_path / "a.png"
+    path.write_bytes(encoded(picture(6, 5)))
+    assert read(path, options={"max_pixels": 30}).readable == 1
+    assert read(path, options={"max_pixels": 30, "size": [5, 6]}).readable == 1
+    lost = read(path, options={"max_pixels": 29})
+    assert lost.failures[0].message.endswith("it has 6 × 5 pixels, more than the 29 of input.options.max_pixels")
+    assert read(path, options={"max_pixels": 29, "size": [5, 5]}).readable == 0, (
+        "it would be decoded before it is scaled"
+    )
+    assert SOURCE.max_pixels == 2 * (Image.MAX_IMAGE_PIXELS or 0)
 
 
 SIZES = st.integers(1, 300)
@@ -191,13 +206,22 @@ def test_a_size_behind_long_metadata_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"sise": [1, 2]}, "input.options.sise: the image format has no such option; did you mean 'size'?"),
-        ({"x": 1}, "input.options.x: the image format has no such option; known: size, mode, label"),
-        ({"size": 32}, "input.options.size: must be [height, width] in pixels, not 32"),
-        ({"size": [32, 0]}, "input.options.size: must be [height, width] in pixels, not [32, 0]"),
-        ({"size": [30_000, 30_000]}, "input.options.size: must be less than 900,000,000 pixels"),
-        ({"mode": "rgb"}, "input.options.mode: must be RGB, RGBA, L, not 'rgb'"),
-        ({"label": "file"}, "input.options.label: must be folder, not 'file'"),
+        (
+            {"sise": [1, 2]},
+            "input.options.sise: the image format knows only the options size, mode, label, max_pixels; did you me",
+        ),
+        ({"x": 1}, "input.options.x: the image format knows only the options size, mode, label, max_pixels"),
+        ({"size": 32}, "input.options.size: write [height, width] in pixels, not 32"),
+        ({"size": [32, 0]}, "input.options.size: write [height, width] in pixels, not [32, 0]"),
+        ({"size": [30_000, 30_000]}, "input.options.size: [30000, 30000] is more than 178,956,970 pixels"),
+        (
+            {"size": [5, 5], "max_pixels": 24},
+            "input.options.size: [5, 5] is more than 24 pixels, the most of input",
+        ),
+        ({"max_pixels": 0}, "input.options.max_pixels: write a number of pixels from 1 on, not 0"),
+        ({"max_pixels": "1 MP"}, "input.options.max_pixels: write a number of pixels from 1 on, not '1 MP'"),
+        ({"mode": "rgb"}, "input.options.mode: 'rgb' is not one of RGB, RGBA, L"),
+        ({"label": "file"}, "input.options.label: 'file' is not one of folder"),
     ],
 )
 def test_a_wrong_option_is_told_before_anything_starts(tmp_path: Path, options: dict[str, Any], said: str) -> None:

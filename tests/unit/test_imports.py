@@ -18,9 +18,22 @@ from nightjar.inference.predictors.adapter import frameworks
 from support import Lake
 
 ROOT = Path(__file__).parent.parent.parent
-LIBRARIES = ("PIL", "torch", "sklearn", "skops", "onnxruntime", "lightgbm", "xgboost", "catboost", "transformers")
+LIBRARIES = (
+    "PIL",
+    "torch",
+    "sklearn",
+    "skops",
+    "onnxruntime",
+    "lightgbm",
+    "xgboost",
+    "catboost",
+    "transformers",
+    "keras",
+)
 OF_TEXTS = ("classifier", "embedder", "tagger", "textloading", "textmodel")
-"""The predictors of texts, of which only `textloading` knows the library that loads models."""
+OF_TORCH = ("exported", "kerasmodel", "mapped", "modules", "placing", "torchinference", "weights")
+OF_FOLDERS = (*OF_TEXTS, "imageclassifier", "imagemodel", "transcriber")
+"""The predictors of models in folders, of which only `textloading` knows the library that loads them."""
 
 HEAVY = ("ray", *LIBRARIES, "prefect", "pandas", "boto3")
 
@@ -77,6 +90,7 @@ ORDER = {
         "messages",
         "errors",
         "lazy",
+        "environ",
     ),
     "flows": (
         "cli",
@@ -175,20 +189,24 @@ def importers(room: str, module: str) -> set[str]:
         (
             "inference",
             "torch",
-            {
-                f"inference/predictors/{n}.py"
-                for n in ("exported", "modules", "placing", "torchinference", "weights", *OF_TEXTS)
-            },
+            {f"inference/predictors/{n}.py" for n in (*OF_TORCH, *OF_FOLDERS)},
         ),
         ("inference", "transformers", {"inference/predictors/textloading.py"}),
         ("inference", "sklearn", {"inference/predictors/sklearn.py"}),
         ("inference", "skops", {"inference/predictors/sklearn.py"}),
-        ("inference", "onnxruntime", {f"inference/predictors/{name}.py" for name in ("onnx", "session")}),
+        ("inference", "onnxruntime", {"inference/predictors/session.py"}),
         ("inference", "lightgbm", {"inference/predictors/lightgbm.py"}),
         ("inference", "xgboost", {"inference/predictors/xgboost.py"}),
         ("inference", "catboost", {"inference/predictors/catboost.py"}),
+        ("inference", "keras", {"inference/predictors/kerasmodel.py"}),
+        ("inference", "h5py", {"inference/predictors/kerasmodel.py"}),
         ("inference", "boto3", {"inference/storage/credentials.py"}),
-        ("inference", "deltalake", {"inference/output/targets/delta.py"}),
+        ("inference", "deltalake", {"inference/input/sources/delta.py", "inference/output/targets/delta.py"}),
+        ("inference", "adbc_driver_postgresql", {"inference/input/sources/postgres.py"}),
+        ("inference", "adbc_driver_manager", {"inference/input/sources/postgres.py"}),
+        ("inference", "sqlite3", {"inference/input/sources/sqlite.py"}),
+        ("inference", "pyiceberg", {"inference/input/sources/iceberg.py"}),
+        ("inference", "lance", {"inference/input/sources/lance.py"}),
         ("inference", "botocore", {"inference/storage/credentials.py"}),
         (
             "inference",

@@ -18,6 +18,7 @@ from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
+from nightjar.inference.job.several import NamedModel
 
 JOB: dict[str, Any] = {
     "name": "lake",
@@ -26,6 +27,8 @@ JOB: dict[str, Any] = {
     "carry": ["id"],
     "output": {"uri": "out/"},
 }
+
+NET: dict[str, Any] = {"name": "net", "uses": "model:net", "outputs": {"score": "float32"}}
 
 
 def changed(**changes: Any) -> dict[str, Any]:
@@ -83,8 +86,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"name": "My Job"}, "name: 'My Job' must be lower case letters, digits and dashes: it names the artifacts"),
     (
         {"input": "data/"},
-        "input: must be a mapping with the keys uri, format, options, shard_rows, wait, partitions, schema, not "
-        "'data/'",
+        "input: must be a mapping with the keys uri, list, format, options, shard_rows, wait, partitions, schema, "
+        "where, anonymous, not 'data/'",
     ),
     ({"input__uri": ""}, "input.uri: must not be empty"),
     (
@@ -145,12 +148,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model__batch_size": 0}, "model.batch_size: must be auto or a number of rows, 1 or more, not 0"),
     ({"model__batch_size": "big"}, "model.batch_size: must be auto or a number of rows, 1 or more, not 'big'"),
     (
-        {"model__uses": "keras"},
-        f"model.uses: 'keras' is neither an adapter ({', '.join(FRAMEWORKS)}) nor \"module:Name\" of a class or",
+        {"model__uses": "paddle"},
+        f"model.uses: 'paddle' is neither an adapter ({', '.join(FRAMEWORKS)}) nor \"module:Name\" of a class or",
     ),
     ({"model__uses": "torch"}, "model.path: the torch adapter needs the path of an exported program (.pt2)"),
-    ({"preprocess": "prep"}, "preprocess: 'prep' must be \"module:name\" of a callable"),
-    ({"resources__actors": 0}, "resources.actors: must be a number of actors, 1 or more, or {min: 1, max: 8}, not 0"),
+    ({"preprocess": "prep"}, "preprocess.uses: 'prep' must be \"module:name\" of a callable"),
+    (
+        {"resources__actors": -1},
+        "resources.actors: must be a number of actors, 1 or more, or {min: 1, max: 8}, or 0 for tasks, not -1",
+    ),
     ({"resources__actors": "two"}, "resources.actors: must be a number of actors, 1 or more, or {min: 1, max: 8}"),
     ({"resources__actors": {"min": 3, "max": 1}}, "resources.actors: min 3 is more than max 1"),
     ({"resources__custom": {"GPU": 1}}, "resources.custom: 'GPU' is a resource of Ray's own; write resources.gpus"),
@@ -160,12 +166,45 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"retry__max_quarantined": 1.5}, "retry.max_quarantined: must be at most 1, not 1.5"),
     ({"retry__stall_s": 0}, "retry.stall_s: must be more than 0, not 0"),
     ({"retry__backoff_s": float("inf")}, "retry.backoff_s: must be a finite number, not inf"),
-    ({"input__format": "avro"}, f"input.format: must be {' or '.join(map(repr, SOURCES))}, not 'avro'"),
+    (
+        {"input__format": "avro"},
+        f"input.format: must be {' or '.join(map(repr, SOURCES))}, or \"module:Name\" of a class of yours, not 'avro'",
+    ),
     ({"output__format": "delta"}, "output.format: must be 'parquet', not 'delta'"),
     ({"output__lineage": "no"}, "output.lineage: must be true or false, not 'no'"),
     ({"checks": [{"column": "score"}]}, "checks[0]: asks nothing: give at least one of min, max, nulls, finite"),
     ({"checks": [{"column": "scor", "min": 0}]}, "checks[0].column: 'scor' is neither an output nor a carried column;"),
-    ({"models": []}, "models: scoring several models in one read is not supported yet; write one job per model"),
+    ({"models": []}, "models: must not be empty"),
+    ({"models": [NET]}, "models: model is there, too; write one of the two"),
+    ({"model": None, "models": [NET, NET]}, "models: two are named 'net'"),
+    ({"model": None, "models": [{**NET, "nme": "b"}]}, "unknown key 'models[0].nme'; did you mean 'models[0].name'?"),
+    ({"model": None, "models": [{**NET, "name": "a-b"}]}, "models[0].name: 'a-b' must be letters, digits and under"),
+    ({"model": None, "models": [{**NET, "name": None}]}, "models[0].name: is empty"),
+    ({"model": None, "models": [NET, {**NET, "name": "b", "uses": "onnx"}]}, "models[1].path: the onnx adapter needs"),
+    ({"model": None, "models": [NET], "carry": ["net_score"]}, "models[0].outputs: 'net_score' is also a carried col"),
+    (
+        {
+            "model": None,
+            "models": [
+                {**NET, "name": "a", "outputs": {"b_c": "int8"}},
+                {**NET, "name": "a_b", "outputs": {"c": "int8"}},
+            ],
+        },
+        "models[1].outputs: 'a_b_c' is also a column of models[0]; rename one of them",
+    ),
+    (
+        {"model": None, "models": [{**NET, "batch_size": "many"}]},
+        "models[0].batch_size: must be auto or a number of rows, 1 or more, not 'many'",
+    ),
+    (
+        {"model": None, "models": [{**NET, "preprocess": "prep"}]},
+        "models[0].preprocess.uses: 'prep' must be \"module:name\"",
+    ),
+    (
+        {"model": None, "models": [NET], "checks": [{"column": "score", "nulls": 0.1}]},
+        "checks[0].column: 'score' is neither an output nor a carried column; did you mean 'net_score'?",
+    ),
+    ({"output": {"uri": "out/", "rows": "most"}}, "output.rows: must be 'any' or 'all', not 'most'"),
     ({"schedule": "0 2 * * *"}, "schedule: must be a mapping with the keys cron, timezone, not '0 2 * * *'"),
     ({"schedule": {"timezone": "UTC"}}, "schedule.cron: is required"),
     ({"schedule__cron": "0 2 * *"}, "schedule.cron: '0 2 * *' is no cron expression (it has 4 fields); write five"),
@@ -200,6 +239,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"output__tables": [{"detla": "t"}]}, "output.tables[0]: 'detla' is no kind of table; did you mean 'delta'?"),
     ({"output__tables": [{"delta": "t"}, "t"]}, "output.tables[1]: is one key and the table's place, as {delta: "),
     ({"output__tables": [{"delta": "a", "b": "c"}]}, "output.tables[0]: is one key and the table's place, as {delta: "),
+    ({"model__batch_tokens": 4096}, "unknown key 'model.batch_tokens'; write model.options.batch_tokens"),
+    ({"retry__stall_s": "600"}, "retry.stall_s: must be a number, not '600'"),
+    ({"resources__cpus": True}, "resources.cpus: must be a number, not true"),
+    ({"checks": [{"column": "score", "min": "0"}]}, "checks[0].min: must be a number, not '0'"),
+    (
+        {"input__format": "parqet"},
+        f'input.format: must be {" or ".join(map(repr, SOURCES))}, or "module:Name" of a class of yours, not '
+        "'parqet'; did you mean 'parquet'?",
+    ),
     ({"output__tables": [{"delta": None}]}, "output.tables[0]: delta: is the table's place, a path or s3://"),
     ({"output__tables": [{"delta": "s3a://b/x"}]}, "output.tables[0].delta: 's3a://b/x' is no place; write a path"),
     ({"output__tables": [{"delta": "{date}"}]}, "output.tables[0].delta: a table shows all nights of one place; take"),
@@ -240,6 +288,11 @@ def test_every_fault_is_named_at_once_each_on_a_line_of_its_own(tmp_path: Path) 
         ("input:\n  uri: a\n  uri: b", "line 3, column 3: not valid YAML: key 'uri' is written twice"),
         ("1: a", "line 1, column 1: not valid YAML: key 1 must be text; write it in quotes"),
         ("a: !!python/object/apply:os.system [ls]", "line 1, column 4: not valid YAML: could not determine"),
+        (
+            "input: {uri: data/{date}/}",
+            "line 1, column 19: not valid YAML: expected ',' or '}', but got '{'; text with braces, brackets, `: ` or "
+            "` #` stands in quotes",
+        ),
         ("a: \x00", "not valid YAML: unacceptable character #x0000"),
     ],
 )
@@ -343,6 +396,7 @@ def test_a_job_survives_the_way_to_a_worker(tmp_path: Path) -> None:
 
 ALTERS: dict[str, Any] = {
     "input.options": {"size": [8, 8]},
+    "input.where": "x > 1",
     "input.partitions": {"country": "string"},
     "input.schema": {"zip": "string"},
     "model.uses": "model:other",
@@ -350,12 +404,18 @@ ALTERS: dict[str, Any] = {
     "model.features": ["y"],
     "model.outputs": {"score": "float64"},
     "model.batch_size": 7,
+    "model.batch_bytes": 1000,
     "model.options": {"scale": 2},
     "preprocess": "prep:decode",
     "carry": ["other"],
     "label": "late",
     "output.lineage": False,
+    "output.exports": ["csv"],
+    "output.partition_by": ["id"],
     "resources.gpus": 1,
+    "resources.runtime_env.pip": ["a==1"],
+    "resources.runtime_env.uv": ["a==1"],
+    "resources.runtime_env.env_vars": {"A": "1"},
     "checks": [{"column": "score", "min": 0}],
 }
 """Keys that can change what a part holds (values, columns, or the metric states in its footer)."""
@@ -363,6 +423,7 @@ ALTERS: dict[str, Any] = {
 CANNOT: dict[str, Any] = {
     "name": "other",
     "input.uri": "elsewhere/",
+    "input.anonymous": True,
     "input.format": "parquet",
     "input.shard_rows": 3,
     "input.wait": {"for": "2h", "until": "_SUCCESS"},
@@ -371,6 +432,7 @@ CANNOT: dict[str, Any] = {
     "model.code": ["*.py"],
     "output.uri": "elsewhere/",
     "output.format": "parquet",
+    "output.rows": "all",
     "output.single_writer": True,
     "output.tables": [{"delta": "table"}],
     "resources.actors": {"min": 2, "max": 9},
@@ -407,6 +469,10 @@ def test_what_cannot_alter_an_output_is_no_identity(tmp_path: Path, key: str) ->
     assert load(tmp_path, **{key.replace(".", "__"): CANNOT[key]}).scoring_keys() == before
 
 
+def test_where_the_input_is_listed_is_no_identity(tmp_path: Path) -> None:
+    assert load(tmp_path, input={"list": "names.txt"}).scoring_keys() == load(tmp_path).scoring_keys()
+
+
 def test_the_limits_of_checks_are_no_identity_their_columns_are(tmp_path: Path) -> None:
     """The metric states in a part's footer are of the checked columns: their limits are compared later."""
     one = load(tmp_path, checks=[{"column": "score", "min": 0}]).scoring_keys()
@@ -414,9 +480,9 @@ def test_the_limits_of_checks_are_no_identity_their_columns_are(tmp_path: Path) 
     assert load(tmp_path, checks=[{"column": "id", "min": 0}]).scoring_keys() != one
 
 
-@pytest.mark.parametrize("key", ["model__features", "carry"])
+@pytest.mark.parametrize("key", ["model__features", "carry", "output__partition_by"])
 def test_the_order_of_columns_is_identity(tmp_path: Path, key: str) -> None:
-    """Features in another order are another input to the model, and readers see the order of carried columns."""
+    """Features in another order are another input to the model; readers see that of carried columns and folders."""
     assert load(tmp_path, **{key: ["a", "b"]}).scoring_keys() != load(tmp_path, **{key: ["b", "a"]}).scoring_keys()
 
 
@@ -429,7 +495,38 @@ def test_the_order_of_outputs_is_identity(tmp_path: Path) -> None:
 
 def test_every_key_of_the_job_is_known_to_these_tests() -> None:
     """Whoever adds a key decides whether it is identity, and says so here."""
-    assert set(_leaves(Job, "")) == set(ALTERS) | set(CANNOT)
+    assert set(_leaves(Job, "")) == set(ALTERS) | set(CANNOT) | {"models", "input.list"}
+    assert set(NamedModel.model_fields) == set(ONE_OF_SEVERAL) | {"name", "path", "allow_pickle", "code"}
+
+
+ONE_OF_SEVERAL = {
+    "uses": "model:other",
+    "version": "2",
+    "features": ["y"],
+    "outputs": {"score": "float64"},
+    "batch_size": 7,
+    "batch_bytes": 1000,
+    "options": {"scale": 2},
+    "preprocess": "prep:decode",
+}
+
+
+def test_what_can_alter_an_output_of_one_of_several_models_is_identity(tmp_path: Path) -> None:
+    two = [NET, {**NET, "name": "tree"}]
+
+    def keys(models: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        return load(tmp_path, model=None, models=models, **more).scoring_keys()
+
+    for key, value in ONE_OF_SEVERAL.items():
+        for index in range(2):
+            other = [{**each, key: value} if at == index else each for at, each in enumerate(two)]
+            assert keys(other) != keys(two), key
+    assert keys(two[::-1]) != keys(two), "their order is that of the columns"
+    assert keys([NET, {**NET, "name": "trees"}]) != keys(two)
+    assert keys(two, output__rows="all") != keys(two)
+    assert keys(two[:1]) != load(tmp_path).scoring_keys()
+    for key, value in {"path": "elsewhere.bin", "allow_pickle": True, "code": ["*.py"]}.items():
+        assert keys([{**NET, key: value}, two[1]]) == keys(two), key
 
 
 def _leaves(model: type[BaseModel], prefix: str) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import schema
+from nightjar.inference.job import options, schema
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
 
@@ -28,15 +30,32 @@ JOB: dict[str, Any] = {
     "schedule": {"cron": "0 2 * * *"},
 }
 
+REQUIRED: dict[str, dict[str, Any]] = {"zero-shot": {"labels": ["cat", "dog"]}}
+"""The options that an adapter cannot do without."""
+
 
 def judged(job: dict[str, Any]) -> tuple[bool, bool]:
     """Whether the schema takes a job, and whether the code does."""
     try:
-        parse_job(copy.deepcopy(job), Path("/jobs/job.yaml"))
+        model = parse_job(copy.deepcopy(job), Path("/jobs/job.yaml")).model
+        if model.uses in FRAMEWORKS:
+            options.check(model.uses, model.options, options_of(model.uses))
         taken = True
     except JobError:
         taken = False
-    return Draft202012Validator(schema.job_schema()).is_valid(job), taken
+    return validator().is_valid(job), taken
+
+
+@cache
+def validator() -> Draft202012Validator:
+    """Made once: that takes longer than to judge a job."""
+    return Draft202012Validator(schema.job_schema())
+
+
+def options_of(uses: str) -> tuple[options.Option, ...]:
+    """What an adapter declares."""
+    declared: tuple[options.Option, ...] = import_module(FRAMEWORKS[uses].module).ADAPTER.options
+    return declared
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -58,7 +77,7 @@ def test_the_schema_in_the_docs_is_the_codes() -> None:
 
 @pytest.mark.parametrize("path", [*ROOT.glob("examples/*/*.yaml"), *ROOT.glob("deployments/**/*job*.yaml")], ids=str)
 def test_every_job_of_the_project_conforms(path: Path) -> None:
-    faults = Draft202012Validator(schema.job_schema()).iter_errors(yaml.safe_load(path.read_text()))
+    faults = validator().iter_errors(yaml.safe_load(path.read_text()))
     assert [fault.message for fault in faults] == []
 
 
@@ -70,7 +89,13 @@ def test_every_job_of_the_project_conforms(path: Path) -> None:
         ("input.options", {"size": [224, 224]}),
         ("input.partitions", {"country": "string"}),
         ("input.schema", {"zip": "string", "v": "float32[3]"}),
+        ("carry", "all"),
+        ("output.exports", ["csv", "jsonl.gz"]),
+        ("resources.runtime_env", {"pip": ["a==1"], "env_vars": {"A": "${B}"}}),
+        ("carry", ["id", "geo_*"]),
         ("model.batch_size", 7),
+        ("model.batch_bytes", 64 << 20),
+        ("input", {"list": "s3://lake/{date}.txt"}),
         ("model.options", {"any": [1, {"thing": None}]}),
         ("resources.actors", 3),
         ("identity", {"strict": True, "packages": ["numpy"]}),
@@ -86,7 +111,35 @@ def test_both_take_it(path: str, value: Any) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_both_take_each_framework(framework: str) -> None:
-    assert judged(changed("model", {"uses": framework, "path": "m", "outputs": {"score": "float32"}})) == (True, True)
+    model = {"uses": framework, "path": "m", "outputs": {"score": "float32"}, "options": REQUIRED.get(framework, {})}
+    assert judged(changed("model", model)) == (True, True)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_both_judge_each_option_alike(framework: str) -> None:
+    """Values of every kind, for every option of every adapter: some are taken and some are not, by both."""
+    values = [True, 0, 1, 7, 0.5, -1, "", "any", "mean", "net:build", [], ["a"], ["a", "a"], [0, 5], {}, {"a": 1}]
+    for option in options_of(framework):
+        verdicts = set()
+        for value in values:
+            given = {**REQUIRED.get(framework, {}), option.name: value}
+            found = judged(
+                changed("model", {"uses": framework, "path": "m", "outputs": {"score": "float32"}, "options": given})
+            )
+            assert found[0] == found[1], (option.name, value)
+            verdicts.add(found[0])
+        assert verdicts == {True, False} or "enum" in option.schema, option.name
+        for value in option.schema.get("enum", ()):
+            model = {"uses": framework, "path": "m", "outputs": {"score": "float32"}}
+            given = {**REQUIRED.get(framework, {}), option.name: value}
+            assert judged(changed("model", {**model, "options": given})) == (True, True)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_both_refuse_an_option_that_an_adapter_does_not_know(framework: str) -> None:
+    given = {**REQUIRED.get(framework, {}), "nonsense": 1}
+    model = {"uses": framework, "path": "m", "outputs": {"score": "float32"}, "options": given}
+    assert judged(changed("model", model)) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +150,9 @@ def test_both_take_each_framework(framework: str) -> None:
         ("folder", "/jobs"),
         ("input.uri", None),
         ("input.uri", 3),
+        ("input.list", "names.txt"),
+        ("input", {"list": ["a.txt"]}),
+        ("input.lines", [1]),
         ("input.format", "xlsx"),
         ("input.shard_rows", 0),
         ("input.partitions", ["country"]),
@@ -105,6 +161,9 @@ def test_both_take_each_framework(framework: str) -> None:
         ("model.uses", "pytorch"),
         ("model.outputs", {}),
         ("model.batch_size", "many"),
+        ("model.batch_bytes", "64 MiB"),
+        ("model.batch_bytes", 0),
+        ("model", {"uses": "mine:score", "outputs": {"y": "int8"}, "batch_bytes": 9, "batch_size": "auto"}),
         ("output.tables", [{"hudi": "table/"}]),
         ("output.tables", [{}]),
         ("resources.actors", {"min": 0, "max": 1}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import typer
 from nightjar.flows.cli import schemas
 from nightjar.flows.cli.main import app, main
 from nightjar.flows.cli.options import emit
-from nightjar.flows.pages.finished import run_result
+from nightjar.flows.pages.finished import as_text, run_result
 from nightjar.flows.results import FinishedRun, Launched
 from nightjar.inference.errors import NightjarError
 from support import NIGHT, Lake, conforms
@@ -117,6 +118,25 @@ def test_a_finished_run_is_what_the_schema_says(lake: Lake, capsys: pytest.Captu
     conforms(found, "run")
     conforms(found, "retry")
     assert (found["rows_in"], found["publication"], found["seconds"]["total"]) == (8000, 1, 3.0)
+    engine = found["engine"]
+    assert engine["workers"] == 1
+    assert engine["resident_mb"] >= engine["proportional_mb"] > 0
+    assert f"  memory     {engine['resident_mb']:,} MB\n" in as_text(done, 3.0)
+
+
+def test_what_the_summary_names_to_take_a_run_back_takes_it_back(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also the first one, before which there is no publication to go back to."""
+    lake.ready()
+    for date, act in {"2026-11-18": "unpublish", "2026-11-19": "rollback"}.items():
+        ran = lake.run(date=date, engine="local")
+        finished = FinishedRun(lake.request(date=date), ran.scored, ran.verdict, ran.publication)
+        text = as_text(Launched(finished, 1.0, 2.0, "", own_api=True), 3.0)
+        (line,) = (line for line in text.splitlines() if line.startswith("Take it back:"))
+        _, *words = shlex.split(line.partition(":")[2])
+        assert words[0] == act
+        assert not said(capsys, *words)["runs"]
 
 
 @pytest.mark.parametrize("words", [["status", "nowhere.yaml", "--json"], ["status", "--bogus", "--json"]])

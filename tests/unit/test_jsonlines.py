@@ -239,7 +239,7 @@ def test_a_bad_row_is_quarantined_under_its_place_and_can_be_replayed(odd: Lake)
 
 def replayed(lake: Lake, shard: str, row: int, file: str) -> Replayed:
     """In this process, which has the bounds of these tests."""
-    *_, found = _replay_here(lake.request(), shard, row, file, False, False)
+    *_, found = _replay_here(lake.request(), shard, row, file, False, False, "")
     assert isinstance(found, Replayed)
     return found
 

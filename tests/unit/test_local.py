@@ -80,7 +80,7 @@ def planned(lake: Lake, **job: Any) -> Lake:
     request = lake.request()
     found = run.discover(request)
     made_plan = run.plan(request, found).plan
-    for snapshot in (request.scoring.code, request.scoring.model):
+    for snapshot in request.scoring.snapshots:
         keep(LakeStorage(), request.output, snapshot)
     writer = open_epoch(LakeStorage(), str(lake.revision()), this_holder("score"))
     assert (
@@ -251,3 +251,16 @@ def test_an_estimate_counts_the_start_and_says_what_it_counts(lake: Lake) -> Non
     finished = replace(made, state=State(committed=set(made.plan.ids())))
     done = estimate.planned(request, found, finished, Measured("s", 100, 3.0, 1.0))
     assert done.measured.estimate_s == estimate.START_S
+
+
+def test_a_published_run_says_which_shard_it_does_not_have(lake: Lake) -> None:
+    """And has nothing to do about one that it has."""
+    lake.engine = "local"
+    lake.ready().run()
+    shard = next(iter(lake.planned().ids()))
+    assert lake.run(shards=(shard,)).publication.number == 1
+    with pytest.raises(JobError, match=r"--shard TYPO: the run '2026-11-19' has no such shard"):
+        lake.run(shards=(shard, "TYPO"))
+    request = lake.request(shards=("TYPO",))
+    with pytest.raises(JobError, match="--shard TYPO"):
+        run.nothing_to_score(request, run.discover(request))

@@ -56,7 +56,7 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
     assert dt.timedelta(0) <= dt.datetime.now(dt.UTC) - at < dt.timedelta(minutes=5)
     assert (at.utcoffset(), at.microsecond) == (dt.timedelta(0), 0)
     libraries = {"nightjar-batch", "ray", "pyarrow", "numpy", "pandas", "prefect", "torch", "scikit-learn", "skops"}
-    libraries |= {"onnxruntime", "lightgbm", "xgboost-cpu", "transformers", "tokenizers"}
+    libraries |= {"onnxruntime", "lightgbm", "xgboost-cpu", "transformers", "tokenizers", "keras"}
     installed = {name: version(name) for name in libraries}
     assert manifest.pop("libraries") == {"python": platform.python_version(), **installed}
     assert "pyarrow" in manifest.pop("loaded")
@@ -88,6 +88,8 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
             "bytes": sum(part["size"] for part in shards["data"].to_pylist()),
             "batches_cut": sum(shards["cuts"].to_pylist()),
             "batch_rows": 0,
+            "rows_left_out": 0,
+            "files_left_out": 0,
         },
         "shards": {
             "file": ran.verdict.shards.rpartition("/")[2],

@@ -204,9 +204,10 @@ A, B, UNREAD = ({"uri": uri, "first_row": first, "rows": rows} for uri, first, r
 def test_the_plan_says_which_row_of_which_file_it_was(
     pieces: list[dict[str, Any]], quarantine: dict[str, Any] | None, index: int, expected: tuple[str, int]
 ) -> None:
-    """Unless rows before it are in the quarantine, or in a file whose rows nobody counted."""
-    line = {"shard": "s", "pieces": pieces, "quarantine": quarantine}
+    """Unless rows before it are in the quarantine, were left out, or are in a file whose rows nobody counted."""
+    line = {"shard": "s", "pieces": pieces, "quarantine": quarantine, "rows_left_out": 0}
     assert _planned(line, index) == expected
+    assert _planned(line | {"rows_left_out": 1}, index)[1] == -1
     if expected[1] >= 0 and pieces[-1]["rows"] != UNKNOWN:
         with pytest.raises(AssertionError, match=r"^shard s has no row 2 more$"):
             _planned(line, 2 + sum(piece["rows"] for piece in pieces))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +27,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.predictors.modelproto import external_files
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
@@ -366,7 +369,7 @@ def test_weights_that_are_too_large_to_be_copied_are_read_where_they_are(
     onnx.save(copy, tmp_path / "models/m.onnx", save_as_external_data=True, location="m.bin", size_threshold=0)
     monkeypatch.setattr(snapshots, "COPIED_BYTES", copied)
     job = job_of(tmp_path, path="models", outputs={"y": "float32[5000]"})
-    taken = fix(LakeStorage(), job).model
+    (taken,) = fix(LakeStorage(), job).models
     assert len(taken.linked) == {0: 2, 5_000: 1, 10_000_000: 0}[copied]
     path, _ = place_model(LakeStorage(), taken, tmp_path / "cache", str(job.model.path))
     assert scored(job, path=path)["y"] == own(model, x=NUMBERS)[0]
@@ -413,6 +416,16 @@ def test_errors_of_a_lost_device_are_known_by_type(tmp_path: Path) -> None:
     job = saved(tmp_path, matmul())
     adapter_of(job).load(job, job.model.path)
     assert adapter_of(job).device_errors() == (state.DeviceReset,)
+
+
+def test_onnxruntime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
+    """Its import would make a file of reports in the home folder, and send them."""
+    env = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    env |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    code = "from nightjar.inference.predictors.session import describe_devices; print(describe_devices())"
+    told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    assert told.startswith("onnxruntime ")
+    assert [each for each in tmp_path.rglob("*") if "onnxruntime" in each.name] == []
 
 
 def test_a_missing_extra_says_which_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,7 @@ KINDS = {
     "identity": r"/identity-\d+\.json$",
     "part": r"/(data|quarantine)/[^/]+\.parquet$",
     "parts": r"/r\d+/(data|quarantine)$",
+    "exports": r"/r\d+/exports$",
     "shards": r"/shards-\d+\.parquet$",
     "manifest": r"/manifest-\d+\.json$",
     "success": r"/_SUCCESS$",
@@ -131,6 +132,7 @@ FIRST = {
         "read publications": 1,
         "read shards": 1,
         "stat success": 1,
+        "subfolders exports": 1,
         "subfolders places": 1,
         "write places": 6,
     },
@@ -242,6 +244,7 @@ CONTINUED = {
         "read publications": 3,
         "read shards": 1,
         "stat success": 1,
+        "subfolders exports": 1,
         "write places": 2,
     },
 }
@@ -458,7 +461,7 @@ def test_a_large_model_is_hashed_once_by_the_driver_and_once_per_node(
     request = counted.request()
     before = opened(str(weights))
     for _ in range(3):
-        place_model(request.storage, request.scoring.model, Path(request.cache), str(weights))
+        place_model(request.storage, request.scoring.models[0], Path(request.cache), str(weights))
     assert opened(str(weights)) == before
     counted.run(run_id="another")
     assert opened(str(weights)) - before == driver + publication

@@ -55,6 +55,7 @@ def test_where_each_row_fits_alone_lack_of_memory_loses_none_and_is_learnt_once(
         assert sorted(done) == list(range(len(lengths)))
         assert refused <= (0 if again else 8)
     assert packer.alone is None
+    assert packer.forced in {0, packer.tokens}
 
 
 def test_a_row_that_fits_nowhere_is_raised_and_what_was_learnt_of_it_is_little() -> None:
@@ -72,7 +73,7 @@ def test_a_row_that_fits_nowhere_is_raised_and_what_was_learnt_of_it_is_little()
         with pytest.raises(MemoryError):
             packer.run(np.array(lengths), call)
     assert calls == [[1, 2], [1], [1]]
-    assert (packer.tokens, packer.alone) == (100, 50)
+    assert (packer.tokens, packer.forced, packer.alone) == (100, 0, 50)
     assert packed([30, 60, 49, 51], packer) == [[1], [3], [2, 0]]
 
 

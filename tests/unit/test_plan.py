@@ -17,6 +17,7 @@ from nightjar.inference.input.discovery import FILES, Discovery
 from nightjar.inference.input.plan import _BATCH, DECODED_BYTES, LARGE, LEAST_BYTES, Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece
 
 Lines = list[dict[str, Any]]
@@ -252,7 +253,7 @@ def test_a_plan_of_many_shards_holds_them_all_and_stays_small() -> None:
 @given(lakes())
 def test_the_plan_is_in_input_order(lines: Lines) -> None:
     """By file and row: the order of parts in reports and of rows for readers."""
-    firsts = [(s.pieces[0].uri, s.pieces[0].first_row) for s in make_plan(lake(lines), job(1000), "m").shards()]
+    firsts = [(s.pieces[0].uri, s.pieces[0].first_row) for s in make_plan(lake(lines), job(100_000), "m").shards()]
     assert firsts == sorted(firsts)
 
 
@@ -298,6 +299,14 @@ def test_a_repaired_file_is_planned_anew() -> None:
 @pytest.mark.parametrize(("actors", "shards"), [(1, 8), (2, 16), (4, 32)])
 def test_by_default_each_actor_has_eight_shards(actors: int, shards: int) -> None:
     plan = make_plan(lake([line(f"f{index:03d}", [10] * 4) for index in range(64)]), job(actors=actors), "model")
+    assert len(plan) == shards
+
+
+@pytest.mark.parametrize(("placement", "shards"), [("staged", 32), ("fused", 16)])
+def test_by_default_each_worker_of_a_cpu_stage_has_eight_shards(placement: str, shards: int) -> None:
+    lines = [line(f"f{index:03d}", [10] * 4) for index in range(64)]
+    step = Preprocess(uses="m:prep", placement=placement, workers=4)
+    plan = make_plan(lake(lines), job(actors=2).model_copy(update={"preprocess": step}), "model")
     assert len(plan) == shards
 
 

@@ -177,14 +177,18 @@ def test_a_device_that_is_lost_is_said_and_ends_preflight(small: Lake) -> None:
 
 def test_a_sample_is_scored_by_another_scorer_if_one_is_given(small: Lake) -> None:
     table = pa.table({"x": pa.array(range(SAMPLE_ROWS), pa.float32())})
-    scored = score_sample(worker(small, refuses), RowsRead(table), 0, Scorer(same))
+    other = worker(small, refuses)
+    scored = score_sample(other, RowsRead(table), 0, [replace(other.models[0], scorer=Scorer(same))])
     assert scored.outputs["score"].to_pylist() == list(range(SAMPLE_ROWS))
 
 
 def test_more_failures_than_the_budget_end_a_sample_and_name_the_rows_place_in_its_file(small: Lake) -> None:
     table = pa.table({"x": pa.array(range(4), pa.float32())})
-    with pytest.raises(OverBudget, match=r"^1 row failed where at most 0 may; the first is row 503: ") as failed:
-        drained(calls(worker(small, lambda x: refuses(x) if 3 in x else x), RowsRead(table), 4, 500, budget=0))
+    with pytest.raises(
+        OverBudget, match=r"^1 row failed where at most 0 may \(retry\.max_quarantined\); the first is row 503: "
+    ) as failed:
+        other = worker(small, lambda x: refuses(x) if 3 in x else x)
+        drained(calls(other, RowsRead(table), 500, other.models, budget=0))
     assert failed.value.row == 503
 
 

@@ -277,7 +277,7 @@ def independent(lake: Lake, form: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("fails", "prepared"), [("never", False), ("row", False), ("memory", False), ("row", True)])
-@pytest.mark.parametrize("form", sorted(FORMATS - {"default"}))
+@pytest.mark.parametrize("form", sorted({*FORMATS} - {"default"}))
 def test_a_predictor_that_writes_over_everything_changes_nothing(
     tmp_path: Path, form: str, fails: str, prepared: bool
 ) -> None:

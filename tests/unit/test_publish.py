@@ -433,6 +433,9 @@ def test_what_is_not_published_is_answered_with_what_is(output: str) -> None:
         publish.seen(Snapshot(0), output, None)
     assert str(refused.value) == f"nothing is published in {output} yet; `nightjar run` publishes"
     with pytest.raises(JobError) as refused:
+        publish.seen(Snapshot(2), output, None)
+    assert str(refused.value) == f"nothing is published in {output} any more; `nightjar publications` lists what was"
+    with pytest.raises(JobError) as refused:
         publish.snapshot(LakeStorage(), output, 3)
     assert str(refused.value) == f"there is no publication 3 in {output}; `nightjar publications` lists them"
 
@@ -509,7 +512,7 @@ def test_the_files_of_a_publication_are_those_its_snapshot_vouches_for(tmp_path:
     assert list(data_files(made.storage, made.uri, NIGHT)) == [f"{folder}/{name}" for name in names]
     assert all("2026-11-20" in file for file in data_files(made.storage, made.uri, None))
     published = made.now().runs[NIGHT]
-    assert data_parts(made.storage, made.uri, NIGHT, published)["name"].to_pylist() == names
+    assert data_parts(made.storage, made.uri, NIGHT, published).table["name"].to_pylist() == names
     listed = folder / "shards-000001.parquet"
     listed.write_bytes(listed.read_bytes() + b"0")
     with pytest.raises(JobError) as refused:

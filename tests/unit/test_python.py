@@ -81,6 +81,19 @@ def test_a_file_that_is_gone_is_named(lake: Lake) -> None:
         night.dataset().to_table()
 
 
+@pytest.mark.parametrize("gone", ["runs", "data", "manifest-000002.json"])
+def test_a_night_that_was_deleted_is_told_in_one_sentence(lake: Lake, gone: str) -> None:
+    """Whether all of it was deleted, or only what is read first; and what makes it again."""
+    lake.ready().run(engine="local")
+    place = lake.out / "runs" if gone == "runs" else lake.revision() / gone
+    place.rename(lake.folder / "elsewhere")
+    said = "the files of the run '2026-11-19' were deleted after it was published \\(.*no such file\\); "
+    with pytest.raises(Missing, match=f"^{said}`nightjar run` with --run-id 2026-11-19 --fresh scores it again$"):
+        files(lake.job_path)
+    lake.run(engine="local", fresh=True)
+    assert files(lake.job_path).rows == 8000
+
+
 def test_a_night_without_rows_is_an_empty_dataset(lake: Lake) -> None:
     night = Files(1, "2026-11-19", "2026-11-19", 1, "", 0, 0, (), lake.ready().request().storage)
     assert night.dataset().count_rows() == 0

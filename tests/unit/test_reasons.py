@@ -69,24 +69,24 @@ def begun(lake: Lake) -> RunRequest:
     return request
 
 
-def killed(lake: Lake) -> None:
+def killed(lake: Lake, engine: str = "") -> None:
     """A process of its own opens the ledger, and is killed."""
     code = (
         "import os, signal; from nightjar.inference.ledger.epochs import open_epoch; "
         "from nightjar.inference.storage.lake import LakeStorage; "
         "from nightjar.inference.ledger.holders import this_holder; "
-        f"open_epoch(LakeStorage(), {str(lake.revision())!r}, this_holder('score')); "
+        f"open_epoch(LakeStorage(), {str(lake.revision())!r}, this_holder('score', engine={engine!r})); "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
 
 
-def no_input(lake: Lake) -> None:
+def no_input(lake: Lake, *options: str) -> None:
     """The real command, on a night whose input did not come."""
     for path in (lake.folder / "data").iterdir():
         path.unlink()
     with pytest.raises(JobError):
-        app(["run", str(lake.job_path), "--date", NIGHT], standalone_mode=False)
+        app(["run", str(lake.job_path), "--date", NIGHT, *options], standalone_mode=False)
 
 
 def taken_back(lake: Lake) -> None:
@@ -124,6 +124,24 @@ CASES = {
         TO_BE_CHANGED,
     ),
     "a gate": Case(lambda lake: fails(lake, "validate", GateFailed(NULLS, GATES)), "failed at gate score.nulls", NULLS),
+    "on the local engine": Case(
+        lambda lake: fails(lake, "score", ShardsFailed("1 of 8 shards have no result"), engine="local"),
+        "failed at score",
+        "1 of 8 shards have no result",
+        ("nightjar show JOB 2026-11-19", "nightjar run JOB --run-id 2026-11-19 --engine local"),
+    ),
+    "killed on the local engine": Case(
+        lambda lake: killed(lake, "local"),
+        "killed",
+        "its process ended without a word",
+        ("nightjar show JOB 2026-11-19", "nightjar run JOB --run-id 2026-11-19 --engine local"),
+    ),
+    "no input for the local engine": Case(
+        lambda lake: no_input(lake, "--engine", "local"),
+        "rejected at discover",
+        "input.uri: no input files at",
+        tuple(f"{command} --engine local" for command in TO_BE_CHANGED),
+    ),
     "an audit": Case(
         lambda lake: fails(lake, "validate", AuditFailed("the files written do not prove the cover, 2 findings")),
         "failed at validate",

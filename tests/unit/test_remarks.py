@@ -74,7 +74,7 @@ class Command:
     @property
     def progress(self) -> Progress:
         """As the step begins with it."""
-        return progress_of(self.writer, self.plan)
+        return progress_of(self.writer, self.plan, self.lake.request().job)
 
     def score(self, shards: int = 100) -> None:
         """Score and commit so many of those that are missing."""
@@ -171,6 +171,7 @@ def test_cuts_of_a_result_that_is_taken_back_count_no_more(lake: Lake) -> None:
     """It is scored again, and those batches are cut again. Ledgers of before do not say how many there were."""
     progress = Progress(shards=2, done_shards=2, rows_out=1997, rows_quarantined=3, cuts=4)
     line = {"shard": "s", "attempt": 1, "pieces": [{"uri": "u"}], "rows_out": 997, "rows_quarantined": 3, "cuts": 3}
+    line["rows_left_out"] = 0
     revoked = _revocation(line, "torn")
     progress.fold(revoked)
     assert (progress.done_shards, progress.cuts) == (1, 1)

@@ -11,6 +11,7 @@ import pytest
 from nightjar.inference.errors import JobError
 from nightjar.inference.run.refusals import check_request, check_without_input
 from nightjar.inference.run.request import make_request, record_run
+from nightjar.inference.run.steps import discover
 from support import Lake
 
 LIMITED = "2026-11-19-limit-1000"
@@ -54,6 +55,34 @@ def test_the_columns_the_model_sees_are_part_of_every_shard(lake: Lake) -> None:
         if path.name != "part-00.parquet":
             path.unlink()
     assert set(lake.planned().ids()) < listed
+
+
+def test_a_date_that_is_no_day_is_told_from_one_in_another_form(lake: Lake) -> None:
+    lake.ready()
+    for date, said in {"2026-02-30": "there is no such day", "30.02.2026": "write a date as 2026-11-19"}.items():
+        with pytest.raises(JobError, match=f"^--date '{date}': {said}$"):
+            lake.request(date=date)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"model__features": ["x"]},
+        {"model__features": None},
+        {"carry": ["x"]},
+        {"label": "x"},
+        {"input__where": "x > 1"},
+    ],
+    ids=lambda named: next(iter(named)),
+)
+def test_a_column_that_the_files_have_twice_is_told_if_the_job_uses_it(lake: Lake, named: dict[str, Any]) -> None:
+    path = lake.write_file("part-00.parquet", 0, 10)
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("x", table["x"]).append_column("y", table["x"]), path)
+    lake.write_model()
+    lake.write_job(**{"model__features": ["y"], "carry": ["id"], **named})
+    with pytest.raises(JobError, match=r"'x' is there twice"):
+        discover(lake.request())
 
 
 @pytest.mark.parametrize(

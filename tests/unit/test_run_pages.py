@@ -10,6 +10,7 @@ from test_report import BAD_ROW, plan_in, scored, writing
 from nightjar.flows.pages import finished
 from nightjar.flows.pages.failure import as_page, failure
 from nightjar.flows.pages.tables import _COMMANDS, _bounded, _headed
+from nightjar.flows.pages.wording import left_out
 from nightjar.inference.errors import JobError, NightjarError, QuarantineFull
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.figures import Figures
@@ -34,6 +35,10 @@ def far(tmp_path: Path) -> Lake:
     lake = Lake(tmp_path / ("a" * 200) / ("b" * 200)).ready()
     scored(lake)
     return lake
+
+
+def test_rows_that_were_left_out_are_those_for_which_the_whole_condition_is_not_true() -> None:
+    assert left_out(131, "x < 120 AND id <> 5") == "131 more rows read and left out: not (x < 120 AND id <> 5)"
 
 
 def test_the_page_of_a_rejected_run_leads_to_check(lake: Lake) -> None:

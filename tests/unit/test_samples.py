@@ -64,7 +64,7 @@ def test_the_first_rows_are_shown_beside_what_is_carried(lake: Lake) -> None:
         ),
         (
             'return {"score": x.astype(str) if 4000 in x else x}',
-            "output 'score' is declared float, but the predictor returned string",
+            "output 'score' is declared float32, but the predictor returned string",
         ),
         (
             'return {"odds" if 4000 in x else "score": x}',
@@ -170,7 +170,10 @@ def test_rows_that_fail_in_that_batch_are_the_runs_business(lake: Lake, bad: str
     last = steps[-1]
     assert isinstance(last, Examined)
     assert (last.sample_error, len(last.notes)) == ("", notes)
-    assert all("rows failed where at most 8 may; the first is row 78: ValueError: bad" in note for note in last.notes)
+    assert all(
+        "rows failed where at most 8 may (retry.max_quarantined); the first is row 78: ValueError: bad" in note
+        for note in last.notes
+    )
     assert len(steps) < 60
 
 

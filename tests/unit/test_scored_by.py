@@ -179,8 +179,8 @@ def test_code_that_cannot_be_read_names_key_file_and_line(
 
 
 def fixed(model: str = "m", code: str = "c", packages: dict[str, str] | None = None) -> ScoringSet:
-    files = (Snapshot((File("a", 1, each),) if each else ()) for each in (code, model))
-    return ScoringSet(*files, packages=packages or {})
+    taken, of_model = (Snapshot((File("a", 1, each),) if each else ()) for each in (code, model))
+    return ScoringSet(taken, (of_model,), packages=packages or {})
 
 
 def test_whatever_can_change_an_output_changes_the_fingerprint(make_job: MakeJob) -> None:
@@ -258,7 +258,7 @@ def test_what_differs_is_named(make_job: MakeJob) -> None:
         "new.txt is new",
         "old.txt is gone",
         "vocab.json changed",
-        "carry changed in the job",
+        "the carried columns changed",
         "model.options.by changed in the job",
         "model.options.day changed in the job",
     ]

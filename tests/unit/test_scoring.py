@@ -22,12 +22,11 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
 )
 from nightjar.inference.records import RowFailure
+from nightjar.inference.scoring.batchsize import BatchSize, auto_batch_rows
 from nightjar.inference.scoring.microbatches import (
     TRACEBACK_CHARS,
     Ahead,
-    BatchSize,
     ScoredRows,
-    auto_batch_rows,
     score_table,
 )
 
@@ -176,7 +175,7 @@ def test_out_of_memory_halves_the_batch_and_is_remembered(error: type[Exception]
     size = BatchSize(16)
     scored, _ = run(rows(32), recorder, size)
     assert scored.failures == ()
-    assert (size.rows, size.forced) == (4, 4)
+    assert (size.most, size.forced) == (4, 4)
     assert [len(batch) for batch in recorder.batches] == [16, 8, *[4] * 8]
     run(rows(8), recorder, size)
     assert [len(batch) for batch in recorder.batches[-2:]] == [4, 4]
@@ -185,7 +184,7 @@ def test_out_of_memory_halves_the_batch_and_is_remembered(error: type[Exception]
 def test_out_of_memory_is_told_by_type_never_by_message() -> None:
     size = BatchSize(4)
     scored, _ = run(rows(4), Recorder(bad([1], lambda _: RuntimeError("CUDA out of memory"))), size)
-    assert (size.rows, size.forced) == (4, 0)
+    assert (size.most, size.forced) == (4, 0)
     assert [failure.error for failure in scored.failures] == ["RuntimeError"]
 
 
@@ -194,14 +193,14 @@ def test_one_row_too_large_for_memory_is_quarantined_and_the_others_keep_their_b
     recorder = Recorder(bad([2], MemoryError))
     scored, _ = run(rows(16), recorder, size)
     assert [(failure.row, failure.error) for failure in scored.failures] == [(2, "MemoryError")]
-    assert (size.rows, size.forced) == (8, 0)
+    assert (size.most, size.forced) == (8, 0)
     assert recorder.batches[-1] == list(range(8, 16))
 
 
 def test_without_memory_trouble_nothing_is_forced() -> None:
     size = BatchSize(4)
     run(rows(9), Recorder(bad([3])), size)
-    assert (size.rows, size.forced) == (4, 0)
+    assert (size.most, size.forced) == (4, 0)
     with pytest.raises(ValueError, match="at least one row"):
         BatchSize(0)
 
@@ -255,7 +254,7 @@ def test_a_table_fails_exactly_when_its_failures_exceed_the_budget(
     with pytest.raises(OverBudget) as caught:
         run(rows(count), Recorder(bad(members)), size, budget=budget, origin=1000)
     noun = "1 row failed" if budget == 0 else f"{budget + 1} rows failed"
-    assert str(caught.value).startswith(f"{noun} where at most {budget} may; the first is row ")
+    assert str(caught.value).startswith(f"{noun} where at most {budget} may (retry.max_quarantined); the first is row ")
     assert f"row {1000 + min(members)}: ValueError: bad [" in str(caught.value)
 
 

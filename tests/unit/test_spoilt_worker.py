@@ -19,7 +19,8 @@ from nightjar.inference.records import (
 )
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.worker import ShardWorker, this_worker
+from nightjar.inference.scoring.attempts import this_worker
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage

@@ -19,7 +19,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.arrays import to_numpy
 from nightjar.inference.predictors.exported import load_program
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, score_table
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import ScoredRows, score_table
 
 
 @pytest.fixture(autouse=True)

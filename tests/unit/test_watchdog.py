@@ -150,3 +150,26 @@ def test_in_another_thread_only_force_is_left() -> None:
     assert failed == []
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_another_thread_may_look_whether_it_hangs() -> None:
+    """A thread that is not the main one is not interrupted; who waits for it reports where it hangs."""
+    entered, over = threading.Event(), threading.Event()
+    watchdog = Watchdog(0.2)
+    watchdog.look()
+
+    def hang() -> None:
+        with watchdog:
+            watchdog.calling()
+            entered.set()
+            over.wait()
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    entered.wait()
+    with pytest.raises(ProcessSpoilt, match=r"no progress for retry.stall_s = 0.2 s, in wait \(.*threading"):
+        while not over.wait(0.01):
+            watchdog.look()
+    over.set()
+    thread.join()
+    watchdog.look()

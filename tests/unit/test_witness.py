@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -456,7 +457,19 @@ def test_what_a_framework_keeps_for_itself_is_not_worth_a_word(tmp_path: Path) -
     prefixes = [prefix for framework in frameworks() for prefix in framework.scratch]
     assert prefixes
     for prefix in prefixes:
-        with NamedTemporaryFile(prefix=Path(prefix).name, dir=Path(prefix).parent) as file:
+        place, begin = os.path.split(prefix)
+        with folder_at(place), NamedTemporaryFile(prefix=begin, dir=place) as file:
             assert places.uncovered(file.name) is None
-        with NamedTemporaryFile(prefix="other", dir=Path(prefix).parent) as file:
+        above = str(Path(prefix.rstrip("/")).parent)
+        with folder_at(above), NamedTemporaryFile(prefix="other", dir=above) as file:
             assert places.uncovered(file.name) == file.name
+
+
+@contextmanager
+def folder_at(place: str) -> Iterator[None]:
+    """A folder that is there, and goes again if it was not."""
+    made = [folder for folder in (Path(place), *Path(place).parents) if not folder.exists()]
+    Path(place).mkdir(parents=True, exist_ok=True)
+    yield
+    for folder in made:
+        folder.rmdir()

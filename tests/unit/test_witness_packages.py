@@ -106,16 +106,34 @@ def test_another_build_of_the_same_version_is_said(site: Path, monkeypatch: pyte
     assert differences(before, load(monkeypatch, "mylib")) == ["my-lib 1.0 is another build of the same version"]
 
 
+def test_notes_of_an_installer_are_read_again_when_they_changed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before: they are long, and there are hundreds of packages."""
+    monkeypatch.setattr(packages, "_SETTLED_S", -1.0)  # they are known from the first time on
+    before = load(monkeypatch, "mylib")
+    assert {str(site / f"my_lib.dist-info/{name}") for name in ("METADATA", "RECORD")} <= packages._made.keys()
+    install(site, "1.0", {**SOURCE, "mylib/lazy.py": "X = 3\n"})
+    assert differences(before, load(monkeypatch, "mylib")) == ["my-lib 1.0 is another build of the same version"]
+    install(site, "1.1", SOURCE)
+    assert differences(before, load(monkeypatch, "mylib")) == ["my-lib 1.0 → 1.1"]
+    assert packages.installed_version("my-lib") == "1.1"
+
+
+def test_notes_that_were_just_changed_are_not_taken_for_known(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "_SETTLED_S", 3600.0)
+    load(monkeypatch, "mylib")
+    assert str(site / "my_lib.dist-info/RECORD") not in packages._made
+
+
 def test_files_older_than_their_record_are_not_read(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The installer wrote the record last; so they are read only where the whole folder was copied later."""
     recorded_at(site, time.time() + 60)
     monkeypatch.setattr(packages, "_SETTLED_S", -1.0)
     before = load(monkeypatch, "mylib")
     assert not before["my-lib"].edited
-    assert str(site / "mylib/deep.py") not in packages._hashed
+    assert str(site / "mylib/deep.py") not in packages._made
     recorded_at(site, 0)
     assert load(monkeypatch, "mylib") == before
-    assert str(site / "mylib/deep.py") in packages._hashed
+    assert str(site / "mylib/deep.py") in packages._made
 
 
 def test_a_file_that_was_hashed_before_is_hashed_again_when_it_changed(
@@ -126,7 +144,7 @@ def test_a_file_that_was_hashed_before_is_hashed_again_when_it_changed(
     monkeypatch.setattr(packages, "_SETTLED_S", -1.0)  # the file is known from the first time on
     before, deep = load(monkeypatch, "mylib"), site / "mylib/deep.py"
     known = deep.stat()
-    assert packages._hashed[str(deep)]
+    assert packages._made[str(deep)]
     deep.write_text("WEIGHT = 3\n")
     os.utime(deep, ns=(known.st_atime_ns, known.st_mtime_ns))
     assert deep.stat().st_ctime_ns != known.st_ctime_ns
@@ -138,7 +156,7 @@ def test_a_file_that_was_just_changed_is_not_taken_for_known(site: Path, monkeyp
     recorded_at(site, 0)
     monkeypatch.setattr(packages, "_SETTLED_S", 3600.0)
     load(monkeypatch, "mylib")
-    assert str(site / "mylib/deep.py") not in packages._hashed
+    assert str(site / "mylib/deep.py") not in packages._made
 
 
 def test_a_package_edited_in_place_is_said(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

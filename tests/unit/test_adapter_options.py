@@ -1,0 +1,44 @@
+"""The options that adapters declare are those of the docs, and what they name is there."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job import options
+from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.predictors import reference
+from nightjar.inference.predictors.adapter import frameworks
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_the_page_of_adapters_is_the_codes() -> None:
+    """If not: `python -m nightjar.inference.predictors.reference > docs/adapters.md`."""
+    assert (ROOT / "docs" / "adapters.md").read_text() == reference.page()
+
+
+def test_every_adapter_is_on_the_page_with_each_of_its_options() -> None:
+    *sections, weights = reference.page().split("\n## ")[1:]
+    assert weights.startswith("Large weights\n")
+    assert [section.partition("\n")[0] for section in sections] == list(FRAMEWORKS)
+    for section, adapter in zip(sections, frameworks(), strict=True):
+        for option in adapter.options or ():
+            assert f"| `{option.name}` |" in section
+            assert option.default
+            assert option.about
+
+
+def test_the_extra_of_each_adapter_can_be_installed() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {extra for adapter in frameworks() for extra in adapter.extra.split(",")} - {""} <= extras.keys()
+
+
+def test_an_option_that_is_required_is_named() -> None:
+    needed = options.texts("labels", "…", "required", "a list of labels", least=1, required=True)
+    with pytest.raises(JobError, match=r"^model\.options\.labels: write a list of labels, not None$"):
+        options.check("t", {}, (needed,))
+    options.check("t", {"labels": ["a"]}, (needed,))

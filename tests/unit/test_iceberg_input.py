@@ -1,0 +1,166 @@
+"""Iceberg tables as inputs: which snapshot is read, what is in it, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, LongType, NestedField, StringType
+
+from lakes import catalog_of, delete_iceberg_rows, name_catalog
+from nightjar.inference.errors import InputChanged, JobError
+from nightjar.inference.input.discovery import Discovery, discover
+from nightjar.inference.input.plan import make_plan
+from nightjar.inference.input.sources import tables
+from nightjar.inference.input.sources.reading import read_piece
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
+from nightjar.inference.records import Piece
+from nightjar.inference.storage.lake import LakeStorage
+
+STORAGE = LakeStorage()
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """Snapshots: partitioned by text and date; a column renamed and one added, and more rows; and fewer rows."""
+    name_catalog(tmp_path, monkeypatch)
+    catalog = catalog_of(tmp_path)
+    catalog.create_namespace("shop")
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "c", StringType(), required=False),
+        NestedField(3, "day", DateType(), required=False),
+        NestedField(4, "note", StringType(), required=False),
+    )
+    by = [PartitionField(2, 1000, IdentityTransform(), "c"), PartitionField(3, 1001, IdentityTransform(), "day")]
+    made = catalog.create_table(
+        "shop.sales", schema, partition_spec=PartitionSpec(*by), location=f"file://{tmp_path}/shop/sales"
+    )
+    day = dt.date(2026, 11, 19)
+    columns = {"id": range(40), "c": ["a b", "größe"] * 20, "day": [day] * 40, "note": [f"n{i}" for i in range(40)]}
+    made.append(pa.table(columns, made.schema().as_arrow()))
+    with made.update_schema() as update:
+        update.rename_column("note", "remark")
+        update.add_column("price", LongType())
+    more: dict[str, Any] = {"id": [100, 101], "c": [None, "x"], "day": [day, None], "remark": ["m", None]}
+    made.append(pa.table(more | {"price": [5, 6]}, made.schema().as_arrow()))
+    made.delete("id < 3")
+    return made
+
+
+def job_of(table: Table, /, **options: Any) -> Job:
+    uri = table.location().removeprefix("file://")
+    given = {"uri": uri, "format": "iceberg", "options": {"catalog": "lake", "table": "shop.sales", **options}}
+    keys = {"model": {"uses": "m:f", "outputs": {"y": "float64"}}, "output": {"uri": "out"}}
+    return parse_job({"name": "t", "input": given, **keys}, Path(uri).parent / "job.yaml")
+
+
+def pieces(job: Job, found: Discovery) -> list[Piece]:
+    return [piece for shard in make_plan(found, job, "").shards() for piece in shard.pieces]
+
+
+def rows(job: Job) -> list[dict[str, Any]]:
+    found = discover(STORAGE, job)
+    read = [read_piece(STORAGE, job, piece, found.schema).table for piece in pieces(job, found)]
+    return sorted(pa.concat_tables(read).to_pylist(), key=lambda row: row["id"])
+
+
+def by_pyiceberg(table: Table, snapshot: int | None = None) -> list[dict[str, Any]]:
+    """What pyiceberg's own reader gives, which is not used here."""
+    found = table.refresh().scan(snapshot_id=snapshot).to_arrow()
+    return sorted(found.to_pylist(), key=lambda row: row["id"])
+
+
+def test_rows_are_those_that_pyiceberg_reads_at_each_snapshot(table: Table) -> None:
+    """With deletions, partitions, a column that was renamed, and one that older files lack."""
+    numbers = [snapshot.snapshot_id for snapshot in table.snapshots()]
+    assert len(numbers) >= 3
+    for number in numbers:
+        job = job_of(table, snapshot=number)
+        assert rows(job) == by_pyiceberg(table, number)
+        assert discover(STORAGE, job).snapshot == str(number)
+    assert rows(job_of(table)) == by_pyiceberg(table)
+    assert [row["id"] for row in rows(job_of(table))] == [*range(3, 40), 100, 101]
+
+
+def test_files_that_their_partition_rules_out_are_not_looked_into(table: Table) -> None:
+    job = job_of(table)
+    asked = job.model_copy(update={"input": job.input.model_copy(update={"where": "c = 'größe' AND id > 5"})})
+    found = discover(STORAGE, asked)
+    assert (len(found.files), found.left_out) == (1, len(discover(STORAGE, job).files) - 1)
+    assert rows(asked) == [row for row in by_pyiceberg(table) if row["c"] == "größe" and row["id"] > 5]
+
+
+def test_rows_deleted_by_their_position_are_not_read_and_other_deletions_are_refused(table: Table) -> None:
+    catalog = catalog_of(Path(table.location().removeprefix("file://")).parent.parent)
+    flat = catalog.create_table("shop.flat", table.schema(), location=f"{table.location()}-flat")
+    content = {"id": range(10), "c": ["x"] * 10, "day": [None] * 10, "remark": ["r"] * 10, "price": range(10)}
+    flat.append(pa.table(content, flat.schema().as_arrow()))
+    (task,) = flat.scan().plan_files()
+    delete_iceberg_rows(flat, task.file.file_path, [0, 4, 9])
+    job = job_of(flat, table="shop.flat")
+    assert rows(job) == by_pyiceberg(flat)
+    assert [row["id"] for row in rows(job)] == [1, 2, 3, 5, 6, 7, 8]
+    delete_iceberg_rows(flat.refresh(), task.file.file_path, [1], by_value=True)
+    with pytest.raises(JobError, match=r"input\.uri: the Iceberg table shop\.flat .*(equality|by value)"):
+        discover(STORAGE, job)
+
+
+def test_another_process_reads_the_snapshot_that_was_found_and_needs_no_catalog(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(table)
+    found = discover(STORAGE, job)
+    expected = by_pyiceberg(table)
+    table.delete("id < 30")
+    monkeypatch.setattr(tables, "_SHARED", tables._Snapshots())
+    catalog_file(table).unlink()
+    read = [read_piece(STORAGE, job, piece, found.schema).table for piece in pieces(job, found)]
+    assert sorted(pa.concat_tables(read).to_pylist(), key=lambda row: row["id"]) == expected
+
+
+def catalog_file(table: Table) -> Path:
+    return Path(table.location().removeprefix("file://")).parent.parent / "catalog.db"
+
+
+def test_a_file_that_was_removed_under_the_run_is_named(table: Table) -> None:
+    job = job_of(table)
+    found = discover(STORAGE, job)
+    gone, *others = pieces(job, found)
+    Path(gone.uri).unlink()
+    number = table.refresh().current_snapshot()
+    assert number is not None
+    said = f"deleted since it was planned, though snapshot {number.snapshot_id} of the table"
+    with pytest.raises(InputChanged, match=said):
+        read_piece(STORAGE, job, gone, found.schema)
+    for piece in others:
+        assert read_piece(STORAGE, job, piece, found.schema).table.num_rows == piece.rows
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"snapshot": 7}, r"input\.options\.snapshot: the Iceberg table shop\.sales has no snapshot 7"),
+        ({"table": "shop.nope"}, r"input\.uri: there is no Iceberg table at"),
+        ({"table": ""}, r"input\.options\.table: write a name as shop\.sales"),
+        ({"catalog": "elsewhere"}, r"input\.options\.catalog: .*PYICEBERG_CATALOG__ELSEWHERE__URI"),
+    ],
+)
+def test_a_snapshot_that_nobody_can_read_is_refused(table: Table, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(JobError, match=said):
+        discover(STORAGE, job_of(table, **options))
+
+
+def test_a_table_at_another_place_is_refused(table: Table) -> None:
+    job = job_of(table)
+    other = job.model_copy(update={"input": job.input.model_copy(update={"uri": f"{job.input.uri}-old"})})
+    with pytest.raises(JobError, match=r"input\.uri: the Iceberg table shop\.sales lies at .*/shop/sales, not at"):
+        discover(STORAGE, other)

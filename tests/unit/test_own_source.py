@@ -1,0 +1,138 @@
+"""`input.format: "module:Name"`: the example of the docs as it stands there, and what is said where it is wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import JobError, ShardsFailed
+from nightjar.inference.run import steps as run
+from support import Lake
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "job-file.md").read_text()
+(EXAMPLE,) = re.findall(r"```python\n(\"\"\"readings\.py: .*?)```", PAGE, re.DOTALL)
+RECORD = np.dtype([("id", "<i4"), ("x", "<f8")])
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Three files of a hundred records, and a note."""
+    found = Lake(tmp_path, LOCAL)
+    (tmp_path / "data").mkdir()
+    for index in range(3):
+        records = np.zeros(100, RECORD)
+        records["id"] = range(100 * index, 100 * index + 100)
+        records["x"] = records["id"] / 4
+        records.tofile(tmp_path / f"data/{index}.rec")
+    (tmp_path / "data/notes.md").write_text("not a record")
+    found.write_model()
+    (tmp_path / "readings.py").write_text(EXAMPLE)
+    found.write_job(input={"uri": "data/", "format": "readings:Readings"}, carry=["id"])
+    return found
+
+
+def test_the_example_of_the_docs_reads_what_numpy_reads(lake: Lake) -> None:
+    lake.run()
+    theirs = np.concatenate([np.fromfile(lake.folder / f"data/{index}.rec", RECORD) for index in range(3)])
+    found = lake.published()
+    assert found["id"].tolist() == theirs["id"].tolist()
+    assert found["score"].tolist() == (theirs["x"] * 2).astype("f4").tolist()
+    assert found["_row"].tolist() == [*range(100)] * 3
+    lake.write_job(
+        input={"uri": "data/", "format": "readings:Readings", "where": "x >= 10 AND x < 30"}, carry=["id"],
+        rescore={"share": 1},
+    )  # fmt: skip
+    lake.run()
+    assert lake.published()["id"].tolist() == [*range(40, 120)]
+
+
+def test_its_code_is_part_of_the_identity(lake: Lake) -> None:
+    lake.run()
+    assert lake.run().scored.progress.reused_rows == 300
+    (lake.folder / "readings.py").write_text(EXAMPLE.replace("records[name] for", "records[name] + 0 for"))
+    assert lake.run().scored.progress.reused_rows == 0
+
+
+def test_a_file_that_it_refuses_costs_itself(lake: Lake) -> None:
+    with (lake.folder / "data/1.rec").open("ab") as file:
+        file.write(b"half")
+    with pytest.raises(ShardsFailed, match=r"1\.rec: 4 bytes are left behind its last record"):
+        lake.run()
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("readings:Reading", EXAMPLE, "module 'readings' (readings.py) has no 'Reading'; did you mean 'Readings'"),
+        ("reading:Readings", EXAMPLE, "input.format: there is no module 'reading' in "),
+        ("readings:Readings", "class Readings:\n    name = 'x'\n", "input.format: readings:Readings has no 'suffixes'"),
+        ("readings:Readings", EXAMPLE.replace("def read(", "def raed("), "making readings:Readings failed"),
+        ("readings:Readings", "1 / 0\n", "input.format: importing module 'readings' failed with ZeroDivisionError"),
+    ],
+)  # fmt: skip
+def test_what_is_no_source_is_told(lake: Lake, name: str, code: str, said: str) -> None:
+    (lake.folder / "readings.py").write_text(code)
+    lake.write_job(input={"uri": "data/", "format": name}, carry=["id"])
+    with pytest.raises(JobError, match=re.escape(said)):
+        run.discover(lake.request())
+
+
+READ = "        return pa.table({name: records[name] for name in RECORD.names})"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("        raise KeyError('speed')", "failed with KeyError: 'speed'"),
+        ("        return dict(id=[1])", "failed with TypeError: it read a dict, not a pyarrow.Table or RowsRead"),
+        (
+            f"        from nightjar.inference import RowsRead\n{READ.replace('return', 'found =')}\n"
+            "        return RowsRead(found, {500: 'bad'})",
+            "failed with ValueError: its failures have 500: 'bad', in a table of 100 rows",
+        ),
+    ],
+)
+def test_what_its_read_raises_costs_that_file(lake: Lake, line: str, said: str) -> None:
+    """Any error is told with the file and the source, in preflight and in the run; the other files are scored."""
+    code = EXAMPLE.replace(READ, f"        if '0.rec' not in piece.uri:\n    {READ}\n{line}")
+    (lake.folder / "readings.py").write_text(code)
+    with pytest.raises(ShardsFailed, match=rf"1 of 3 shards .*/0\.rec: readings:Readings {re.escape(said)}"):
+        lake.run()
+    assert sum(record["rows_out"] for record in lake.records() if record["t"] == "receipt") == 200
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "    def describe(self, storage, entry):\n        raise KeyError('head')\n",
+            r"input\.uri: no file can be read; the first: .*/0\.rec: readings:Readings failed with KeyError: 'head'",
+        ),
+        (
+            "    def describe(self, storage, entry):\n        pass\n",
+            r"/0\.rec: readings:Readings failed with TypeError: describe returned a NoneType, not a Description",
+        ),
+        (
+            "    def files(self, storage, uri):\n        raise OSError(5, 'no disk')\n",
+            r"input\.format: readings:Readings failed with OSError: \[Errno 5\] no disk, when it listed /.*/data/",
+        ),
+        (
+            "    def files(self, storage, uri):\n        return [uri]\n",
+            r"input\.format: readings:Readings failed with TypeError: files gave a str, not an Entry, when it listed",
+        ),
+    ],
+)
+def test_what_it_raises_while_the_input_is_looked_for_is_one_sentence(lake: Lake, code: str, said: str) -> None:
+    (lake.folder / "readings.py").write_text(f"{EXAMPLE}\n{code}")
+    with pytest.raises(JobError, match=said):
+        run.discover(lake.request())
+
+
+def test_a_column_that_it_does_not_give_is_told(lake: Lake) -> None:
+    (lake.folder / "readings.py").write_text(EXAMPLE.replace("for name in RECORD.names", "for name in ['id']"))
+    with pytest.raises(ShardsFailed, match="column 'x' is missing"):
+        lake.run()

@@ -1,0 +1,268 @@
+"""The CPU stage: what comes of each row, and to whom a death is charged, is as if one process did every step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.input.discovery import discover
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.preprocess import Preprocess
+from nightjar.inference.records import Event, Failed, Prepared, Preparing, Receipt, Started, decode, encode
+from nightjar.inference.run.checking import check
+from nightjar.inference.run.deaths import Underway
+from nightjar.inference.run.scoring import too_heavy
+from nightjar.inference.scoring import preparing
+from nightjar.inference.scoring.accepting import AcceptingWorker
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.preparing import PreparingWorker
+from nightjar.inference.scoring.timing import Placement, Timed, placed
+from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.storage.lake import LakeStorage
+from support import Lake
+
+CODE = '''
+import os
+
+def prep(batch, plus=1.0):
+    """x + 1, but not for some rows; and each call is noted."""
+    with open(os.path.join(__LIVE__, "prepared"), "a") as calls:
+        calls.write(f"{len(batch['x'])}\\n")
+    if {5, 1300} & set(batch["x"].tolist()):
+        raise ValueError("cannot be prepared")
+    return {**batch, "y": batch["x"] + plus}
+
+def score(batch):
+    """Twice y, but not for some rows, and not for more than MOST at once."""
+    if len(batch["y"]) > MOST:
+        raise MemoryError
+    if {302, 2900} & set(batch["x"].tolist()):
+        raise ValueError("cannot be scored")
+    return {"score": batch["y"] * 2}
+'''
+BAD = [5, 302, 1300, 2900]
+
+
+@pytest.fixture
+def staged(lake: Lake) -> Lake:
+    return prepared_lake(lake)
+
+
+def prepared_lake(lake: Lake, most: int = 1000, **changes: Any) -> Lake:
+    lake.write_files(files=2)
+    lake.write_model(CODE.replace("MOST", str(most)))
+    lake.write_job(model__features=["x", "y"], preprocess={"uses": "model:prep", "options": {"plus": 3.0}, **changes})
+    return lake
+
+
+def through_both(lake: Lake) -> Iterator[Event]:
+    """Each shard prepared by one worker and scored by another, as on Ray, but in this process."""
+    spec = replace(lake.worker_spec(), preparers=1)
+    stage, actor = PreparingWorker(spec), AcceptingWorker(spec)
+    for event in stage.process([Assignment(shard) for shard in lake.planned().shards()]):
+        yield event
+        if stage.handed:
+            assignment, parcel = stage.handed
+            yield from actor.accept(assignment, parcel.packed()[0])
+
+
+def prepared_calls(lake: Lake) -> list[int]:
+    path = Path(lake.folder / "prepared")
+    calls = [int(line) for line in path.read_text().split()]
+    path.unlink()
+    return calls
+
+
+def outcome(lake: Lake, events: list[Event]) -> tuple[list[Any], list[Any], list[Any]]:
+    """The rows of every part, those in the quarantine, and what the receipts count."""
+    receipts = [event for event in events if isinstance(event, Receipt)]
+    rows = [row for each in receipts if each.data for row in _rows(lake, each.data.name)]
+    bad = [row for each in receipts if each.quarantine for row in _rows(lake, each.quarantine.name)]
+    counts = [(each.shard, each.rows_in, each.rows_out, each.rows_quarantined, each.cuts) for each in receipts]
+    return rows, bad, counts
+
+
+def _rows(lake: Lake, name: str) -> list[Any]:
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(lake.revision() / name).to_pylist()
+    return [{name: value for name, value in row.items() if name != "traceback"} for row in rows]
+
+
+def test_two_stages_make_what_one_process_makes(staged: Lake) -> None:
+    """Rows that the preprocess or the model refuses are found as ever, by the actor."""
+    one = list(ShardWorker(staged.worker_spec()).process([Assignment(each) for each in staged.planned().shards()]))
+    fused, calls = outcome(staged, one), sum(prepared_calls(staged))
+    two = list(through_both(staged))
+    assert outcome(staged, two) == fused
+    rows, bad, _ = fused
+    assert sorted(row["id"] for row in rows) == [i for i in range(4000) if i not in BAD]
+    assert all(row["score"] == 2 * (row["id"] + 3) for row in rows)
+    assert sorted(row["_row"] % 2000 for row in bad) == sorted(row % 2000 for row in BAD)
+    assert [type(event) for event in two][:4] == [Preparing, Prepared, Started, Receipt]
+    # What could be prepared is not prepared again, not even in halves: only the two batches that raised are.
+    assert calls > 4000
+    assert sum(prepared_calls(staged)) <= 4000 + 2 * 256 * 10
+
+
+def test_halves_are_parts_of_what_was_prepared(lake: Lake) -> None:
+    """An actor that runs out of memory scores a batch in halves, and does not prepare them again."""
+    prepared_lake(lake, most=100)
+    lake.write_model(CODE.replace("MOST", "100").replace("{5, 1300}", "{-1}"))
+    events = list(through_both(lake))
+    assert len(outcome(lake, events)[0]) == 4000 - 2
+    assert sum(prepared_calls(lake)) == 4000
+
+
+def test_what_a_parcel_cannot_hold_is_prepared_by_the_actor(staged: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = outcome(staged, list(through_both(staged)))
+    monkeypatch.setattr(preparing, "PARCEL_BYTES", 1)
+    assert outcome(staged, list(through_both(staged))) == full
+
+
+def test_a_file_that_cannot_be_read_fails_its_own_shard(staged: Lake) -> None:
+    work = staged.planned()
+    (staged.folder / "data" / "part-00.parquet").write_bytes(b"changed")
+    spec = replace(staged.worker_spec(), preparers=1)
+    events = list(PreparingWorker(spec).process([Assignment(shard) for shard in work.shards()]))
+    failed = [event for event in events if isinstance(event, Failed)]
+    assert {event.cause for event in failed} == {"InputChanged"}
+    assert len(failed) == 2
+    assert sum(isinstance(event, Prepared) for event in events) == 2
+
+
+def test_a_preprocess_that_hangs_names_its_rows(lake: Lake) -> None:
+    from nightjar.inference.errors import ProcessSpoilt
+
+    lake.write_files(files=1)
+    lake.write_model("import time\ndef prep(batch):\n    time.sleep(600 * (300 in batch['x']))\n    return batch\n")
+    lake.write_job(model__uses="model:prep", preprocess={"uses": "model:prep"}, retry={"stall_s": 1})
+    events: list[Event] = []
+    with pytest.raises(ProcessSpoilt, match="no progress"):
+        events.extend(_collected(PreparingWorker(lake.worker_spec()), lake, events))
+    last = events[-1]
+    assert isinstance(last, Failed)
+    assert (last.died, last.row, last.rows) == (True, 256, 256)
+
+
+def _collected(worker: PreparingWorker, lake: Lake, into: list[Event]) -> list[Event]:
+    for event in worker.process([Assignment(shard) for shard in lake.planned().shards()]):
+        into.append(event)
+    return []
+
+
+# ---- to whom a death is charged -----------------------------------------------------------------------------------
+
+PREPARING, PREPARED = Preparing("s", 1, "cpu:1"), Prepared("s", 1, "cpu:1")
+STARTED = Started("s", 1, "gpu:2")
+RECEIPT = Receipt("s", 1, 1, "gpu:2", 1, 1, 0, None, None, 1.0, 1.0)
+FAILED = Failed("s", 1, "ValueError", "no", worker="gpu:2")
+
+
+@pytest.mark.parametrize(
+    ("events", "worker"),
+    [
+        ((PREPARING,), "cpu:1"),
+        ((PREPARING, PREPARED), None),
+        ((PREPARING, PREPARED, STARTED), "gpu:2"),
+        ((PREPARING, PREPARED, STARTED, RECEIPT), None),
+        ((PREPARING, PREPARED, STARTED, FAILED), None),
+        ((PREPARING, FAILED), None),
+        ((STARTED,), "gpu:2"),
+        ((STARTED, RECEIPT), None),
+    ],
+)
+def test_a_death_is_charged_to_who_had_the_shard_in_whatever_order_it_is_told(
+    events: tuple[Event, ...], worker: str | None
+) -> None:
+    """A shard that waits between the stages when a process is lost is in nobody's hands, and is not charged."""
+    for order in itertools.permutations(events):
+        underway = Underway()
+        for event in order:
+            underway.take(event)
+        assert [each.worker for each in underway.deaths("")] == ([worker] if worker else [])
+
+
+@pytest.mark.parametrize("event", [PREPARING, PREPARED])
+def test_the_events_of_the_stage_have_a_wire_form(event: Event) -> None:
+    assert decode(encode(event)) == event
+
+
+# ---- where a preprocess runs --------------------------------------------------------------------------------------
+
+SLOW = Timed(prepare_s=0.004, predict_s=0.001, bytes=1000, rows=64)
+QUICK = Timed(prepare_s=0.0001, predict_s=0.001, bytes=1000, rows=64)
+HEAVY = Timed(prepare_s=0.004, predict_s=0.001, bytes=8e6, rows=64)
+
+
+@pytest.mark.parametrize(
+    ("step", "actors", "ahead", "free", "found", "preparers", "why"),
+    [
+        ({}, 1, True, 8, SLOW, 4, "in 4 CPU workers of its own: on 64 rows of the input it takes 4 ms a row"),
+        ({}, 2, True, 8, SLOW, 8, "in 8 CPU workers"),
+        ({}, 2, True, 6, SLOW, 6, "3.0 × as many rows"),
+        ({}, 1, True, 1, SLOW, 0, "the cluster has CPUs for only 1 beside them, and 4 CPU workers would make"),
+        ({}, 1, True, 0, SLOW, 0, "no CPUs are free beside them"),
+        ({}, 1, False, 1, SLOW, 1, "in 1 CPU worker of its own"),
+        ({"workers": 2}, 1, True, 8, SLOW, 2, "2.0 × as many rows"),
+        ({}, 1, True, 8, QUICK, 0, "1 CPU worker would make 1.0 × as many rows"),
+        ({}, 1, True, 8, HEAVY, 0, "would make 0.4 × as many rows"),
+        ({}, 1, True, 8, replace(SLOW, refused="what it returns cannot be pickled"), 0, "cannot be pickled"),
+        ({}, 1, True, 8, None, 0, "nothing could be measured"),
+        ({"placement": "fused"}, 1, True, 8, SLOW, 0, "as preprocess.placement says"),
+        ({"placement": "staged"}, 1, True, 8, QUICK, 1, "as preprocess.placement says"),
+        ({"placement": "staged", "workers": 3}, 1, True, 1, None, 3, "as preprocess.placement says"),
+        ({"placement": "staged"}, 1, True, 5, None, 5, "as preprocess.placement says"),
+        ({"placement": "staged", "workers": {"min": 1, "max": 6}}, 1, True, 8, SLOW, 6, "as preprocess"),
+    ],
+)
+def test_a_placement_follows_from_what_was_measured(
+    step: dict[str, Any], actors: int, ahead: bool, free: int, found: Timed | None, preparers: int, why: str
+) -> None:
+    placement = placed(Preprocess(uses="prep:p", **step), actors, ahead, free, found)
+    assert placement.preparers == preparers
+    assert why in placement.why
+
+
+JOB: dict[str, Any] = {
+    "name": "j",
+    "input": {"uri": "in/"},
+    "model": {"uses": "m:f", "outputs": {"score": "float32"}},
+    "output": {"uri": "out/"},
+}
+
+
+def test_a_preprocess_has_a_short_form(tmp_path: Path) -> None:
+    short = parse_job({**JOB, "preprocess": "prep:decode"}, tmp_path / "job.yaml")
+    long = parse_job({**JOB, "preprocess": {"uses": "prep:decode"}}, tmp_path / "job.yaml")
+    assert short == long
+
+
+def test_where_it_runs_does_not_change_what_it_makes(tmp_path: Path) -> None:
+    """So a night may go on with another placement; its options are part of what scores."""
+
+    def keys(**more: Any) -> dict[str, Any]:
+        return parse_job({**JOB, "preprocess": {"uses": "prep:decode", **more}}, tmp_path / "job.yaml").scoring_keys()
+
+    assert keys(placement="staged", cpus=2, workers={"min": 1, "max": 4}) == keys()
+    assert keys(options={"size": 224}) != keys()
+
+
+def test_shards_too_heavy_to_hand_over_are_told_with_the_number_of_rows_that_fit(staged: Lake) -> None:
+    plan, heavy = staged.planned(), Timed(0.1, 0.01, bytes=2 << 20, rows=64)
+    (said,) = too_heavy(Placement(2), heavy, plan)
+    assert "up to 1,000 rows, of which about 256 fit" in said
+    assert said.endswith("With input.shard_rows: 256 the stage prepares all")
+    assert too_heavy(Placement(0), heavy, plan) == []
+    assert too_heavy(Placement(2), replace(heavy, bytes=100.0), plan) == []
+
+
+def test_a_check_prints_where_the_preprocess_would_run(staged: Lake) -> None:
+    found = check(staged.request(engine=LOCAL), discover(LakeStorage(), staged.request().job))
+    assert found.placement == "in this process, as --engine local does all steps"

@@ -1,0 +1,101 @@
+"""Small files share micro-batches, and what comes of each row is that row's, in its own file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.records import Piece, RowFailure
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
+from nightjar.inference.scoring.stretch import Stretch
+from support import Lake
+
+TYPES = {"score": pa.int64()}
+
+
+def read(first: int, rows: int, unread: set[int]) -> tuple[Piece, RowsRead]:
+    """A file whose rows have the numbers from `first` on; these rows of it cannot be read."""
+    values = [None if row in unread else first + row for row in range(rows)]
+    failures = {row: RowFailure(row, "InputCorrupt", f"row {first + row}", "") for row in unread if row < rows}
+    return Piece(f"f{first}", 1, "v", 100, rows, (0, 1)), RowsRead(
+        pa.table({"x": pa.array(values, pa.int64())}), failures
+    )
+
+
+def score(table: pa.Table) -> dict[str, pa.Array]:
+    if any(x % 7 == 3 for x in table["x"].to_pylist()):
+        raise ValueError("x % 7 is 3")
+    return {"score": pa.array(np.asarray(table["x"]) * 2)}
+
+
+@given(
+    files=st.lists(st.tuples(st.integers(0, 9), st.sets(st.integers(0, 9), max_size=3)), min_size=1, max_size=6),
+    size=st.integers(1, 20),
+)
+def test_each_row_ends_in_its_own_file(files: list[tuple[int, set[int]]], size: int) -> None:
+    found = [read(100 * index, rows, unread) for index, (rows, unread) in enumerate(files)]
+    stretch = Stretch([piece for piece, _ in found], [each for _, each in found])
+    scored: ScoredRows = drained(score_table(stretch.table, score, BatchSize(size), TYPES, skip=stretch.failures))
+    parts = list(stretch.parts(scored))
+    assert [piece for piece, _, _ in parts] == [piece for piece, _ in found]
+    for (piece, each), (_, again, part) in zip(found, parts, strict=True):
+        assert again.table.equals(each.table)
+        values = dict(enumerate(each.table["x"].to_pylist()))
+        failed = {row for row, x in values.items() if x is None or x % 7 == 3}
+        assert {failure.row: failure.error for failure in part.failures} == {
+            row: "InputCorrupt" if values[row] is None else "ValueError" for row in failed
+        }
+        kept = list(range(piece.rows)) if part.kept is None else part.kept.tolist()
+        assert kept == [row for row in values if row not in failed]
+        assert part.outputs["score"].to_pylist() == [2 * values[row] for row in kept]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6).filter(any),
+    data=st.data(),
+)
+def test_a_place_in_the_table_is_a_place_in_a_file(sizes: list[int], data: st.DataObject) -> None:
+    found = [read(100 * index, rows, set()) for index, rows in enumerate(sizes)]
+    stretch = Stretch([piece for piece, _ in found], [each for _, each in found])
+    first = data.draw(st.integers(0, sum(sizes) - 1))
+    rows = data.draw(st.integers(1, sum(sizes) - first))
+    uri, row, count = stretch.place(first, rows)
+    x = stretch.table["x"][first].as_py()
+    assert (uri, row) == (f"f{x - x % 100}", 100 + x % 100)
+    within = stretch.table["x"][first + rows - 1].as_py() // 100 == x // 100
+    assert count == (rows if within else 0)
+    assert stretch.row(uri, row) == first
+    assert stretch.row("another", row) is None
+    assert stretch.row(uri, 99) is None
+
+
+NOTES = """
+import os
+
+def score(batch):
+    with open(os.path.join(__LIVE__, "calls"), "a") as calls:
+        calls.write(f"{len(batch['x'])}\\n")
+    return {"score": batch["x"] * 2}
+"""
+
+
+def test_files_of_a_few_rows_are_scored_together(lake: Lake) -> None:
+    """200 files of 5 rows: a call of the model for each 256 rows, after preflight's."""
+    for index in range(200):
+        lake.write_file(f"part-{index:03}.parquet", 5 * index, 5)
+    lake.write_model(NOTES)
+    lake.write_job(input__shard_rows=1000, resources={"actors": 1})
+    ran = lake.run(engine=LOCAL)
+    assert ran.scored.progress.rows_out == 1000
+    published = lake.published()
+    assert published["id"].tolist() == list(range(1000))
+    assert published["score"].tolist() == [2.0 * x for x in range(1000)]
+    assert published["_row"].tolist() == [x % 5 for x in range(1000)]
+    calls = [int(line) for line in (lake.folder / "calls").read_text().split()]
+    assert sorted(calls)[-4:] == [232, 256, 256, 256]
+    assert len(calls) <= 6, calls

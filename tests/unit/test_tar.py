@@ -1,0 +1,149 @@
+"""Tar archives: samples are those that WebDataset reads, and what is wrong with an archive is its own error."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import InputCorrupt, ShardsFailed
+from nightjar.inference.input.sources import packing
+from nightjar.inference.input.sources.reading import describe, read_piece
+from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
+from nightjar.inference.records import UNKNOWN, Piece
+from nightjar.inference.storage.lake import LakeStorage
+from support import Lake
+
+STORAGE = LakeStorage()
+
+
+def archive(path: Path, *files: tuple[str, bytes], kind: int = tarfile.PAX_FORMAT) -> Path:
+    with tarfile.open(path, "w", format=kind) as out:
+        for name, data in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            out.addfile(member, io.BytesIO(data))
+    return path
+
+
+def job(path: Path, **options: Any) -> Job:
+    model = {"uses": "m:f", "outputs": {"y": "float64"}}
+    given = {"uri": str(path), "format": "tar", "options": options}
+    return parse_job({"name": "t", "input": given, "model": model, "output": {"uri": "out"}}, path.parent / "job.yaml")
+
+
+def read(path: Path, **options: Any) -> RowsRead:
+    entry = STORAGE.stat(str(path))
+    here = job(path, **options)
+    schema = describe(STORAGE, here, entry).schema
+    return read_piece(STORAGE, here, Piece(entry.uri, entry.size, entry.version, 0, UNKNOWN, (0, 1)), schema)
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_samples_are_those_that_webdataset_reads(tmp_path: Path, kind: int) -> None:
+    """Keys with folders and long names, endings with dots and capitals, samples that lack a file, other files."""
+    webdataset = pytest.importorskip("webdataset", reason="needs webdataset, of the extra `dev`")
+    files = []
+    for index in range(40):
+        key = f"train/{'long' * 10}/{index:05}"
+        files += [(f"{key}.JPG", bytes([index]) * 700), (f"{key}.cls", b"%d" % index)]
+        files += [(f"{key}.seg.png", b"seg")] if index % 3 else []
+        files += [(f"{key}.txt", f"größe {index}".encode()), (f"{key}.json", json.dumps({"i": index}).encode())]
+    path = archive(tmp_path / "a.tar", ("README", b"no sample"), *files, (".hidden", b"nor this"), kind=kind)
+    theirs = list(webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False))
+    raw = read(path, decode=False).table.to_pylist()
+    assert [{name: value for name, value in row.items() if value is not None} for row in raw] == [
+        {name: value for name, value in row.items() if name not in ("__url__", "__local_path__")} for row in theirs
+    ]
+    decoded = list(webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False).decode())
+    ours = read(path).table
+    assert ours["cls"].to_pylist() == [row["cls"] for row in decoded]
+    assert ours["txt"].to_pylist() == [row["txt"] for row in decoded]
+    assert [json.loads(text) for text in ours["json"].to_pylist()] == [row["json"] for row in decoded]
+    assert {field.name: str(field.type) for field in ours.schema} == {
+        "__key__": "string", "jpg": "binary", "cls": "int64", "seg.png": "binary", "txt": "string", "json": "string",
+    }  # fmt: skip
+
+
+def test_a_sample_that_is_not_what_its_ending_says_costs_its_row(tmp_path: Path) -> None:
+    path = archive(
+        tmp_path / "a.tar", ("a.cls", b"1"), ("a.txt", b"x"), ("b.cls", b"cat"), ("b.txt", b"y"), ("c.txt", b"\xff"),
+        ("d.cls", b" 4\n"), ("d.txt", b"z"),
+    )  # fmt: skip
+    found = read(path)
+    assert found.table["cls"].to_pylist() == [1, None, None, 4]
+    assert {row: failure.message for row, failure in found.failures.items()} == {
+        1: f"{path}: b.cls: 'cat' is no whole number; for bytes write input.options: {{decode: false}}",
+        2: f"{path}: c.txt is not UTF-8 text: invalid start byte; save the file as UTF-8",
+    }
+    assert not read(path, decode=False).failures
+
+
+@pytest.mark.parametrize("cut", [1, 511, 512, 700, 1536, 2000, 2560, 3000])
+def test_an_archive_that_was_cut_off_anywhere_is_told(tmp_path: Path, cut: int) -> None:
+    """Also between two files, where Python's `tarfile` takes it for the end."""
+    path = archive(tmp_path / "a.tar", *((f"{index}.bin", b"x" * 600) for index in range(3)))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:cut])
+    entry = STORAGE.stat(str(path))
+    piece = Piece(entry.uri, entry.size, entry.version, 0, UNKNOWN, (0, 1))
+    with pytest.raises(InputCorrupt, match=rf"^{path}: "):
+        read_piece(STORAGE, job(path), piece, describe(STORAGE, job(path), entry).schema)
+
+
+def test_what_tarfile_passes_over_is_told(tmp_path: Path) -> None:
+    """A damaged header in the middle, and a second archive behind the end: the samples there would be lost."""
+    one = archive(tmp_path / "a.tar", ("a.bin", b"x" * 600), ("b.bin", b"y")).read_bytes()
+    two = archive(tmp_path / "b.tar", ("c.bin", b"z")).read_bytes()
+    path = tmp_path / "c.tar"
+    path.write_bytes(one + two)
+    with pytest.raises(InputCorrupt, match="there is more behind its end, at byte 2560: write archives that were put"):
+        read(path)
+    path.write_bytes(one[:1536] + b"\x07" * 512 + one[2048:])
+    with pytest.raises(InputCorrupt, match="its end is missing: it was cut off, or is damaged at byte 1536"):
+        read(path)
+    path.write_bytes(archive(tmp_path / "d.tar", ("a.x", b"1"), ("a.x", b"2")).read_bytes())
+    with pytest.raises(InputCorrupt, match=r"the sample 'a' has two files that end with \.x"):
+        read(path)
+
+
+def test_a_bomb_is_read_only_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_BOMB_BYTES", 1 << 20)
+    path = tmp_path / "bomb.tar.gz"
+    with gzip.open(path, "wb", compresslevel=9) as out:
+        member = tarfile.TarInfo("a.bin")
+        member.size = 8 << 20
+        out.write(member.tobuf() + bytes(8 << 20))
+    with pytest.raises(InputCorrupt, match=r"unpacks to more than 500 times its size"):
+        read(path)
+
+
+def test_shards_are_scored_and_a_cut_one_costs_itself(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, LOCAL)
+    (tmp_path / "data").mkdir()
+    for shard in range(3):
+        files = [
+            (f"{shard}-{i:03}.{end}", data) for i in range(50) for end, data in (("id", b"%d" % i), ("bin", b"x" * i))
+        ]
+        archive(tmp_path / "data" / f"s{shard}.tar", *files)
+    lake.write_model("def score(batch):\n    return {'score': [len(x) for x in batch['bin']]}\n")
+    lake.write_job(
+        input={"uri": "data/"}, model__features=["bin"], model__outputs={"score": "int64"}, carry=["__key__"]
+    )
+    lake.run()
+    found = lake.published()
+    assert found["__key__"].tolist() == [f"{shard}-{i:03}" for shard in range(3) for i in range(50)]
+    assert found["score"].tolist() == [*range(50)] * 3
+    assert found["_row"].tolist() == [*range(50)] * 3
+    path = tmp_path / "data" / "s1.tar"
+    path.write_bytes(path.read_bytes()[:-12_000])
+    with pytest.raises(ShardsFailed, match=r"1 of \d shards have no result; the first is s1\.tar .*unexpected end"):
+        lake.run(run_id="cut")

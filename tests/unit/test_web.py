@@ -1,0 +1,236 @@
+"""Files of web servers as inputs: with ranges and without, and what tells a file from another one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import Denied, InputChanged, JobError, Missing, StorageError, Transient
+from nightjar.inference.input.sources.reading import describe, read_piece
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.records import Piece
+from nightjar.inference.run import steps as run
+from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.lake import LakeStorage
+from support import Lake
+
+STORAGE = LakeStorage(StorageSettings(retry_s=5, timeout_s=5))
+BODY = bytes(range(256)) * 12_000
+
+
+class Server:
+    """A web server. files: by path. told: headers of each answer. faults: statuses of the next answers. asked: by whom.
+
+    ranges, heads: whether it takes ranges, and HEAD.
+    """
+
+    def __init__(self, *, ranges: bool = True, heads: bool = True, **told: str) -> None:
+        self.ranges, self.heads = ranges, heads
+        self.files: dict[str, bytes] = {}
+        self.told = {name.replace("_", "-"): value for name, value in told.items()}
+        self.faults: list[int] = []
+        self.asked: list[tuple[str, str, str]] = []
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+        self.root = f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805 (self is the handler's)
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self, status: int, body: bytes, **headers: str) -> None:
+                self.send_response(status)
+                for name, value in {**server.told, **headers, "Content-Length": str(len(body))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(body)
+
+            def do_HEAD(self) -> None:
+                if server.heads:
+                    self.do_GET()
+                else:
+                    self.answer(405, b"")
+
+            def do_GET(self) -> None:
+                wanted = self.headers.get("Range", "")
+                server.asked.append((self.command, self.path, wanted))
+                if server.faults:
+                    self.answer(server.faults.pop(0), b"fault")
+                elif self.path not in server.files:
+                    self.answer(404, b"none")
+                elif wanted and server.ranges and self.command == "GET":
+                    body = server.files[self.path]
+                    low, high = (int(each) for each in wanted.removeprefix("bytes=").split("-"))
+                    if low >= len(body):
+                        self.answer(416, b"")
+                        return
+                    part = body[low : high + 1]
+                    self.answer(206, part, **{"Content-Range": f"bytes {low}-{low + len(part) - 1}/{len(body)}"})
+                else:
+                    self.answer(200, server.files[self.path])
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+
+KINDS = {
+    "ranges and etags": {"ETag": '"v1"'},
+    "ranges, no etag": {"Last_Modified": "Wed, 18 Nov 2026 07:28:00 GMT"},
+    "ranges, no version": {},
+    "no ranges": {"ranges": False, "ETag": '"v1"'},
+    "neither ranges nor HEAD nor version": {"ranges": False, "heads": False},
+    "no HEAD": {"heads": False, "ETag": '"v1"'},
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    made = Server(**request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def plain() -> Iterator[Server]:
+    made = Server(ETag='"v1"')
+    yield made
+    made.close()
+
+
+def test_a_file_is_read_whole_and_in_parts(server: Server) -> None:
+    server.files = {"/a.bin": BODY, "/empty.bin": b""}
+    uri = f"{server.root}/a.bin"
+    entry = STORAGE.stat(uri)
+    assert (entry.uri, entry.size) == (uri, len(BODY))
+    assert STORAGE.read(uri) == BODY
+    with STORAGE.open(uri) as file:
+        assert file.size() == len(BODY)
+        file.seek(100_000)
+        assert file.read(1000) == BODY[100_000:101_000]
+        file.seek(len(BODY) - 7)
+        assert file.read() == BODY[-7:]
+    assert STORAGE.stat(f"{server.root}/empty.bin").size == 0
+    with STORAGE.open(f"{server.root}/empty.bin") as file:
+        assert file.read() == b""
+
+
+def test_only_the_parts_that_are_needed_are_fetched(plain: Server, tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"x": range(200_000), "y": [i * 7919 % 104729 for i in range(200_000)]}), tmp_path / "a", 20_000
+    )
+    plain.files["/a.parquet"] = (tmp_path / "a").read_bytes()
+    with STORAGE.open(f"{plain.root}/a.parquet") as file:
+        assert pq.ParquetFile(file).read_row_group(3, ["x"])["x"][0].as_py() == 60_000
+    fetched = [wanted for _, _, wanted in plain.asked if wanted]
+    sizes = [int(high) - int(low) + 1 for low, high in (each.removeprefix("bytes=").split("-") for each in fetched)]
+    assert sum(sizes) < len(plain.files["/a.parquet"]) + (1 << 20)
+    assert all(wanted for method, _, wanted in plain.asked if method == "GET")
+
+
+def test_the_server_says_what_is_wrong(plain: Server) -> None:
+    plain.files["/a"] = b"x"
+    with pytest.raises(Missing, match="the server answers 404"):
+        STORAGE.stat(f"{plain.root}/none")
+    plain.faults = [403, 403]
+    with pytest.raises(Denied, match="only files that anybody may read can be input"):
+        STORAGE.stat(f"{plain.root}/a")
+    plain.faults = [503, 429]
+    assert STORAGE.stat(f"{plain.root}/a").size == 1
+    plain.faults = [418]
+    with pytest.raises(StorageError, match="418"):
+        STORAGE.read(f"{plain.root}/a")
+    with pytest.raises(StorageError, match="can only be read"):
+        STORAGE.write(f"{plain.root}/a", b"y")
+    with pytest.raises(StorageError, match="a web server lists none; name each file"):
+        next(STORAGE.list(f"{plain.root}/"))
+    plain.close()
+    with pytest.raises(Transient, match="ConnectError"):
+        LakeStorage(StorageSettings(retry_s=0, timeout_s=1)).stat(f"{plain.root}/a")
+    plain._http = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # for the fixture to close
+    plain._thread = threading.Thread(target=plain._http.serve_forever)
+    plain._thread.start()
+
+
+def test_a_file_that_changes_is_another_one(server: Server) -> None:
+    """By its etag, its time or its length. Without etag and time a change of the same length cannot be seen."""
+    server.files["/a.csv"] = b"x\n1\n"
+    uri = f"{server.root}/a.csv"
+    model = {"uses": "m:f", "outputs": {"y": "float64"}}
+    job = parse_job(
+        {"name": "t", "input": {"uri": uri}, "model": model, "output": {"uri": "o"}}, Path("/jobs/job.yaml")
+    )
+    entry = STORAGE.stat(uri)
+    found = describe(STORAGE, job, entry)
+    piece = Piece(entry.uri, entry.size, entry.version, 0, 1, (0, 1))
+    assert read_piece(STORAGE, job, piece, found.schema).table.to_pylist() == [{"x": 1}]
+    server.files["/a.csv"] = b"x\n1\n2\n"
+    with pytest.raises(InputChanged, match="changed since it was planned"):
+        read_piece(STORAGE, job, piece, found.schema)
+    server.files["/a.csv"] = b"x\n2\n"
+    server.told |= {"ETag": '"v2"'} if "ETag" in server.told else {}
+    server.told |= {"Last-Modified": "Thu, 19 Nov 2026 07:28:00 GMT"} if "Last-Modified" in server.told else {}
+    if server.told:
+        with pytest.raises(InputChanged, match="changed since it was planned"):
+            read_piece(STORAGE, job, piece, found.schema)
+
+
+@pytest.mark.parametrize("server", [KINDS["ranges and etags"], {"ranges": False, "heads": False}], indirect=True)
+def test_files_of_a_server_and_of_a_disk_are_scored_in_one_run(server: Server, tmp_path: Path) -> None:
+    lake = Lake(tmp_path, LOCAL)
+    for index in range(3):
+        path = lake.write_file(f"part-{index}.parquet", 100 * index, 100)
+        if index:
+            server.files[f"/lake/{path.name}"] = path.read_bytes()
+            path.unlink()
+    lake.write_model()
+    lake.write_job(input__uri=[f"{server.root}/lake/part-2.parquet", "data/", f"{server.root}/lake/part-1.parquet"])
+    lake.run()
+    found = lake.published().sort_values("id")
+    assert found["score"].tolist() == [2.0 * index for index in range(300)]
+    assert set(found["_file"]) == {
+        str(tmp_path / "data/part-0.parquet"), *(f"{server.root}/lake/part-{index}.parquet" for index in (1, 2))
+    }  # fmt: skip
+    assert lake.run().scored.progress.reused_rows == 300
+
+
+def test_a_list_names_each_row_once_and_each_place_has_files(tmp_path: Path) -> None:
+    """A folder and a file in it; another place without files is told, not passed over."""
+    lake = Lake(tmp_path, LOCAL)
+    lake.write_files(files=2, rows=10)
+    lake.write_model()
+    lake.write_job(input__uri=["data/part-01.parquet", "data/", "data/*.parquet"])
+    lake.run()
+    assert lake.published()["id"].tolist() == list(range(20))
+    lake.write_job(input__uri=["data/", "more/"])
+    with pytest.raises(JobError, match=r"input\.uri: no files at .*/more/, one of 2 inputs; take it out, or mend it"):
+        run.discover(lake.request())
+    for given, said in (
+        ([], "has at least one"),
+        (["data/", 3], "each is text"),
+        (["a/", "a/"], "'a/' is listed twice"),
+    ):
+        lake.write_job(input__uri=given)
+        with pytest.raises(JobError, match=rf"input: uri: .*{said}"):
+            lake.request()
+    lake.write_job(input__uri="data/", input__others=["more/"])
+    with pytest.raises(JobError, match="unknown key 'others'"):
+        lake.request()
+    lake.write_job(input__uri=["data/", "out/"])
+    with pytest.raises(JobError, match=r"output\.uri: .* lies inside input\.uri .*/out/"):
+        run.discover(lake.request())
