@@ -1,7 +1,9 @@
 """Rows per second of text embeddings: Nightjar beside a class of Ray Data's documentation and sentence-transformers.
 
-All run in this process, one after the other, with the same model, the same texts and as many threads; each reads the
-texts from Parquet and writes its vectors to Parquet. A model is loaded before its clock starts. The vectors must agree.
+All run one after the other, with the same model, the same texts and as many threads; each reads the texts from Parquet
+and writes its vectors to Parquet. A model is loaded before its clock starts. The vectors must agree. The class of the
+documentation runs twice: in a loop in this process, as the others, and in an actor of Ray Data, where the clock starts
+with the first batch.
 
 The texts are WordNet's glosses (`python examples/embeddings/prepare.py` fetches them and the model), and the same with
 long texts among them.
@@ -58,6 +60,21 @@ class DocumentedPredictor:
         return {"embedding": torch.nn.functional.normalize(vectors, dim=1).numpy()}
 
 
+class Timed(DocumentedPredictor):
+    """The same class in an actor of Ray Data; it notes when it is called first, and hands the texts on."""
+
+    def __init__(self, threads: int, note: Path) -> None:
+        torch.set_num_threads(threads)
+        super().__init__()
+        self.note: Path | None = note
+
+    def __call__(self, batch: Batch) -> Batch:
+        if self.note:
+            self.note.write_text(str(time.time()))
+            self.note = None
+        return {"text": batch["text"], **super().__call__(batch)}
+
+
 class SentenceTransformers:
     """`encode` of the library sentence-transformers, which sorts the texts that it is given by their length."""
 
@@ -80,6 +97,34 @@ def by_batches(predictor: Callable[[Batch], Batch], rows: int, source: Path, tar
             column = pa.FixedSizeListArray.from_arrays(pa.array(found.reshape(-1)), WIDTH)
             writer.write(pa.table([column], schema=schema))
     return time.perf_counter() - began, vectors_of([target])
+
+
+def by_ray_data(threads: int, rows: int, source: Path, target: Path) -> tuple[float, Vectors]:
+    """The script around the class: read, `map_batches` in an actor, write."""
+    import ray.data
+
+    target.mkdir()
+    note = target / "first-call"
+    texts = ray.data.read_parquet(str(source))
+    actors = ray.data.ActorPoolStrategy(size=1)
+    done = texts.map_batches(
+        Timed, fn_constructor_args=(threads, note), batch_size=rows, compute=actors, num_cpus=threads
+    )
+    done.write_parquet(str(target / "out"))
+    seconds = time.time() - float(note.read_text())
+    files = sorted((target / "out").glob("*.parquet"))
+    # Ray Data writes the batches in any order. Equal texts have equal vectors.
+    place = {text: at for at, text in enumerate(pa.concat_tables(map(pq.read_table, files))["text"].to_pylist())}
+    wanted = pq.read_table(source, columns=["text"])["text"].to_pylist()
+    return seconds, vectors_of(files)[[place[text] for text in wanted]]
+
+
+def start_ray(threads: int) -> None:
+    """A Ray of this program, which lacks no CPU for reading and writing."""
+    import ray.data
+
+    ray.init(address="local", num_cpus=threads + 2, include_dashboard=False, log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
 
 
 def by_nightjar(options: dict[str, Any], threads: int, source: Path, target: Path) -> tuple[float, Vectors]:
@@ -105,7 +150,9 @@ def by_nightjar(options: dict[str, Any], threads: int, source: Path, target: Pat
 
 def vectors_of(files: list[Path]) -> Vectors:
     table = pa.concat_tables(pq.read_table(file, columns=["embedding"]) for file in files)
-    return np.asarray(table["embedding"].combine_chunks().flatten()).reshape(-1, WIDTH)
+    found = table["embedding"].combine_chunks()
+    found = found.storage if isinstance(found, pa.ExtensionArray) else found  # Ray writes tensors
+    return np.asarray(found.flatten()).reshape(-1, WIDTH)
 
 
 def write_texts(folder: Path, rows: int) -> dict[str, Path]:
@@ -139,7 +186,9 @@ def main() -> None:
     peers: dict[str, Run] = {
         "nightjar": partial(by_nightjar, options, asked.threads),
         "documentation": partial(by_batches, DocumentedPredictor(), asked.batch),
+        "documentation, on Ray": partial(by_ray_data, asked.threads, asked.batch),
     }
+    start_ray(asked.threads)
     if importlib.util.find_spec("sentence_transformers"):
         peers["sentence-transformers"] = partial(by_batches, SentenceTransformers(), asked.rows)
     with tempfile.TemporaryDirectory() as place:

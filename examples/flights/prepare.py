@@ -68,6 +68,17 @@ def month_file(month: int) -> Path:
     return DATA / f"flights-2013-{month:02}.parquet"
 
 
+def is_trained(model: Path, code: Path) -> bool:
+    """Whether a model is newer than the data and the code it comes from; says so."""
+    if missing := [month_file(month) for month in MONTHS if not month_file(month).exists()]:
+        raise SystemExit(f"{missing[0]} is not there; run prepare.py first")
+    sources = [code, *map(month_file, TRAIN_MONTHS)]
+    trained = model.exists() and all(source.stat().st_mtime < model.stat().st_mtime for source in sources)
+    if trained:
+        print(f"{model} is up to date")
+    return trained
+
+
 def download() -> Path:
     """Return the package's archive, a wheel or a source archive, from the cache or else from the registry."""
     if cached := _cached():

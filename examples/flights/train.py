@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from evaluate import auc
-from prepare import HERE, MONTHS, TRAIN_MONTHS, month_file
+from prepare import HERE, MONTHS, TRAIN_MONTHS, is_trained, month_file
 from torch import Tensor, nn
 
 MODEL = HERE / "models" / "delay.pt2"
@@ -114,18 +114,9 @@ def export(model: DelayModel, example: Tensor) -> None:
     unfinished.replace(MODEL)
 
 
-def up_to_date() -> bool:
-    """Whether the model is newer than the data and the code it comes from."""
-    sources = [Path(__file__), *map(month_file, TRAIN_MONTHS)]
-    return MODEL.exists() and all(source.stat().st_mtime < MODEL.stat().st_mtime for source in sources)
-
-
 def main() -> None:
     """Train, export and measure."""
-    if missing := [month_file(month) for month in MONTHS if not month_file(month).exists()]:
-        raise SystemExit(f"{missing[0]} is not there; run prepare.py first")
-    if up_to_date():
-        print(f"{MODEL} is up to date")
+    if is_trained(MODEL, Path(__file__)):
         return
     features, late = read(TRAIN_MONTHS)
     model = fit(features, late)
