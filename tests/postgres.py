@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from s3 import quiet_ports
+from ports import quiet_ports
+
 from support import wait_until
 
 PASSWORD = "hush-database"

@@ -6,10 +6,8 @@ import contextlib
 import ctypes
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +15,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from ports import quiet_ports
 
 _PR_SET_PDEATHSIG = 1
 _READY_S = 60
@@ -149,23 +149,6 @@ def s3_server() -> Iterator[S3Server]:
     """
     with s3_process() as made:
         yield made.server
-
-
-def quiet_ports(count: int) -> list[int]:
-    """Ports nobody listens on now, below those the system hands out for outgoing connections.
-
-    Whoever is to be started again there must find them free: of the others, a connection may have taken one.
-    """
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    candidates = range(max(1024, lowest - 12_000), lowest)
-    found: list[int] = []
-    for port in random.sample(candidates, len(candidates)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
-            break
-    return found
 
 
 def _command(binary: str, folder: Path, ports: list[int], server: S3Server) -> list[str]:

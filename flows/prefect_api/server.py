@@ -125,19 +125,20 @@ def start_api(*, complete: bool = False) -> PrefectApi:
     if configured:
         require(configured, _OWN_INSTEAD)
         return PrefectApi(configured, own=False)
-    port = _free_port(USUAL_PORT if complete else 0)
-    url = f"http://127.0.0.1:{port}/api"
     go_past_proxies()
-    words = [str(port), str(os.getpid()), *(["complete"] if complete else [])]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nightjar.flows.prefect_api.server", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**server_env(), **os.environ, "PREFECT_UI_API_URL": url},
-        # So that Ctrl-C does not reach the server: the run still has to report that it was interrupted.
-        start_new_session=True,
-    )
+    with listening(USUAL_PORT if complete else 0) as shared:
+        url = f"http://127.0.0.1:{shared.getsockname()[1]}/api"
+        words = [str(shared.fileno()), str(os.getpid()), *(["complete"] if complete else [])]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "nightjar.flows.prefect_api.server", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**server_env(), **os.environ, "PREFECT_UI_API_URL": url},
+            pass_fds=[shared.fileno()],
+            # So that Ctrl-C does not reach the server: the run still has to report that it was interrupted.
+            start_new_session=True,
+        )
     api = PrefectApi(url, own=True, process=process)
     # The output is always read, because a full pipe would stop the server at its next warning.
     threading.Thread(target=api.listen, daemon=True, name="nightjar-server-log").start()
@@ -169,14 +170,15 @@ def nights_ahead() -> int:
     return int(server_env()[_AHEAD])
 
 
-def _free_port(wanted: int) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except OSError:
-            return _free_port(0)
-        return int(probe.getsockname()[1])
+def listening(wanted: int = 0) -> socket.socket:
+    """A socket that listens at this port of 127.0.0.1, or at any free port if it is taken.
+
+    The server inherits it. If the server were told a number, another process could take that port first.
+    """
+    try:
+        return socket.create_server(("127.0.0.1", wanted))
+    except OSError:
+        return socket.create_server(("127.0.0.1", 0))
 
 
 @contextmanager
@@ -264,17 +266,18 @@ def _end_with(parent: int) -> None:
 
 
 def main() -> None:
-    """Serve the Prefect API on 127.0.0.1 until the parent process ends. Arguments: PORT, the parent's pid, `complete`.
+    """Serve the Prefect API until the parent process ends.
 
-    The pid is an argument, because after the imports this process may be an orphan already.
+    Arguments: the number of an inherited file, which is a socket that listens; the parent's pid; `complete`. The pid is
+    an argument, because after the imports this process may be an orphan already.
     """
-    port, parent, complete = int(sys.argv[1]), int(sys.argv[2]), "complete" in sys.argv[3:]
+    shared, parent, complete = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), "complete" in sys.argv[3:]
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     import uvicorn
     from prefect.server.api.server import create_app
 
     app = create_app(ephemeral=not complete, final=True)
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", lifespan="on")
+    uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on")).run(sockets=[shared])
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from ports import quiet_ports
 
 import pages
 from fleet import Fleet
 from forked import forked
-from s3 import quiet_ports
 from support import DOUBLE, Lake
 
 LEAVER = """

@@ -29,7 +29,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from nightjar.flows.prefect_api.server import start_api
+from nightjar.flows.prefect_api.server import listening, start_api
 from support import answering, wait_until
 
 OFTEN = {"PREFECT_RUNNER_POLL_FREQUENCY": "1", "PREFECT_WORKER_QUERY_SECONDS": "1"}
@@ -97,9 +97,11 @@ class Server:
 @contextmanager
 def prefect_server(home: Path, port: int = 0) -> Iterator[Server]:
     """A server on the database in `home`, at a free port if none is given; killed in the end."""
-    port = port or free_port()
-    words = [sys.executable, "-m", "nightjar.flows.prefect_api.server", str(port), str(os.getpid())]
-    process = subprocess.Popen(words, env={**os.environ, "PREFECT_HOME": str(home)})
+    with listening(port) as shared:
+        port = shared.getsockname()[1]
+        words = [sys.executable, "-m", "nightjar.flows.prefect_api.server", str(shared.fileno()), str(os.getpid())]
+        env = {**os.environ, "PREFECT_HOME": str(home)}
+        process = subprocess.Popen(words, env=env, pass_fds=[shared.fileno()])
     started = Server(f"http://127.0.0.1:{port}/api", process)
     try:
         wait_until(lambda: _answers(started.url), 120, "the Prefect server answers")
@@ -107,14 +109,6 @@ def prefect_server(home: Path, port: int = 0) -> Iterator[Server]:
     finally:
         process.kill()
         process.wait()
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _answers(url: str) -> bool:

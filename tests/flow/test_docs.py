@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ports import quiet_ports
 
 from forked import forked
 from pages import ON_RAY, PAGES, Shown, shown
@@ -131,7 +132,8 @@ def test_what_goes_on_until_it_is_ended(place: Place, each: Shown, tmp_path: Pat
     """It comes up, says so, and ends with Ctrl-C."""
     ready = next(said for start, said in SERVING.items() if each.text.startswith(start))
     own = each.text.startswith("prefect server start")
-    env = {**place.env, **({"PREFECT_HOME": str(own_home), "PREFECT_SERVER_API_PORT": "42871"} if own else {})}
+    own_server = {"PREFECT_HOME": str(own_home), "PREFECT_SERVER_API_PORT": str(quiet_ports(1)[0])}
+    env = {**place.env, **(own_server if own else {})}
     program, *words = each.words
     with service(tmp_path, *words, env=env, program=program, cwd=place.lake.folder) as up:
         wait_until(lambda: up.says(ready), 90, f"{each.text} says {ready}")

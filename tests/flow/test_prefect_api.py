@@ -30,6 +30,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from ports import quiet_ports
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.logging import disable_run_logger
 from prefect.settings import (
@@ -62,7 +63,7 @@ from nightjar.inference.errors import (
     RunFailed,
     Transient,
 )
-from service import client, free_port
+from service import client
 from support import Lake, conforms, wait_until
 
 nightly = import_module("nightjar.flows.nightly")
@@ -330,7 +331,7 @@ def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
     monkeypatch.setattr(turns, "_ASK_S", 0.2)
     with client(prefect_api) as asked:
         asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="waited-for", limit=1))
-    port = free_port()
+    (port,) = quiet_ports(1)
     patient = {PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
     with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         stack.enter_context(temporary_settings(patient))
@@ -371,7 +372,7 @@ def test_what_may_pass_is_told_by_the_answer(status: int, away: bool) -> None:
 def test_an_api_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "_ASK_S", 0.01)
     monkeypatch.setattr(turns, "_AWAY_S", 0.1)
-    nobody = {PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
+    nobody = {PREFECT_API_URL: f"http://127.0.0.1:{quiet_ports(1)[0]}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
     with (
         temporary_settings(nobody),
         disable_run_logger(),

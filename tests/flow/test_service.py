@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
+from ports import quiet_ports
 from prefect._internal.observers import FlowRunCancellingObserver
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
@@ -35,7 +36,6 @@ from service import (
     client,
     deployments,
     ended,
-    free_port,
     prefect_server,
     runs_of,
     service,
@@ -285,7 +285,7 @@ def test_a_connection_for_cancellations_that_is_lost_is_one_line(caplog: pytest.
 def test_serving_outlives_an_api_that_is_away(tmp_path: Path, own_home: Path) -> None:
     """Prefect's runner ends itself, and the run that is going on, after three polls without an answer."""
     lake = Lake(tmp_path / "jobs" / "patient").ready(name="patient")
-    port = free_port()
+    (port,) = quiet_ports(1)
     api = f"http://127.0.0.1:{port}/api"
     env = {
         "PREFECT_API_URL": api,

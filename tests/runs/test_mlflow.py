@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from ports import quiet_ports
 
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.storage.lake import LakeStorage
@@ -47,9 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if python == sys.executable and importlib.util.find_spec("flask") is None:
         pytest.skip("all of MLflow is needed for a server: pip install mlflow")
     folder = tmp_path_factory.mktemp("mlflow")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = quiet_ports(1)
     command = [python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{folder}/db", "--artifacts-destination", str(folder / "artifacts")]
     with (folder / "log").open("wb") as log:
