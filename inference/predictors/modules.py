@@ -16,6 +16,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import features
 from nightjar.inference.predictors.filling import Filling, fillings, numbers, shape_of
+from nightjar.inference.predictors.outofmemory import is_memory
 from nightjar.inference.predictors.outputs import in_order
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -82,7 +83,7 @@ class Module:
         try:
             raw = self._called(given)
         except RuntimeError as error:
-            if not self._proven and not isinstance(error, torch.OutOfMemoryError):
+            if not self._proven and not is_memory(error):
                 self._check_shapes(prepared, error)
             raise
         self._proven = prepared.fixed

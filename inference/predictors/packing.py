@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from nightjar.inference.predictors.arrays import Array
+from nightjar.inference.predictors.outofmemory import is_memory
 
 Call = Callable[[Array], None]
 """Gets the indices of rows, the longest first; computes these, and keeps what came out."""
@@ -25,11 +26,10 @@ class Packer:
     them did not fit alone.
     """
 
-    def __init__(self, tokens: int | None, memory_errors: tuple[type[BaseException], ...]) -> None:
+    def __init__(self, tokens: int | None) -> None:
         self.tokens = tokens
         self.forced = 0
         self.alone: int | None = None
-        self._errors = memory_errors
 
     def run(self, lengths: Array, call: Call) -> None:
         """Call the model until each row was in one call that succeeded. lengths: tokens of each row.
@@ -37,7 +37,7 @@ class Packer:
         A call that runs out of memory is repeated with half of what did not fit.
 
         Raises:
-            BaseException: Whatever a call raises; one of the memory errors only for a row that does not fit alone.
+            Exception: Whatever a call raises; one that means too little memory only for a row that does not fit alone.
         """
         order = np.argsort(-lengths, kind="stable")
         first, before = 0, (self.tokens, self.forced)
@@ -62,7 +62,9 @@ class Packer:
         """Whether memory sufficed. The exception is gone afterwards: its frames would hold the memory."""
         try:
             call(rows)
-        except self._errors:
+        except Exception as error:
+            if not is_memory(error):
+                raise
             return False
         return True
 
@@ -70,6 +72,7 @@ class Packer:
         """Call the model with one row. If it does not fit alone, the budget is what it was before this row's calls."""
         try:
             call(rows)
-        except self._errors:
-            (self.tokens, self.forced), self.alone = before, longest
+        except Exception as error:
+            if is_memory(error):
+                (self.tokens, self.forced), self.alone = before, longest
             raise

@@ -56,7 +56,7 @@ class TextModel:
         loaded = load(job, folder, auto, max_length, cut)
         self._model = loaded.model.to(self._place)
         self._takes, self._pad = loaded.takes, loaded.pad
-        self._packer = Packer(_budget(job, on_gpu), (torch.OutOfMemoryError, MemoryError))
+        self._packer = Packer(_budget(job, on_gpu))
         self.tokenise = Tokeniser(loaded.backend, types="token_type_ids" in loaded.takes, **plain)
         self.config = loaded.model.config
         self.device = str(self._place)
