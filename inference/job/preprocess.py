@@ -7,22 +7,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from nightjar.inference.job.sections import ActorRange, Section
+from nightjar.inference.job.sections import ActorRange, Section, as_tuple
 
 
 class Preprocess(Section):
     """A function or class of the user's, batch → batch. The short form `prep:decode` is `{uses: "prep:decode"}`.
 
-    options: keywords for it. placement: `fused` in the model's actors, `staged` in CPU workers of its own, which hand
+    options: keywords for it. columns: those that it is given, in order; by default every column that is not carried and
+    not the label. placement: `fused` in the model's actors, `staged` in CPU workers of its own, which hand
     over what they prepared, or `auto`, which measures both and chooses. cpus: of each such worker. workers: their
     number; by default as many as keep the model busy and the cluster has CPUs for.
     """
 
     uses: str
     options: dict[str, Any] = Field(default={})
+    columns: tuple[str, ...] | None = Field(default=None, min_length=1)
     placement: Literal["auto", "fused", "staged"] = "auto"
     cpus: float = Field(default=1, ge=0)
     workers: Annotated[int, Field(ge=1)] | ActorRange | None = None
+
+    _listed = field_validator("columns", mode="before")(as_tuple)
 
     @model_validator(mode="before")
     @classmethod
@@ -34,6 +38,13 @@ class Preprocess(Section):
     def _callable(cls, value: str) -> str:
         if not re.fullmatch(r"[\w.]+:\w+", value):
             raise ValueError(f'{value!r} must be "module:name" of a callable')
+        return value
+
+    @field_validator("columns")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value and len(set(value)) != len(value):
+            raise ValueError("a column is listed twice")
         return value
 
     @property

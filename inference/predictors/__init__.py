@@ -57,30 +57,31 @@ def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
     """The columns that must be read for the model and the preprocess; for several models, for any of them.
 
     Without preprocess these are the features: by default all columns except carried ones and the label, in the schema's
-    order. With preprocess these are all columns except carried ones and the label, and every column that features
-    names. With `carry: all` only the label is excepted.
+    order. With preprocess these are its `columns`, else all columns except carried ones and the label, and every column
+    that features names. With `carry: all` only the label is excepted.
 
     Raises:
-        JobError: A feature is not in the schema, or no column is left.
+        JobError: A column that the job names is not in the schema, or no column is left.
     """
     if job.models:
         return tuple(dict.fromkeys(name for each in job.each for name in _named_columns(each, schema)))
     features = job.model.features or ()
-    if features and job.preprocess is None:
-        for name in features:
-            if name not in schema.names:
-                raise JobError(
-                    f"model.features: {name!r} is not a column of the input"
-                    + (nearest(name, set(schema.names)) or f"; it has {', '.join(schema.names)}")
-                )
-        return features
+    named, key = (job.preprocess.columns, "preprocess.columns") if job.preprocess else (features, "model.features")
+    for name in named or ():
+        if name not in schema.names:
+            raise JobError(
+                f"{key}: {name!r} is not a column of the input"
+                + (nearest(name, set(schema.names)) or f"; it has {', '.join(schema.names)}")
+            )
+    if named:
+        return named
     # Where every column is carried, that says nothing about which ones the model is to see.
     carried = () if ALL in job.carry else job.carried(schema.names)
     aside = {*carried, job.label} - set(features)
     if names := tuple(name for name in schema.names if name not in aside):
         return names
     raise JobError(
-        "model.features: every column of the input is carried or is the label; list the columns of the model"
+        f"{key}: every column of the input is carried or is the label; name the columns that are to be scored"
     )
 
 

@@ -75,6 +75,30 @@ def test_the_model_gets_all_columns_but_the_label_where_all_are_carried(lake: La
     assert parts(lake)["score"].to_pylist() == [0.5, 1.0]
 
 
+def test_a_preprocess_gets_the_columns_that_it_names(lake: Lake) -> None:
+    """Carried ones and the label among them, and no other, in its order; what the model sees is what it returns."""
+    lake.write_model(
+        "def doubled(batch):\n"
+        "    assert list(batch) == ['late', 'id']\n"
+        "    return {'x': batch['id'] * 2 + batch['late']}\n"
+        "def score(batch):\n"
+        "    assert list(batch) == ['x']\n"
+        "    return {'score': batch['x']}\n"
+    )
+    (lake.folder / "data").mkdir()
+    table = pa.table({"id": [1, 2], "x": [0.25, 0.5], "late": [0, 1]})
+    pq.write_table(table, lake.folder / "data" / "part.parquet")
+    asked = {"uses": "model:doubled", "columns": ["late", "id"]}
+    lake.write_job(carry="all", model__features=["x"], label="late", preprocess=asked)
+    lake.run()
+    assert parts(lake)["score"].to_pylist() == [2, 5]
+    assert parts(lake).select(table.column_names) == table
+
+    lake.write_job(model__features=["x"], preprocess={**asked, "columns": ["late", "idd"]})
+    with pytest.raises(JobError, match=r"preprocess\.columns: 'idd' is not a column of the input; did you mean 'id'\?"):
+        lake.run()
+
+
 def test_patterns_carry_what_matches_in_the_order_of_the_job_then_of_the_input(lake: Lake) -> None:
     hive(lake).write_job(carry=["price", "geo_[!k]*", "i?", "price*"])
     lake.run()

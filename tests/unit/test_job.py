@@ -152,6 +152,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         f"model.uses: 'paddle' is neither an adapter ({', '.join(FRAMEWORKS)}) nor \"module:Name\" of a class or",
     ),
     ({"model__uses": "torch"}, "model.path: the torch adapter needs the path of an exported program (.pt2)"),
+    ({"preprocess": {"uses": "prep:decode", "columns": ["x", "x"]}}, "preprocess.columns: a column is listed twice"),
     ({"preprocess": "prep"}, "preprocess.uses: 'prep' must be \"module:name\" of a callable"),
     (
         {"resources__actors": -1},
