@@ -80,11 +80,22 @@ ROOMS = {
     ),
     "gates": Room(("validation/gates/*.py",), unit("gates", "evidence", "offenders")),
     "scoring": Room(
-        ("scoring/*.py",),
+        (
+            *("scoring/as*.py", "scoring/attempts.py", "scoring/batchsize.py", "scoring/cuts.py", "scoring/memory.py"),
+            *("scoring/microbatches.py", "scoring/position.py", "scoring/preflight.py", "scoring/rowsizes.py"),
+            *("scoring/suspects.py", "scoring/watchdog.py", "scoring/worker.py"),
+        ),
         unit(
             *("scoring", "worker", "suspects", "cuts", "watchdog", "spoilt_worker", "fenced_worker", "worker_memory"),
-            *("preflight", "assignment"),
+            *("preflight", "assignment", "batch_bytes", "out_of_memory"),
         ),
+    ),
+    "stages": Room(
+        (
+            *("scoring/accepting.py", "scoring/ahead.py", "scoring/models.py", "scoring/parcels.py"),
+            *("scoring/preparing.py", "scoring/stretch.py", "scoring/timing.py"),
+        ),
+        unit("stages", "accepting", "ahead", "models", "parcels", "stretch"),
     ),
 }
 """What the promises rest on. A room names few files of tests: each mutant's pytest has to collect them."""
