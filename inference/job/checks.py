@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, WrapValidator, model_validator
 
 from nightjar.inference.job.sections import Section
 from nightjar.inference.messages import nearest
+
+
+def _as_written(value: Any, as_float: Callable[[Any], float]) -> float:
+    return value if type(value) is int else as_float(value)
+
+
+Bound = Annotated[float, WrapValidator(_as_written), PlainSerializer(lambda value: value)]
+"""A number. A whole number stays one, because a float of more than 2^53 may be another number than the user wrote."""
 
 
 class ColumnCheck(Section):
     """Gates on one output or carried column. nulls: the largest share of nulls and NaN that is allowed."""
 
     column: str
-    min: float | None = None
-    max: float | None = None
+    min: Bound | None = None
+    max: Bound | None = None
     nulls: float | None = Field(default=None, ge=0, le=1)
     finite: bool | None = None
 
@@ -23,7 +32,13 @@ class ColumnCheck(Section):
     def _asks(self) -> ColumnCheck:
         if self.min is None and self.max is None and self.nulls is None and self.finite is None:
             raise ValueError("asks nothing: give at least one of min, max, nulls, finite")
+        _check_order(self.min, self.max)
         return self
+
+
+def _check_order(low: float | None, high: float | None) -> None:
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"min {low} is more than max {high}")
 
 
 class Limits(Section):
@@ -36,8 +51,7 @@ class Limits(Section):
     def _ordered(self) -> Self:
         if all(getattr(self, name) is None for name in type(self).model_fields):
             raise ValueError(f"asks nothing: give at least one of {', '.join(type(self).model_fields)}")
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min} is more than max {self.max}")
+        _check_order(self.min, self.max)
         return self
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,10 @@ import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_list, is_number
 from nightjar.inference.metrics.figures import ColumnFigures, OutputFigures
+
+Number = int | float | Decimal
+"""A value of a number column. A Decimal is none that an int or a float can say: these are kept as such, so that each
+decimal has one form."""
 
 _UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
@@ -30,8 +37,8 @@ class ColumnState:
     rows: int = 0
     nulls: int = 0
     nonfinite: int = 0
-    low: int | float | None = None
-    high: int | float | None = None
+    low: Number | None = None
+    high: Number | None = None
     plus_inf: int = 0
     minus_inf: int = 0
 
@@ -39,6 +46,17 @@ class ColumnState:
     def nan(self) -> int:
         """The number of NaN values (or items)."""
         return self.nonfinite - self.plus_inf - self.minus_inf
+
+    def values(self) -> tuple[Any, ...]:
+        """The fields as JSON values. A Decimal is its text."""
+        return tuple(str(value) if isinstance(value, Decimal) else value for value in astuple(self))
+
+    @classmethod
+    def of_values(cls, values: Sequence[Any]) -> ColumnState:
+        """The inverse of `values`."""
+        state = cls(*values)
+        state.low, state.high = (Decimal(end) if isinstance(end, str) else end for end in (state.low, state.high))
+        return state
 
     def update(self, column: pa.ChunkedArray) -> None:
         column = plain(column)
@@ -54,8 +72,8 @@ class ColumnState:
 
     def _take_numbers(self, column: pa.ChunkedArray) -> None:
         type_ = column.type
-        if pa.types.is_decimal(type_):
-            column = column.cast(pa.float64())
+        if pa.types.is_decimal32(type_) or pa.types.is_decimal64(type_):
+            column = column.cast(pa.decimal128(type_.precision, type_.scale))  # the smaller ones have no `min_max`
         elif pa.types.is_float16(type_):
             column = column.cast(pa.float32())
         low, high = pc.min_max(self._leave_out_nonfinite(column)).as_py().values()
@@ -64,6 +82,8 @@ class ColumnState:
             # as the same float32. Adding 0.0 turns -0.0 into 0.0.
             native = np.float16 if pa.types.is_float16(type_) else column.type.to_pandas_dtype()
             low, high = (float(str(native(value))) + 0.0 for value in (low, high))
+        elif low is not None and pa.types.is_decimal(type_):
+            low, high = _in_one_form(low), _in_one_form(high)
         elif low is not None:
             low, high = int(low), int(high)
         self.low, self.high = low, high
@@ -89,8 +109,8 @@ class ColumnState:
             self.kind, self.low, self.high = "mixed", None, None
             return
         self.kind = self.kind or other.kind
-        self.low = min((v for v in (self.low, other.low) if v is not None), default=None)
-        self.high = max((v for v in (self.high, other.high) if v is not None), default=None)
+        self.low = min((v for v in (self.low, other.low) if v is not None), key=exact, default=None)
+        self.high = max((v for v in (self.high, other.high) if v is not None), key=exact, default=None)
 
     def results(self) -> ColumnFigures:
         """What is told of it."""
@@ -124,6 +144,23 @@ class FiniteState:
     def results(self) -> OutputFigures:
         """What is told of it."""
         return OutputFigures(self.rows, self.nonfinite)
+
+
+def exact(value: Number) -> Decimal:
+    """The number that a text with this value says, for comparing: a float is the shortest text that reads back as it.
+
+    So 0.1 is one number as a float, as a decimal and in a job file, and whole numbers of any size stay apart.
+    """
+    return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+
+
+def _in_one_form(value: Decimal) -> Number:
+    if value == value.to_integral_value():
+        return int(value)
+    near = float(value)
+    if math.isfinite(near) and exact(near) == value:
+        return near
+    return Decimal(f"{value:f}".rstrip("0"))
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -195,7 +232,9 @@ def _times(column: pa.ChunkedArray) -> tuple[int | None, int | None]:
 
 
 def _shown(value: Any, kind: str) -> Any:
-    return value if value is None or kind == "number" else _iso(value, kind)
+    if value is None or kind != "number":
+        return value if value is None else _iso(value, kind)
+    return str(value) if isinstance(value, Decimal) else value
 
 
 def _iso(value: int, kind: str) -> str:

@@ -10,7 +10,8 @@ from nightjar.inference.jsonform import SELDOM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnFigures:
-    """One checked column; fields as in `ColumnState`. min, max: times are ISO 8601 text.
+    """One checked column; fields as in `ColumnState`. min, max: times are ISO 8601 text; a decimal that no float
+    is, is its text.
 
     nan, plus_inf, minus_inf: the numbers of these values, if `nonfinite` is not 0.
     """

@@ -111,7 +111,7 @@ class Metrics:
 
     def to_bytes(self) -> bytes:
         """ASCII, because some Parquet readers refuse a footer whose values are not UTF-8."""
-        columns = {name: astuple(state) for name, state in self.columns.items()}
+        columns = {name: state.values() for name, state in self.columns.items()}
         outputs = {name: astuple(state) for name, state in self.outputs.items()}
         evaluation = self.evaluation.values() if self.evaluation is not None else None
         return json.dumps(to_json(_Kept(_VERSION, columns, outputs, evaluation)), separators=(",", ":")).encode("ascii")
@@ -127,7 +127,7 @@ class Metrics:
             kept = of_json(_Kept, json.loads(data))
             if kept.v != _VERSION:
                 raise ValueError(f"metrics of version {kept.v}, not {_VERSION}")
-            columns = {name: ColumnState(*values) for name, values in kept.columns.items()}
+            columns = {name: ColumnState.of_values(values) for name, values in kept.columns.items()}
             outputs = {name: FiniteState(*counts) for name, counts in kept.outputs.items()}
             evaluation = BinaryState.of_values(kept.evaluation) if kept.evaluation is not None else None
             return cls(columns, outputs, evaluation)

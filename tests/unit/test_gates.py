@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,29 @@ def test_a_value_exactly_at_the_limit_passes(values: list[Any], check: dict[str,
 def test_a_value_just_past_its_limit_never_reads_the_same_as_the_limit() -> None:
     result = gate(pa.array([1.0000000000000002]), max=1)
     assert (result.passed, result.observed, result.limit) == (False, "1.0000000000000002", "1")
+
+
+BIG = 2**53 + 4
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "beyond", "shown"),
+    [
+        (pa.array([BIG]), BIG, BIG - 1, "9007199254740996"),
+        (pa.array([2**64 - 1], pa.uint64()), 2**64 - 1, 2**64 - 2, "18446744073709551615"),
+        (pa.array([Decimal(BIG)], pa.decimal128(38, 2)), BIG, BIG - 1, "9007199254740996"),
+        (pa.array([Decimal(f"{BIG}.5")]), BIG + 1, BIG, "9007199254740996.5"),
+        (pa.array([Decimal("0.10")]), 0.1, 0.09999999999999999, "0.1"),
+        (pa.array([BIG]), float(BIG), float(BIG - 2), "9007199254740996"),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
+)
+def test_a_number_of_any_size_is_compared_as_it_is_written(
+    values: pa.Array, least: float, beyond: float, shown: str
+) -> None:
+    passes, fails = gate(values, max=least), gate(values, max=beyond)
+    assert (passes.passed, fails.passed) == (True, False)
+    assert (passes.limit, fails.limit, fails.observed) == (str(least), str(beyond), shown)
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"checks": [{"rows": {"mni": 5}}]}, "unknown key 'checks[0].rows.mni'; did you mean 'checks[0].rows.min'?"),
     ({"checks": [{"rows": 5}]}, "checks[0].rows: must be a mapping with the keys min, max, against, change, not 5"),
     ({"checks": [{"files": {"min": -1}}]}, "checks[0].files.min: must be at least 0, not -1"),
+    ({"checks": [{"column": "score", "min": 3, "max": 1}]}, "checks[0]: min 3 is more than max 1"),
     ({"checks": [{"files": {"min": 3, "max": 1}}]}, "checks[0].files: min 3 is more than max 1"),
     ({"checks": [{"files": {}}]}, "checks[0].files: asks nothing: give at least one of min, max"),
     (

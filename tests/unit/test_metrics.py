@@ -256,6 +256,13 @@ UTC = dt.UTC
         (pa.array([0.1, 0.2], pa.float64()), 0.1, 0.2, "number"),
         (pa.array([0.1, 0.2], pa.float16()), 0.1, 0.2, "number"),
         (pa.array([decimal.Decimal("0.10"), None], pa.decimal128(5, 2)), 0.1, 0.1, "number"),
+        (pa.array([decimal.Decimal("3.00")], pa.decimal64(9, 2)), 3, 3, "number"),
+        (
+            pa.array([decimal.Decimal("12345678901234567890.12"), decimal.Decimal("9007199254740993")]),
+            9007199254740993,
+            "12345678901234567890.12",
+            "number",
+        ),
         (pa.array([5, 7, None]).dictionary_encode(), 5, 7, "number"),
         (pa.array([dt.date(2026, 3, 1), dt.date(1969, 1, 2)]), "1969-01-02", "2026-03-01", "date"),
         (pa.array([dt.date(2026, 3, 1)], pa.date64()), "2026-03-01", "2026-03-01", "date"),

@@ -11,7 +11,7 @@ from typing import Literal
 from nightjar.inference.job.checks import ColumnCheck
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted
-from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.columns import ColumnState, Number, exact
 from nightjar.inference.validation.gates.verdict import Evidence, GateResult, number
 
 _WORDS = {"min": "smallest", "max": "greatest"}
@@ -78,7 +78,7 @@ class End(ColumnGate):
     """No value lies beyond `bound`. An infinite value can lie beyond it; NaN never passes."""
 
     end: Literal["min", "max"]
-    bound: float
+    bound: int | float
 
     @property
     def limit(self) -> str:
@@ -108,7 +108,7 @@ class End(ColumnGate):
         sentence = f"The {_WORDS[self.end]} {self.column!r} is {observed}; {self.key} = {self.limit} holds."
         return GateResult(self.name, passed, observed, self.limit, sentence if passed else self._fault(state, value))
 
-    def _fault(self, state: ColumnState, value: float | None) -> str:
+    def _fault(self, state: ColumnState, value: Number | None) -> str:
         said, remedy = [], "remove"
         if value is not None and self._is_beyond(value):
             side, remedy = ("below", "lower") if self.end == "min" else ("above", "raise")
@@ -120,14 +120,15 @@ class End(ColumnGate):
             )
         return f"{' '.join(said)} Mend the input or the model, or {remedy} {self.key}."
 
-    def _outermost(self, state: ColumnState) -> float | None:
+    def _outermost(self, state: ColumnState) -> Number | None:
         """The smallest or greatest value, with infinite values."""
         if self.end == "min":
             return -math.inf if state.minus_inf else state.low
         return math.inf if state.plus_inf else state.high
 
-    def _is_beyond(self, value: float) -> bool:
-        return value < self.bound if self.end == "min" else value > self.bound
+    def _is_beyond(self, value: Number) -> bool:
+        found, bound = exact(value), exact(self.bound)
+        return found < bound if self.end == "min" else found > bound
 
 
 @dataclass(frozen=True)

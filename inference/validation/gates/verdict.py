@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from nightjar.inference.errors import GateFailed
-from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.columns import ColumnState, Number
 
 if TYPE_CHECKING:
     from nightjar.inference.validation.rescore import Rescored
@@ -126,7 +126,9 @@ def enforce(results: tuple[GateResult, ...]) -> tuple[GateResult, ...]:
     return results
 
 
-def number(value: int | float) -> str:
+def number(value: Number) -> str:
     """A number as short as is exact, so that a value just past its limit never reads like the limit."""
+    if not isinstance(value, float):
+        return str(value)
     short = f"{value:.12g}"
     return short if float(short) == value else repr(value)
