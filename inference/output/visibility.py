@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -67,13 +67,17 @@ def back(storage: Storage, output: str, to: int | None) -> tuple[Snapshot, Snaps
     to: the number of the earlier one; default: the one before the newest that was not itself a rollback.
 
     Raises:
-        JobError: there is nothing to go back to.
+        JobError: there is nothing to go back to, or a revision that readers would see again is not as it was published.
     """
     now = publish.newest(storage, output)
     target = to if to is not None else _before(storage, output, now)
     if target is None:
         raise JobError(f"{output} has no earlier publication to go back to; `nightjar unpublish` takes one night away")
-    return now, publish.snapshot(storage, output, target) if target else Snapshot(0)
+    earlier = publish.snapshot(storage, output, target) if target else Snapshot(0)
+    again = [(run, entry) for run, entry in sorted(earlier.runs.items()) if now.runs.get(run) != entry]
+    with ThreadPoolExecutor(_READERS) as pool:
+        list(pool.map(lambda each: _check_can_be_shown(storage, output, *each), again))
+    return now, earlier
 
 
 def rollback(storage: Storage, output: str, to: int | None) -> Snapshot:
@@ -117,16 +121,32 @@ def republish(storage: Storage, output: str, run_id: str) -> Snapshot:
     """Show readers the newest published revision of a run again that was rolled back or unpublished.
 
     Raises:
-        JobError: it was never published, readers see it already, or its manifest is gone.
+        JobError: it was never published, readers see it already, or it is not as it was published.
     """
     entry = _published_before(storage, join(output, "runs", run_id))
     if entry is None:
         raise JobError(f"no revision of the run {run_id!r} was published in {output}; `nightjar run` publishes")
     if publish.shown(storage, output, run_id) == entry:
         raise JobError(f"readers see r{entry.revision} of the run {run_id!r} already")
-    read_verified(storage, output, entry)
+    _check_can_be_shown(storage, output, run_id, entry)
     origin = Origin("republish", run_id, entry.revision)
     return _change(storage, output, origin, lambda now: {**now.runs, run_id: entry})
+
+
+def _check_can_be_shown(storage: Storage, output: str, run_id: str, entry: Published) -> None:
+    """Check that a revision is still there before readers are led to it.
+
+    Raises:
+        JobError: its manifest is gone, or is not what was published.
+    """
+    try:
+        read_verified(storage, output, entry)
+    except Missing as error:
+        raise JobError(
+            f"r{entry.revision} of the run {run_id!r} cannot be shown again, because it was deleted ({error}); nothing "
+            f"was changed. `nightjar run` with --run-id {run_id} --fresh scores it anew; `nightjar unpublish` takes "
+            "one night away and leaves the others as they are"
+        ) from error
 
 
 def _change(

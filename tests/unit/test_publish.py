@@ -62,13 +62,19 @@ def writer_of(output: str, run: str, storage: Storage | None = None, revision: i
 
 
 def entry(run: str, revision: int = 1) -> Published:
-    return Published(revision, f"runs/{run}/r{revision}/manifest-000002.json", f"sum of {run} {revision}", run[:10])
+    sum_ = checksum(manifest(run, revision))
+    return Published(revision, f"runs/{run}/r{revision}/manifest-000002.json", sum_, run[:10])
+
+
+def manifest(run: str, revision: int = 1) -> bytes:
+    return f"manifest of {run} {revision}".encode()
 
 
 def published(output: str, *runs: str) -> None:
     """Publish these runs, one after the other."""
     for run in runs:
         writer = writer_of(output, run)
+        LakeStorage().write(join(output, entry(run).manifest), manifest(run))
         publish.publish(writer, output, run, entry(run))
         writer.stop(release=True)
 
@@ -359,7 +365,7 @@ def test_a_snapshot_is_json_that_a_person_can_read(output: str) -> None:
             "2026-11-19": {
                 "revision": 1,
                 "manifest": "runs/2026-11-19/r1/manifest-000002.json",
-                "checksum": "sum of 2026-11-19 1",
+                "checksum": entry("2026-11-19").checksum,
                 "date": "2026-11-19",
             }
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,23 @@ def test_a_night_whose_manifest_was_damaged_is_not_shown_again(output: str) -> N
     with pytest.raises(JobError, match="not the manifest that was published; restore it"):
         visibility.republish(LakeStorage(), output, "2026-11-18")
     assert "2026-11-18" not in seen(output)
+
+
+def test_no_publication_is_shown_again_that_has_a_deleted_revision(
+    lake: Lake, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What readers see now stays; a rollback among revisions that are still there is made."""
+    finished(output, "2026-11-18", 2)
+    shutil.rmtree(Path(output, "runs/2026-11-18/r1"))
+    for words in (["--dry-run"], [], ["--to", "2"]):
+        with pytest.raises(JobError, match=r"r1 of the run '2026-11-18' cannot be shown again, because it was deleted"):
+            said(capsys, "rollback", lake.job_path, *words)
+    assert (seen(output)["2026-11-18"], publish.newest(LakeStorage(), output).number) == (2, 4)
+    assert visibility.rollback(LakeStorage(), output, 1).runs.keys() == {"2026-11-17"}
+    shutil.rmtree(Path(output, "runs/2026-11-18/r2"))
+    Path(output, "runs/2026-11-18/r2").mkdir()
+    with pytest.raises(JobError, match="no revision of the run '2026-11-18' was published"):
+        visibility.republish(LakeStorage(), output, "2026-11-18")
 
 
 def test_a_night_is_taken_away_from_whatever_was_published_meanwhile(output: str) -> None:
