@@ -35,6 +35,7 @@ from nightjar.inference.identity.snapshots import (
     take,
     take_model,
 )
+from nightjar.inference.input.sources.bindings import binding
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.messages import nearest
@@ -241,7 +242,8 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
     """
     types: dict[str, list[str]] = {}
     for column in schema:
-        types.setdefault(column.name, []).append(str(column.type))
+        to = binding(column)
+        types.setdefault(column.name, []).append(f"{column.type} of {to}" if to else str(column.type))
     carried = job.carried(schema.names)
     return Identity(
         # The columns, not the patterns that name them: a column that is new in the input is carried from now on.
@@ -258,7 +260,9 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
 
 
 def _columns(job: Job, schema: pa.Schema, types: dict[str, list[str]]) -> list[Any]:
-    """The columns that the model sees, with their types; for several models those of each, with its name."""
+    """The columns that the model sees, with their types, and what they are bound to; for several models those of each,
+    with its name.
+    """
     if job.models:
         return [[each.model.called, _columns(each, schema, types)] for each in job.each]
     return [[name, types[name]] for name in input_columns(job, schema)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -14,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
-from lakes import catalog_of, delete_iceberg_rows, name_catalog
+from lakes import catalog_of, delete_iceberg_rows, known_by, name_catalog
 from nightjar.inference.errors import InputChanged, JobError
 from nightjar.inference.input.discovery import Discovery, discover
 from nightjar.inference.input.plan import make_plan
@@ -89,6 +90,29 @@ def test_rows_are_those_that_pyiceberg_reads_at_each_snapshot(table: Table) -> N
         assert discover(STORAGE, job).snapshot == str(number)
     assert rows(job_of(table)) == by_pyiceberg(table)
     assert [row["id"] for row in rows(job_of(table))] == [*range(3, 40), 100, 101]
+
+
+def test_a_name_that_stands_for_another_column_now_is_another_input(table: Table) -> None:
+    """Without a snapshot the table has the columns of now, also in files that were never written for it."""
+    known = {name: known_by(job_of(table), discover(STORAGE, job_of(table)).schema, name) for name in ("id", "remark")}
+    flat = table.catalog.create_table("shop.flat", table.schema(), location=f"{table.location()}-flat")
+    flat.append(table.scan(row_filter="id > 30").to_arrow())
+    written = Path(table.location().removeprefix("file://") + "-own.parquet")
+    pq.write_table(pa.table({"id": [7], "c": ["own c"], "remark": ["own remark"]}), written)
+    flat.add_files([f"file://{written}"])
+    for made in (table, flat):
+        with made.update_schema() as update:
+            update.rename_column("remark", "new")
+        with made.update_schema() as update:
+            update.add_column("remark", StringType())
+    now = discover(STORAGE, job_of(table)).schema
+    assert {name: known_by(job_of(table), now, name) == known[name] for name in known} == {"id": True, "remark": False}
+    assert rows(job_of(table)) == by_pyiceberg(table)
+    assert rows(job_of(flat, table="shop.flat")) == by_pyiceberg(flat)
+    last = table.current_snapshot()
+    assert last is not None
+    then = discover(STORAGE, job_of(table, snapshot=last.snapshot_id)).schema
+    assert set(now.names) - set(then.names) == {"new"}
 
 
 def test_files_that_their_partition_rules_out_are_not_looked_into(table: Table) -> None:

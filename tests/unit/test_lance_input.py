@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakes import known_by
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError
 from nightjar.inference.input.discovery import Discovery, discover
 from nightjar.inference.input.plan import make_plan
@@ -92,6 +93,25 @@ def test_a_row_is_named_by_the_file_of_its_fragment_and_its_place_among_the_rows
     for piece in planned:
         ids = read_piece(STORAGE, job, piece, found.schema).table["id"].to_pylist()
         assert ids == [each for each in firsts[ids[0] // 20 * 20] if each % 10 != 3 or each > 60]
+
+
+def test_a_name_that_stands_for_another_column_now_is_another_input(table: Path) -> None:
+    """Whether the columns swap their names, or one is dropped and another one added under its name."""
+    job, known = job_of(table), list[dict[str, str]]()
+
+    def look() -> None:
+        schema = discover(STORAGE, job).schema
+        known.append({name: known_by(job, schema, name) for name in ("id", "double")})
+
+    look()
+    for old, new in (("id", "t"), ("double", "id"), ("t", "double")):
+        lance.dataset(table).alter_columns({"path": old, "name": new})
+    look()
+    lance.dataset(table).drop_columns(["double"])
+    lance.dataset(table).add_columns({"double": "cast(7 as bigint)"})
+    look()
+    assert len({each["double"] for each in known}) == 3
+    assert len({each["id"] for each in known}) == 2
 
 
 def test_a_tag_chooses_its_version(table: Path) -> None:

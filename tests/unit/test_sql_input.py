@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from lakes import known_by
 from nightjar.inference.errors import InputChanged, JobError, StorageError
 from nightjar.inference.input.discovery import Discovery, discover
 from nightjar.inference.input.plan import make_plan
@@ -356,6 +357,42 @@ def test_a_range_with_other_rows_is_not_read_and_the_others_are(
         assert sum(piece.rows for piece in pieces(job, discover(STORAGE, job))) in (999, 1000, 1001)
     finally:
         reader.run("BEGIN; TRUNCATE sales; INSERT INTO sales TABLE backup; DROP TABLE backup; COMMIT;")
+
+
+SWAPPED = "ALTER TABLE {t} RENAME x TO t; ALTER TABLE {t} RENAME y TO x; ALTER TABLE {t} RENAME t TO y;"
+
+
+@pytest.mark.parametrize(
+    ("options", "change", "same"),
+    [
+        ({"table": "named"}, SWAPPED, {"id", "whole"}),
+        ({"query": "SELECT * FROM named"}, SWAPPED, {"id", "whole"}),
+        ({"table": "named"}, "ALTER TABLE {t} DROP x, ADD x real DEFAULT 7;", {"id", "y", "whole"}),
+        ({"table": "named"}, "CREATE TABLE n2 AS TABLE {t}; DROP TABLE {t}; ALTER TABLE n2 RENAME TO {t};", set()),
+        ({"table": "named"}, "ALTER TABLE {t} ADD z int;", {"id", "x", "y", "whole"}),
+    ],
+)
+def test_a_name_that_stands_for_another_column_of_postgres_now_is_another_input(
+    reader: PostgresServer, tmp_path: Path, options: dict[str, Any], change: str, same: set[str]
+) -> None:
+    """Also where that happens between planning and reading; columns that nobody reads may change."""
+    reader.run(
+        "DROP TABLE IF EXISTS named; CREATE TABLE named (id int PRIMARY KEY, x real, y real, whole int);"
+        "INSERT INTO named SELECT i, i, 10 * i, 1 FROM generate_series(1, 6) AS i;"
+    )
+    job = job_of(reader.uri, tmp_path, **options, partitions=1)
+    found = discover(STORAGE, job)
+    (piece,) = pieces(job, found)
+    reader.run(change.format(t="named"))
+    now = discover(STORAGE, job)
+    kept = {name for name in found.schema.names if known_by(job, found.schema, name) == known_by(job, now.schema, name)}
+    assert kept == same
+    for name in found.schema.names if same else ():
+        if name in same:
+            assert read_piece(STORAGE, job, piece, pa.schema([found.schema.field(name)])).table.num_rows == 6
+        else:
+            with pytest.raises(InputChanged, match=f"#0000:id=..: column '{name}' is another one than was planned"):
+                read_piece(STORAGE, job, piece, pa.schema([found.schema.field(name)]))
 
 
 def test_names_with_quotes_and_columns_that_are_missing_are_told(reader: PostgresServer, tmp_path: Path) -> None:

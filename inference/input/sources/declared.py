@@ -117,7 +117,8 @@ def asked(storage: Storage, source: Source, given: Input, entry: Entry, wanted: 
         if each.name in paths:
             fields += [own[each.name]] if each.name in own else []
         elif each.name in kinds:
-            mine = own.get(each.name, each) if source.typed else marked(each)
+            # The type is the file's own; the column is the one that was planned.
+            mine = own.get(each.name, each).with_metadata(each.metadata) if source.typed else marked(each)
             fields.append(mine)
         else:
             fields.append(each)

@@ -2,12 +2,14 @@
 
 `input.uri` is the table's location. Where the catalog is, and how to sign in there, pyiceberg finds in its own settings
 (`~/.pyiceberg.yaml`, `PYICEBERG_CATALOG__LAKE__URI`), on the machine that runs the command. The workers need only the
-snapshot's metadata file, whose location stands behind the snapshot's number. Rows that are deleted by their position
-are not read; tables with other kinds of deletions are refused.
+snapshot's metadata file, whose location stands behind the snapshot's number. The newest snapshot is read with the
+columns that the table has now, one that `snapshot` names with those that it had. Rows that are deleted by their
+position are not read; tables with other kinds of deletions are refused.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nightjar.inference.errors import JobError, Transient
+from nightjar.inference.input.sources.bindings import bound
 from nightjar.inference.input.sources.normalisation import normalised, values
 from nightjar.inference.input.sources.protocol import lacking
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
@@ -30,9 +33,14 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table.name_mapping import NameMapping
+    from pyiceberg.types import NestedField
 
 _ID = b"PARQUET:field_id"
 """The key of a column's number in the metadata of a Parquet file's column."""
+
+_NAMES = b"nightjar:names"
+"""The key of a column's names in files without numbers, as JSON, in the metadata of a table's column."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +72,22 @@ class Iceberg(TableSource):
         """As `TableSource.opened`."""
         with self._as_ours():
             table = self._table(storage, number)
-            wanted = int(number.partition(" ")[0]) if number else self.snapshot
+            wanted = self.snapshot
             found = None if table is None else table.snapshot_by_id(wanted) if wanted else table.current_snapshot()
             if table is not None and wanted and found is None:
                 raise JobError(f"input.options.snapshot: the Iceberg table {self.table} has no snapshot {wanted}")
+            # The metadata of a number are those of which its snapshot was the newest, or has the columns of its own.
             return None if table is None or found is None else self._snapshot(storage, table, found.snapshot_id)
 
     def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
-        """As `TableSource.stored`. A column keeps its number when it is renamed; files that were added to a table
-        without being written for it have no numbers.
+        """As `TableSource.stored`. A column keeps its number when it is renamed. Files that were added to a table
+        without being written for it have no numbers; of these the table says which names its columns have there.
         """
-        numbers = {int((each.metadata or {}).get(_ID, -1)): each.name for each in own}
-        if set(numbers) == {-1}:
-            return {name: name for name in own.names}
-        wanted = {int((each.metadata or {})[_ID]): each.name for each in snapshot.schema}
+        numbers = {(each.metadata or {}).get(_ID, b"-1"): each.name for each in own}
+        if set(numbers) == {b"-1"}:
+            named = {name: each.name for each in snapshot.schema for name in _names(each)}
+            return {named[name]: name for name in own.names if name in named}
+        wanted = {each.metadata[_ID]: each.name for each in snapshot.schema}
         return {wanted[number]: name for number, name in numbers.items() if number in wanted}
 
     def _table(self, storage: Storage, number: str | None) -> Table | None:
@@ -97,14 +107,14 @@ class Iceberg(TableSource):
         return table
 
     def _snapshot(self, storage: Storage, table: Table, number: int) -> TableSnapshot:
-        scan = table.scan(snapshot_id=number)
+        scan = table.scan(snapshot_id=self.snapshot)
         schema = scan.projection()
         try:
             tasks = list(scan.plan_files())
         except ValueError as error:
             raise JobError(f"input.uri: the Iceberg table {self.table} cannot be read: {error}") from error
         deleted = self._deleted(storage, tasks)
-        columns = _columns(schema)
+        columns = _columns(schema, table.name_mapping())
         files = {}
         for task in tasks:
             self._check_kind(task.file, "data")
@@ -173,17 +183,28 @@ def _settings(options: Mapping[str, str]) -> dict[str, str]:
     return {names[name]: value for name, value in options.items() if name in names}
 
 
-def _columns(schema: Schema) -> pa.Schema:
-    """The columns, each with its number."""
+def _columns(schema: Schema, mapping: NameMapping | None) -> pa.Schema:
+    """The columns, each with its number, which it is bound to, and with its names in files without numbers."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    numbers = {field.name: str(field.field_id).encode() for field in schema.fields}
-    return pa.schema(
-        [
-            pa.field(each.name, values(each.type), each.nullable, {_ID: numbers[each.name]})
-            for each in normalised(schema_to_pyarrow(schema, include_field_ids=False))
-        ]
-    )
+    given = {each.field_id: each.names for each in mapping or ()}
+    columns = []
+    for field, each in zip(schema.fields, normalised(schema_to_pyarrow(schema, include_field_ids=False)), strict=True):
+        names = json.dumps(given.get(field.field_id, [each.name]))
+        kept = {_ID: str(field.field_id).encode(), _NAMES: names.encode()}
+        columns.append(bound(pa.field(each.name, values(each.type), each.nullable, kept), _number(field)))
+    return pa.schema(columns)
+
+
+def _names(field: pa.Field) -> list[str]:
+    found: list[str] = json.loads(field.metadata[_NAMES])
+    return found
+
+
+def _number(field: NestedField) -> str:
+    """The number of a field, and those of the fields in it."""
+    inner = getattr(field.field_type, "fields", ())
+    return f"{field.field_id}({','.join(map(_number, inner))})" if inner else str(field.field_id)
 
 
 def _partition(file: DataFile, spec: PartitionSpec, schema: Schema, columns: pa.Schema) -> dict[str, pa.Scalar]:

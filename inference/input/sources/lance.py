@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, Missing, Transient
+from nightjar.inference.input.sources.bindings import bound
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.normalisation import normalised
 from nightjar.inference.input.sources.protocol import Description, lacking
@@ -102,7 +103,7 @@ class Lance(SnapshotSource[Fragment]):
             _OPENED.forget(self.uri)  # a dataset that was made again may have a version of the same number
         with self._as_ours():
             table = self._table(storage, number)
-            return Snapshot(str(table.version), _columns(table.schema), dict(map(self._listed, table.get_fragments())))
+            return Snapshot(str(table.version), _columns(table), dict(map(self._listed, table.get_fragments())))
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Nothing is read; each file of the fragment must be there, with all its bytes."""
@@ -278,12 +279,21 @@ class _Opened:
 _OPENED = _Opened()
 
 
-def _columns(schema: pa.Schema) -> pa.Schema:
-    """The columns, normalised; those of blobs, which lie apart in the files, are read as bytes."""
+def _columns(table: LanceDataset) -> pa.Schema:
+    """The columns, normalised and bound to their numbers; those of blobs, which lie apart in the files, are read as
+    bytes.
+    """
+    schema, numbers = table.schema, {each.name(): _number(each) for each in table.lance_schema.fields()}
     for index, field in enumerate(schema):
         if getattr(field.type, "extension_name", "").startswith("lance.blob"):
             schema = schema.set(index, pa.field(field.name, pa.large_binary(), field.nullable))
-    return normalised(schema)
+    return pa.schema([bound(each, numbers[each.name]) for each in normalised(schema)])
+
+
+def _number(field: Any) -> str:
+    """The number of a field, and those of the fields in it: a file's values are found by these, and not by names."""
+    inner = field.children()
+    return f"{field.id()}({','.join(map(_number, inner))})" if inner else str(field.id())
 
 
 def _said(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, StorageError, Transient
+from nightjar.inference.input.sources.bindings import bound
 from nightjar.inference.input.sources.databases import Key, Range
 from nightjar.inference.input.sources.normalisation import normalised
 from nightjar.inference.input.sources.protocol import lacking
@@ -86,11 +87,13 @@ class PostgresSession:
         return [int(key) if whole else key for key in found.column(0).to_pylist()]
 
     def content(self, source: str, key: str, rows: Range) -> tuple[int, str]:
-        """As `Session.content`. A table's rows say which transaction wrote them; any others are hashed."""
+        """As `Session.content`. A table's rows say in which table they lie, as one may have several parts, and which
+        transaction wrote them; any others are hashed.
+        """
         table = source.removesuffix(" AS nightjar")
         state = "hashtextextended(whole::text, 0)"
         if self._is_plain(source):
-            state = "hashint8extended(whole.xmin::text::bigint, 0)"
+            state = "hashint8extended(whole.xmin::text::bigint, whole.tableoid::bigint)"
         found = self.ask(
             f"SELECT count(*), coalesce(sum({state}), 0)::text FROM {table} AS whole "
             f"WHERE {_within(key, rows, 'whole.')}"
@@ -103,8 +106,14 @@ class PostgresSession:
         return self.names(source), None
 
     def names(self, source: str) -> pa.Schema:
-        """As `Session.names`."""
-        return normalised(pa.schema([pa.field(each.name, _kind(each)) for each in self._columns(source)]))
+        """As `Session.names`. A table's columns have numbers, which no other column gets. Rows that are not a table's
+        are hashed; in these a column is known by its position.
+        """
+        own = self._columns(source)
+        numbers = (
+            self._numbers(source) if self._is_plain(source) else {name: str(at) for at, name in enumerate(own.names)}
+        )
+        return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), numbers[each.name]) for each in own]))
 
     def read(self, uri: str, source: str, key: str, rows: Range, schema: pa.Schema, part: range) -> RowsRead:
         """As `Session.read`."""
@@ -122,6 +131,14 @@ class PostgresSession:
 
     def _columns(self, source: str) -> pa.Schema:
         return self.ask(f"SELECT * FROM {source} LIMIT 0").schema
+
+    def _numbers(self, source: str) -> dict[str, str]:
+        """The number of each column of a table, behind that of the table."""
+        found = self.ask(
+            "SELECT attname::text, attrelid::text || '.' || attnum::text FROM pg_attribute "
+            f"WHERE attrelid = {_literal(source)}::regclass AND attnum > 0 AND NOT attisdropped"
+        )
+        return dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
     def _is_plain(self, source: str) -> bool:
         if source.startswith("("):

@@ -29,10 +29,10 @@ Bound = Callable[[pa.Schema], Condition | None]
 class Description:
     """What is in a file. A unit is a part of a file that can be read by itself; a shard has whole units.
 
-    schema: normalised. rows: the number of rows of each unit, in file order. sizes: the estimated bytes of each unit
-    after decoding. If a file has only one unit, its rows may be `UNKNOWN`. If it has several, they must be known,
-    because each row is named by its index in the file. A unit may be empty; if the source is not
-    divisible, no piece begins with an empty unit other than the file's first.
+    schema: normalised; a table's fields say what they are bound to (`bindings`). rows: the number of rows of each unit,
+    in file order. sizes: the estimated bytes of each unit after decoding. If a file has only one unit, its rows may be
+    `UNKNOWN`. If it has several, they must be known, because each row is named by its index in the file. A unit may be
+    empty; if the source is not divisible, no piece begins with an empty unit other than the file's first.
 
     unseen: set if the types are inferred from values, so that those of several files are reconciled: the type of a
     column without a single value, which `schema` has as null.

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError
+from nightjar.inference.input.sources.bindings import rebound
 from nightjar.inference.input.sources.databases import Database, Key, Range, Session
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.protocol import Description, FileSource
@@ -141,6 +142,10 @@ class Sql(FileSource):
             if _content(*session.content(self._source, self.key, rows)) != piece.version.split(" ")[1]:
                 raise _changed(piece)
             names = session.names(self._source)
+            if other := rebound(names, schema):
+                raise InputChanged(
+                    f"{piece.uri}: column {other!r} is another one than was planned; run again to score what it has now"
+                )
             if self.typed:
                 check_columns(piece.uri, names, schema)
             else:
