@@ -88,7 +88,7 @@ def test_ranges_of_a_key_are_all_rows_in_its_order(shop: Path, key: str, partiti
 
 
 def test_a_query_is_read_as_a_table_is(shop: Path) -> None:
-    query = "SELECT id, price * 2 AS double FROM sales WHERE price > 10 -- not the cheap ones\n;"
+    query = "SELECT id, price * 2 AS double FROM sales WHERE price > 10 -- not the cheap ones"
     job = job_of(f"sqlite:///{shop.name}", shop.parent, query=query, partitions=4)
     assert job.input.uri == str(shop)
     found = discover(STORAGE, job)
@@ -339,6 +339,7 @@ def as_printed(row: dict[str, Any]) -> dict[str, Any]:
         ({"table": "sales"}, "INSERT INTO sales (id, code, c_uuid) VALUES (100 * 7 - 899, 'new', md5('new')::uuid)"),
         ({"table": "seen"}, "UPDATE sales SET price = price + 1 WHERE id = 100 * 7 - 900"),
         ({"query": "SELECT id, price FROM sales"}, "UPDATE sales SET price = NULL WHERE id = 100 * 7 - 900"),
+        ({"query": "SELECT id, price, 1 AS whole FROM sales -- all"}, "UPDATE sales SET price = 0 WHERE id = -200"),
     ],
 )
 def test_a_range_with_other_rows_is_not_read_and_the_others_are(

@@ -91,7 +91,8 @@ class PostgresSession:
         transaction wrote them; any others are hashed.
         """
         table = source.removesuffix(" AS nightjar")
-        state = "hashtextextended(whole::text, 0)"
+        # With the star no column is meant, whatever the columns are called.
+        state = "hashtextextended(ROW(whole.*)::text, 0)"
         if self._is_plain(source):
             state = "hashint8extended(whole.xmin::text::bigint, whole.tableoid::bigint)"
         found = self.ask(

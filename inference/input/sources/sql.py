@@ -169,7 +169,9 @@ class Sql(FileSource):
 
     @property
     def _source(self) -> str:
-        return self._database.quoted(self.table) if self.table else f"({self.query.strip().rstrip(';')}) AS nightjar"
+        # A comment at the end of a query ends with its line.
+        query = self.query.strip().rstrip(";")
+        return self._database.quoted(self.table) if self.table else f"({query}\n) AS nightjar"
 
     def _described(self) -> tuple[pa.Schema, pa.DataType | None]:
         if self not in _SCHEMAS:
