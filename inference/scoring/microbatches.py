@@ -38,6 +38,9 @@ T = TypeVar("T")
 ScoreRows = Callable[[pa.Table], dict[str, pa.Array]]
 """A function from n rows to exactly n values of each declared output; it may raise."""
 
+_ScorerOf = Callable[[pa.Table, Sequence[int]], ScoreRows]
+"""Rows, and their indices in the whole table → what scores these rows."""
+
 TRACEBACK_CHARS = 2048
 """The longest traceback of a failed row that is kept, in characters; its last lines say what happened."""
 
@@ -92,6 +95,7 @@ def score_table(
     index: Callable[[int], int] = int,
     cuts: Cuts | None = None,
     preparer: Preparer | None = None,
+    ahead: bool = True,
     shipped: Sequence[Batch] = (),
 ) -> Generator[Ahead, None, ScoredRows]:
     """Score a table, yielding `Ahead` before each call of the scorer and returning `ScoredRows`.
@@ -100,8 +104,8 @@ def score_table(
     skip: row → failure; these rows never go to the scorer. singly: rows that are each scored alone. origin: the index
     in the file of the first row that was read, for messages. index: of a row of the table the index among the rows that
     were read, some of which may have been left out. cuts: counts the batches that raise, over all tables of an attempt.
-    preparer: scores in place of the scorer, and prepares the next micro-batch meanwhile; shipped: what it need not
-    prepare.
+    preparer: scores in place of the scorer, and with `ahead` prepares the next micro-batch meanwhile; shipped: what it
+    need not prepare.
 
     Raises:
         OverBudget: More than `budget` rows failed; raised as soon as they did.
@@ -118,18 +122,18 @@ def score_table(
 
     if preparer:
         preparer.start(shipped)
+    scorer_of: _ScorerOf = preparer.take if preparer else lambda *_: scorer
     weighed = Weighed(table, size)
     first = 0
     while first < table.num_rows:
         whole = _micro_batch(table, first, weighed, singly)
         first += len(whole.rows)
         piece = _without(whole, skipped)
-        ready = preparer.take(piece.rows) if preparer else scorer
-        if preparer and first < table.num_rows:
+        ready = scorer_of(piece.table, piece.rows) if piece.rows else None
+        if preparer and ahead and first < table.num_rows:
             following = _without(_micro_batch(table, first, weighed, singly), skipped)
             preparer.begin(following.table, following.rows)
-        if piece.rows:
-            scorer_of = preparer.take if preparer else lambda _: scorer
+        if ready is not None:
             yield from _score_piece(piece, scorer_of, size, weighed, tally, ready)
     if preparer:
         preparer.start(())
@@ -234,15 +238,13 @@ def _without(piece: Slice, skipped: list[int]) -> Slice:
 
 def _score_piece(
     piece: Slice,
-    scorer_of: Callable[[Sequence[int]], ScoreRows],
+    scorer_of: _ScorerOf,
     size: BatchSize,
     weighed: Weighed,
     tally: _Tally,
     ready: ScoreRows,
 ) -> Generator[Ahead, None, None]:
-    """Score one micro-batch, in halves where the whole of it raises. ready: scores all of it. scorer_of: rows → what
-    scores these rows.
-    """
+    """Score one micro-batch, in halves where the whole of it raises. ready: scores all of it."""
     before = size.most, size.forced
     todo = [piece]  # a stack, its top the earliest rows, so that outputs come in input order
     while todo:
@@ -251,7 +253,7 @@ def _score_piece(
             todo.append(now.part(fitting, len(now.rows)))
             now = now.part(0, fitting)
         yield now.ahead()
-        outcome = _attempt(ready if now is piece else scorer_of(now.rows), now.table, tally.types)
+        outcome = _attempt(ready if now is piece else scorer_of(now.table, now.rows), now.table, tally.types)
         if not isinstance(outcome, _Raised):
             tally.chunks.append(outcome)
             tally.done(now)

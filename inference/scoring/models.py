@@ -17,7 +17,7 @@ from nightjar.inference.errors import BatchesBroken
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.ahead import Preparer
+from nightjar.inference.scoring.ahead import Preparer, PreparingThread
 from nightjar.inference.scoring.assignment import WorkerSpec, batch_size
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.cuts import Cuts
@@ -45,12 +45,11 @@ class LoadedModel:
 
 
 def loaded_models(
-    spec: WorkerSpec, scorers: Sequence[Scorer], *, only: str | None = None, preparing: bool = False
+    spec: WorkerSpec, scorers: Sequence[Scorer], *, only: str | None = None, thread: PreparingThread | None = None
 ) -> tuple[LoadedModel, ...]:
     """The models of a job with their scorers, in the job's order.
 
-    only: the name of the one model that is loaded. preparing: take batches that came prepared, and prepare others while
-    models compute where the actors have a core for it.
+    only: the name of the one model that is loaded. thread: prepares batches while models compute.
     """
     chosen = [(index, each) for index, each in enumerate(spec.job.each) if only in {None, each.model.called}]
     return tuple(
@@ -61,7 +60,7 @@ def loaded_models(
             each.model.output_types(),
             scorer,
             batch_size(spec, index),
-            Preparer(scorer, ahead=spec.job.resources.prepares_ahead) if preparing else None,
+            Preparer(scorer, thread),
         )
         for (index, each), scorer in zip(chosen, scorers, strict=True)
     )
@@ -86,7 +85,7 @@ def score_models(
 
     The other arguments are those of `score_table`: skip holds for all models; died, singly, cuts and shipped are given
     for each model by its name. budget: of rows, however many models cannot score them. complete: a row that any model
-    cannot score is lost whole. ahead: use the models' preparers.
+    cannot score is lost whole. ahead: prepare the next micro-batch while a model computes.
 
     Raises:
         OverBudget, BatchesBroken, NightjarError, ProcessSpoilt: As `score_table`.
@@ -105,7 +104,8 @@ def score_models(
             origin=origin,
             index=index,
             cuts=cuts.get(model.name),
-            preparer=model.preparer if ahead else None,
+            preparer=model.preparer,
+            ahead=ahead,
             shipped=shipped.get(model.name, ()),
         )
         scored = yield from _told(steps, model.name)

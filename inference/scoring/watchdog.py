@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -25,6 +26,8 @@ _BY_FORCE = 1.2
 class Watchdog:
     """A context in which at most `stall_s` seconds may pass between two signs of progress.
 
+    behind: where another thread is that the one in this context waits for; None if it waits for none.
+
     Raises:
         ProcessSpoilt: Raised inside the code that hangs. The code was interrupted anywhere, so the process must end.
     """
@@ -36,6 +39,7 @@ class Watchdog:
         self._before: Any = None
         self._sign_at = 0.0
         self._thread = 0
+        self.behind: Callable[[], FrameType | None] = lambda: None
 
     def __enter__(self) -> Watchdog:
         # Python runs signal handlers only in its main thread; in other threads there is only the end by force.
@@ -75,7 +79,7 @@ class Watchdog:
         """
         if self._armed and time.monotonic() - self._sign_at > self.stall_s:
             faulthandler.cancel_dump_traceback_later()
-            raise self.stalled(sys._current_frames().get(self._thread))
+            raise self.stalled(self.behind() or sys._current_frames().get(self._thread))
 
     def stalled(self, frame: FrameType | None = None) -> ProcessSpoilt:
         """What to raise for a step that hangs. frame: where it does."""
@@ -84,7 +88,7 @@ class Watchdog:
     def _interrupt(self, _: int, frame: FrameType | None) -> None:
         if not self._armed:  # the alarm came while the last step ended
             return
-        raise self.stalled(frame)
+        raise self.stalled(self.behind() or frame)
 
 
 def _where(frame: FrameType | None) -> str:

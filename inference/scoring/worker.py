@@ -34,6 +34,7 @@ from nightjar.inference.records import (
     RowFailure,
     Started,
 )
+from nightjar.inference.scoring.ahead import PreparingThread
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import (
     Assignment,
@@ -74,7 +75,10 @@ class ShardWorker(Worker):
         super().__init__(spec, need.cores, turn_to)
         self._opened = Opened(scorers) if scorers else open_scorers(spec)
         self.spec = spec = self._opened.reading(spec)
-        self.models = loaded_models(spec, self._opened.loaded, preparing=True)
+        thread = PreparingThread() if need.prepares_ahead else None
+        if thread is not None:
+            self.watchdog.behind = thread.frame
+        self.models = loaded_models(spec, self._opened.loaded, thread=thread)
         self._segment = spec.segment
         self.writer = ThreadPoolExecutor(1, "nightjar-write")
         self._behind: tuple[Started, Future[Event]] | None = None

@@ -12,14 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import BatchesBroken, OverBudget
+from nightjar.inference.errors import BatchesBroken, OverBudget, RunFailed
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.ahead import Preparer
+from nightjar.inference.scoring.ahead import Preparer, PreparingThread
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
-from support import Lake
+from support import DOUBLE, Lake
 
 TYPES = {"score": pa.int64()}
+
+
+THREAD = PreparingThread()
 
 
 class Doubling:
@@ -77,18 +80,18 @@ def test_the_same_comes_of_the_rows(
 ) -> None:
     skip = {row: RowFailure(row, "Odd", "left out", "") for row in skipped if row < rows}
     ahead = Doubling(unprepared, unscored, most)
-    preparer = Preparer(ahead)
+    preparer = Preparer(ahead, THREAD)
     expected = outcome(Doubling(unprepared, unscored, most), rows, size, skip, budget, None)
     assert outcome(ahead, rows, size, skip, budget, preparer) == expected
     # What was begun for a table that ended early is not taken for the next one.
-    assert outcome(Doubling(), rows, size, skip, None, Preparer(Doubling())) == outcome(
+    assert outcome(Doubling(), rows, size, skip, None, Preparer(Doubling(), THREAD)) == outcome(
         Doubling(), rows, size, skip, None, None
     )
 
 
 def test_what_was_begun_for_one_table_is_never_scored_for_another() -> None:
     scorer = Doubling(unscored={0})
-    preparer = Preparer(scorer)
+    preparer = Preparer(scorer, THREAD)
     one, other = (pa.table({"x": pa.array(range(start, start + 4), pa.int64())}) for start in (0, 10))
     with pytest.raises(OverBudget):
         drained(score_table(one, scorer, BatchSize(1), TYPES, budget=0, preparer=preparer))
@@ -114,9 +117,58 @@ def test_a_batch_is_prepared_while_the_one_before_is_scored() -> None:
 
     scorer.prepare, scorer.before = preparing, scoring  # type: ignore[method-assign]
     table = pa.table({"x": pa.array(range(6), pa.int64())})
-    found: ScoredRows = drained(score_table(table, scorer, BatchSize(2), TYPES, preparer=Preparer(scorer)))
+    found: ScoredRows = drained(score_table(table, scorer, BatchSize(2), TYPES, preparer=Preparer(scorer, THREAD)))
     assert found.outputs["score"].to_pylist() == [0, 2, 4, 6, 8, 10]
     assert sorted(scorer.prepared) == [[0, 1], [2, 3], [4, 5]]
+
+
+SCRATCH = """
+import time
+import numpy as np
+
+scratch = np.empty(4096)  # used for each batch anew, as one does for speed
+
+def prep(batch):
+    n = len(batch["x"])
+    scratch[:n] = batch["x"]
+    time.sleep(0.002)
+    return {"x": scratch[:n] * 1.0}
+
+def score(batch):
+    if 600 in batch["x"]:
+        raise ValueError("bad")
+    return {"score": batch["x"] * 2}
+"""
+
+
+def test_a_preprocess_is_called_by_one_thread_at_a_time(lake: Lake) -> None:
+    """At the beginning of a table, beside batches that are tried again, and where several models share it."""
+    lake.write_files(files=2, rows=1000)
+    lake.write_model(SCRATCH)
+    model = {"uses": "model:score", "features": ["x"], "outputs": {"score": "float32"}}
+    lake.write_job(
+        model=None,
+        models=[{"name": "a", **model}, {"name": "b", **model}],
+        preprocess="model:prep",
+        resources={"actors": 1, "cpus": 2},
+        retry={"max_quarantined": 0.5},
+    )
+    assert lake.run(engine=LOCAL).scored.progress.rows_quarantined == 1
+    found = lake.published()
+    assert (found.a_score == found.id * 2).all()
+    assert (found.b_score == found.id * 2).all()
+
+
+def test_a_preprocess_that_hangs_in_its_thread_is_named(lake: Lake) -> None:
+    """And not the wait for it; the thread that hangs keeps no process from its end."""
+    lake.write_files(files=1, rows=1000)
+    lake.write_model(
+        f"{DOUBLE}\nimport time\ndef prep(batch):\n    time.sleep(600 * (300 in batch['x']))\n    return batch\n"
+    )
+    lake.write_job(preprocess="model:prep", resources={"actors": 1, "cpus": 2}, retry={"stall_s": 0.5})
+    with pytest.raises(RunFailed, match=r"no progress for retry\.stall_s = 0\.5 s, in prep \(\S+/model\.py:8\)"):
+        lake.run(engine=LOCAL)
+    assert all(each.daemon for each in threading.enumerate() if each.name == "nightjar-prepare")
 
 
 OVERLAPS = """

@@ -20,7 +20,7 @@ from nightjar.inference.run import steps as run
 from nightjar.inference.run.deaths import Underway
 from nightjar.inference.run.replay import replay_row
 from nightjar.inference.run.report import RunReport
-from nightjar.inference.scoring.ahead import Preparer
+from nightjar.inference.scoring.ahead import Preparer, PreparingThread
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.cuts import Cuts
@@ -379,8 +379,8 @@ def test_one_model_that_breaks_its_batches_is_named() -> None:
 
 
 def test_preparing_ahead_gives_each_model_its_own_batches() -> None:
-    made = [model("a", {3}, size=4), model("b", size=3)]
-    ahead = [replace(each, preparer=Preparer(plain(each))) for each in made]
+    made, thread = [model("a", {3}, size=4), model("b", size=3)], PreparingThread()
+    ahead = [replace(each, preparer=Preparer(plain(each), thread)) for each in made]
     assert drained(score_models(table(), ahead)).outputs.equals(drained(score_models(table(), made)).outputs)
 
 
