@@ -15,6 +15,7 @@ from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches, outputs
 from nightjar.inference.predictors.adapter import Predictor, adapter_of, forced_tokens
 from nightjar.inference.predictors.naming import naming
+from nightjar.inference.predictors.ownbatch import own_batch
 from nightjar.inference.predictors.preprocessing import Preprocessor
 from nightjar.inference.predictors.private import Copier, OwnCopy
 
@@ -37,7 +38,10 @@ class Scorer(Protocol):
         """The user's own part of `prepare`, as a `Preprocessor` does it elsewhere."""
 
     def accept(self, batch: Any, rows: int) -> Any:
-        """The first step for rows that a `Preprocessor` has made into a batch already, here or elsewhere."""
+        """The first step for rows that a `Preprocessor` has made into a batch already, here or elsewhere.
+
+        The batch stays as it is, and may be given again.
+        """
 
     def score(self, prepared: Any) -> dict[str, pa.Array]:
         """The second step: call the model with what `prepare` returned. Another thread may prepare meanwhile."""
@@ -175,7 +179,7 @@ class _Scorer:
         return self._preprocessor(self._copy(table).table)
 
     def accept(self, batch: Any, rows: int) -> _Prepared:
-        return _Prepared(rows, self._predictor.prepare(batch))
+        return _Prepared(rows, self._predictor.prepare(batch if self._reads_arrow else own_batch(batch)))
 
     def score(self, prepared: _Prepared) -> dict[str, pa.Array]:
         raw = self._predictor.predict(prepared.content)

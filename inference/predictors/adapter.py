@@ -61,8 +61,8 @@ class Adapter(Protocol):
 
     libraries: distributions whose versions the manifest names. extra: the extra of pip that brings them; empty if they
     come with Nightjar. options: what `model.options` may name; None for whatever the user's code takes. reads_arrow:
-    its predictors get Tables, and never write into them; other predictors get batches in the job's format, made from
-    copies. scratch: beginnings of the paths of the files that the framework makes for itself while it computes.
+    its predictors get Tables, and never write into what they get; other predictors get copies, as batches in the job's
+    format. scratch: beginnings of the paths of the files that the framework makes for itself while it computes.
     """
 
     libraries: tuple[str, ...]

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import batches, user
+from nightjar.inference.predictors.ownbatch import own_batch
 
 
 class Preprocessor:
@@ -25,7 +26,8 @@ class Preprocessor:
         return self._preprocess is not None
 
     def __call__(self, table: pa.Table) -> Any:
-        """The batch for the predictor, with `table.num_rows` rows.
+        """The batch for the predictor, with `table.num_rows` rows. The user's code has no memory of it, or only that of
+        the table: it may be kept while the next batch is made.
 
         Raises:
             OutputInvalid: The user's code returned another number of rows, or no batch.
@@ -34,5 +36,7 @@ class Preprocessor:
         if self._preprocess is None:
             return batch
         batch = self._preprocess(batch)
+        if isinstance(batch, pa.RecordBatch):
+            batch = pa.Table.from_batches([batch])
         batches.check_rows(batch, table.num_rows)
-        return batch if self._features is None else batches.select(batch, self._features)
+        return own_batch(batch if self._features is None else batches.select(batch, self._features))

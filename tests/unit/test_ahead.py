@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import BatchesBroken, OverBudget, RunFailed
+from nightjar.inference.errors import BatchesBroken, OverBudget, ProcessSpoilt
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.ahead import Preparer, PreparingThread
+from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
+from nightjar.inference.scoring.worker import ShardWorker
 from support import DOUBLE, Lake
 
 TYPES = {"score": pa.int64()}
@@ -165,9 +167,10 @@ def test_a_preprocess_that_hangs_in_its_thread_is_named(lake: Lake) -> None:
     lake.write_model(
         f"{DOUBLE}\nimport time\ndef prep(batch):\n    time.sleep(600 * (300 in batch['x']))\n    return batch\n"
     )
-    lake.write_job(preprocess="model:prep", resources={"actors": 1, "cpus": 2}, retry={"stall_s": 0.5})
-    with pytest.raises(RunFailed, match=r"no progress for retry\.stall_s = 0\.5 s, in prep \(\S+/model\.py:8\)"):
-        lake.run(engine=LOCAL)
+    lake.write_job(preprocess="model:prep", resources={"actors": 1, "cpus": 2}, retry={"stall_s": 1})
+    worker = ShardWorker(lake.worker_spec())
+    with pytest.raises(ProcessSpoilt, match=r"no progress for retry\.stall_s = 1 s, in prep \(\S+/model\.py:8\)"):
+        list(worker.process([Assignment(shard) for shard in lake.planned().shards()]))
     assert all(each.daemon for each in threading.enumerate() if each.name == "nightjar-prepare")
 
 

@@ -111,6 +111,72 @@ def test_two_stages_make_what_one_process_makes(staged: Lake) -> None:
     assert sum(prepared_calls(staged)) <= 4000 + 2 * 256 * 10
 
 
+NASTY = '''
+import time
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+class Prep:
+    """Fills the same memory for each batch, and is not made for two threads."""
+
+    def __init__(self, kind):
+        self.kind, self.x, self.pairs, self.inside = kind, np.empty(4096), np.empty((4096, 2)), False
+
+    def __call__(self, batch):
+        if self.inside:
+            raise RuntimeError("Already borrowed")
+        self.inside, n = True, len(batch["x"])
+        self.x[:n] = batch["x"]
+        self.pairs[:n, 0], self.pairs[:n, 1] = batch["x"], 1
+        time.sleep(0.001)
+        self.inside = False
+        if 5 in self.x[:n]:
+            raise ValueError("cannot be prepared")
+        if self.kind == "table":
+            return pa.table({"x": pa.array(self.x[:n])})
+        made = {"x": self.x[:n], "pair": list(self.pairs[:n])}
+        return made if self.kind == "dict" else pd.DataFrame(made, copy=False)
+
+def score(batch):
+    """Twice x plus one. Writes over its batch, and then cannot score some rows, nor many at once."""
+    x = np.asarray(batch["x"])
+    found = x * 2 + (1 if isinstance(batch, pa.Table) else np.array([pair[1] for pair in batch["pair"]]))
+    if not isinstance(batch, pa.Table):
+        batch["x"] *= 2
+        for pair in batch["pair"]:
+            pair[:] = -1
+    if {605, 4605} & set(found.tolist()):
+        raise ValueError("cannot be scored")
+    if len(x) > 200:
+        raise MemoryError
+    return {"score": found}
+'''
+
+
+@pytest.mark.parametrize("kind", ["dict", "frame", "table"])
+def test_code_that_uses_its_memory_again_and_writes_over_its_batch_makes_the_same_everywhere(
+    lake: Lake, kind: str
+) -> None:
+    lake.write_files(files=2, rows=1000)
+    lake.write_model(NASTY)
+    job: dict[str, Any] = {"model__features": ["x", "pair"] if kind != "table" else ["x"]}
+    found = []
+    for cpus in (1, 2):
+        step = {"uses": "model:Prep", "options": {"kind": kind}}
+        lake.write_job(**job, preprocess=step, resources={"actors": 1, "cpus": cpus}, retry={"max_quarantined": 0.1})
+        work = [Assignment(shard) for shard in lake.planned().shards()]
+        found += [
+            outcome(lake, list(events))
+            for events in (ShardWorker(lake.worker_spec()).process(work), through_both(lake))
+        ]
+    rows, bad, _ = found[0]
+    assert [(row["id"], row["score"]) for row in rows] == [(i, 2 * i + 1) for i in range(2000) if i not in {5, 302}]
+    assert [row["_row"] for row in bad] == [5, 302]
+    for other in found[1:]:
+        assert other[:2] == found[0][:2]
+
+
 def test_halves_are_parts_of_what_was_prepared(lake: Lake) -> None:
     """An actor that runs out of memory scores a batch in halves, and does not prepare them again."""
     prepared_lake(lake, most=100)
