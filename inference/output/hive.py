@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import FoldersInvalid, JobError
+from nightjar.inference.input.partitions import folders as folders_in
 from nightjar.inference.input.sources.normalisation import PLAIN
 from nightjar.inference.input.sources.rows import selected
 from nightjar.inference.job.outputtypes import type_name
@@ -105,9 +106,13 @@ def unfit(name: str, column: pa.ChunkedArray) -> dict[int, str]:
 def check(by: Sequence[str], columns: pa.Schema, inputs: Sequence[str], output: str) -> None:
     """Check that the columns of a part can be divided by these. inputs: all columns of the input. output: its URI.
 
+    Readers such as DuckDB and Spark take names that differ in case only for one name, and each folder of a path for a
+    column.
+
     Raises:
         JobError: They cannot. Names the key and the column.
     """
+    above = {key.casefold(): key for key in folders_in(f"{output}/")} if by else {}
     for name in by:
         if name not in columns.names:
             other = "; add it to carry" if name in inputs else nearest(name, columns.names)
@@ -124,10 +129,16 @@ def check(by: Sequence[str], columns: pa.Schema, inputs: Sequence[str], output: 
                 f"output.partition_by: the name {name!r} has a character that no folder's name can have as it is, and "
                 "not every reader decodes it; give the column another name"
             )
-        if name in (_key(part) for part in output.split("/")):
+        if alike := [other for other in columns.names if other != name and other.casefold() == name.casefold()]:
             raise JobError(
-                f"output.partition_by: output.uri has a folder {name}=… already, and readers could not tell the two "
-                "apart; choose another output.uri"
+                f"output.partition_by: the output has {name!r} and {alike[0]!r}, which differ in case only, and not "
+                "every reader could tell the two apart; give one of them another name, or leave it out"
+            )
+    for name in columns.names:
+        if key := above.get(name.casefold()):
+            raise JobError(
+                f"output.partition_by: output.uri has a folder {key}=… already, and readers could not tell it from the "
+                f"column {name!r}; choose another output.uri"
             )
     if by and set(columns.names) <= set(by):
         raise JobError(

@@ -141,7 +141,8 @@ class PublishedNight:
             # DuckDB would turn a folder named date=2026-11-19 into a column.
             return f"{create}select * from read_parquet([\n{files}\n], hive_partitioning = false);\n"
         types = ", ".join(f"{_name(name)}: {_DUCKDB[arrow_type(kind)]}" for name, kind in self.partitioned_by.items())
-        above = [_name(key) for key in folders(self.folder + "/")]
+        # DuckDB knows one column by names that differ in case only.
+        above = {key.casefold(): _name(key) for key in folders(self.folder + "/")}.values()
         only = f"* exclude ({', '.join(above)})" if above else "*"
         how = f"hive_partitioning = true, hive_types = {{{types}}}"
         return f"{create}select {only} from read_parquet([\n{files}\n], {how});\n"

@@ -169,9 +169,9 @@ def test_a_night_is_taken_back_and_shown_again_whole(lake: Lake) -> None:
 
 
 def test_folders_above_the_night_are_no_columns(lake: Lake) -> None:
-    ready(lake, output__uri="out/team=red/")
+    ready(lake, output__uri="out/team=red/Team=blue/")
     lake.run()
-    night = nights.published(lake.request().storage, f"{lake.out}/team=red", None)
+    night = nights.published(lake.request().storage, f"{lake.out}/team=red/Team=blue", None)
     with duckdb.connect() as duck:
         duck.execute(night.as_view("night"))
         found = duck.sql("select * from night").to_arrow_table()
