@@ -19,6 +19,7 @@ NightjarError                 * marks errors that are worth repeating
 │   ├── AlreadyExists     create-if-absent found the object there
 │   ├── Missing           no such object
 │   ├── Denied            credentials or permissions
+│   ├── Damaged           a file that Nightjar wrote is not as it was written, or of a newer version
 │   └── Transient *       a fault that may pass; the outcome may be unknown
 └── ShardError *          one attempt at one shard failed; travels as a `Failed` event, never as a crash
     ├── InputCorrupt      the file cannot be read
@@ -173,6 +174,10 @@ class Missing(StorageError):
 
 class Denied(StorageError):
     """Credentials are missing, wrong or not allowed to do this."""
+
+
+class Damaged(StorageError):
+    """A file that Nightjar wrote cannot be read: it is not as it was written, or a newer version wrote it."""
 
 
 class Transient(StorageError):

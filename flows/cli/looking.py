@@ -61,14 +61,20 @@ def runs(
     from nightjar.flows.cli import tables
     from nightjar.flows.pages import standing
     from nightjar.inference.run.request import make_request
-    from nightjar.inference.run.standing import list_runs
+    from nightjar.inference.run.standing import UNREADABLE, list_runs
 
     with as_json_too(as_json, {}):
         request = make_request(job, date=date, scores=False)
         place = request.date if request.dated else None
         found = list_runs(request.storage, request.output, request.job.name, limit or lines, request.lease_s)
         told = [
-            standing.explained(make_request(job, date=place, run_id=line.run_id, scores=False), line.standing)
+            # There are no commands for a run that cannot be read, and its request may not be made.
+            standing.explained(
+                request
+                if line.standing.state == UNREADABLE
+                else make_request(job, date=place, run_id=line.run_id, scores=False),
+                line.standing,
+            )
             for line in found
         ]
     if as_json:

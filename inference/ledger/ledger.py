@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.lines import decode, encode
 from nightjar.inference.ledger.state import Segment, State
 from nightjar.inference.records import Receipt
+from nightjar.inference.storage.control import numbered, read_control
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
 _FORMAT = 1
@@ -58,28 +58,20 @@ class Ledger:
 
     def numbers(self, after: int = 0) -> list[int]:
         """Segment numbers beyond `after`, ascending."""
-        entries = self.storage.list(self.uri, after=self.segment_uri(after))
-        return [int(entry.uri.rpartition("/")[2].removesuffix(".jsonl")) for entry in entries]
+        return list(numbered(self.storage, self.uri, ".jsonl", after=self.segment_uri(after)))
 
     def read(self, number: int) -> Segment:
         """One segment."""
         if (kept := self._kept.get(number)) is not None:
             return kept
-        uri = self.segment_uri(number)
-        try:
-            # Not `splitlines`, because JSON does not escape every line break inside a string.
-            raw = self.storage.read(uri)
-            header, *records = map(json.loads, raw.decode().split("\n"))
-            if header.get("format", _FORMAT) > _FORMAT:
-                raise ValueError(f"format {header['format']}")
-            lines = tuple(line for line in map(decode, records) if line is not None)
-            segment = Segment(number, header["epoch"], header["writer"], header["append"], lines)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise StorageError(
-                f"{uri}: not a ledger segment that this version can read; it was damaged, or a newer version wrote it: "
-                "restore it, or continue the run with that version"
-            ) from error
-        self._kept.add(segment, len(raw))
+        segment, size = read_control(
+            self.storage,
+            self.segment_uri(number),
+            lambda raw: (_decode(number, raw), len(raw)),
+            "a ledger segment",
+            "restore it, or continue the run with that version",
+        )
+        self._kept.add(segment, size)
         return segment
 
     def write(self, segment: Segment) -> None:
@@ -127,6 +119,15 @@ class Ledger:
         """The newest segment beyond `after`; None if there is none. Workers use it for their checks."""
         numbers = self.numbers(after)
         return self.read(numbers[-1]) if numbers else None
+
+
+def _decode(number: int, raw: bytes) -> Segment:
+    # Not `splitlines`, because JSON does not escape every line break inside a string.
+    header, *records = map(json.loads, raw.decode().split("\n"))
+    if header.get("format", _FORMAT) > _FORMAT:
+        raise ValueError(f"format {header['format']}")
+    lines = tuple(line for line in map(decode, records) if line is not None)
+    return Segment(number, header["epoch"], header["writer"], header["append"], lines)
 
 
 def replay(ledger: Ledger, state: State | None = None) -> State:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from nightjar.inference.errors import JobError, Missing, StorageError
+from nightjar.inference.errors import Damaged, JobError, Missing, StorageError
 from nightjar.inference.job.sections import EXPORTS
 from nightjar.inference.output import exports
 from nightjar.inference.output import publications as publish
@@ -86,7 +86,7 @@ def _shown(storage: Storage, output: str, now: Snapshot) -> Snapshot | None:
     try:
         number = int(json.loads(storage.read(join(output, "latest", FILES)))["publication"])
         return now if number == now.number else publish.snapshot(storage, output, number)
-    except (Missing, JobError, ValueError, TypeError, LookupError):
+    except (Missing, Damaged, JobError, ValueError, TypeError, LookupError):
         return None
 
 

@@ -21,9 +21,16 @@ from nightjar.inference.errors import (
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
+from nightjar.inference.storage.control import numbered, read_control
 from nightjar.inference.storage.protocol import Storage, join
 
 _MAX_TRIES = 100
+
+_WITHOUT = (
+    "restore it; if nobody can, delete it: readers then see the publication before it, and `nightjar republish` shows "
+    "them a night again"
+)
+"""What a person can do about a publication that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +82,16 @@ def snapshot(storage: Storage, output: str, number: int) -> Snapshot:
 
     Raises:
         JobError: There is no snapshot with that number.
+        Damaged: It cannot be read.
     """
     try:
-        content = json.loads(storage.read(_uri(output, number)))
+        return read_control(storage, _uri(output, number), _decode, "a publication", _WITHOUT)
     except Missing:
         raise JobError(f"there is no publication {number} in {output}; `nightjar publications` lists them") from None
+
+
+def _decode(raw: bytes) -> Snapshot:
+    content = json.loads(raw)
     found = of_json(Snapshot, content)
     return found if "origin" in content else replace(found, origin=_told(found.note))
 
@@ -178,8 +190,7 @@ def newest_below(storage: Storage, output: str, number: int) -> Snapshot:
 
 def numbers(storage: Storage, output: str) -> list[int]:
     """The numbers of all snapshots, ascending."""
-    names = (entry.uri.rpartition("/")[2] for entry in storage.list(join(output, "publications")))
-    return sorted(int(name.removesuffix(".json")) for name in names if name.endswith(".json"))
+    return sorted(numbered(storage, join(output, "publications"), ".json"))
 
 
 def _uri(output: str, number: int) -> str:

@@ -32,6 +32,7 @@ from nightjar.inference.output.parts import (
     stem_of,
 )
 from nightjar.inference.records import Part, Receipt
+from nightjar.inference.storage.control import read_control
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
 _COPIES = 16
@@ -112,7 +113,13 @@ def read_revision(storage: Storage, run_uri: str, number: int) -> Revision:
     """One revision by number."""
     uri = revision_uri(run_uri, number)
     try:
-        success = of_json(Success, json.loads(storage.read(join(uri, "_SUCCESS"))))
+        success = read_control(
+            storage,
+            join(uri, "_SUCCESS"),
+            lambda raw: of_json(Success, json.loads(raw)),
+            "the end of a revision",
+            "delete it, and `nightjar run` of this night writes it again",
+        )
     except Missing:
         success = None
     ledger = Ledger(storage, uri)

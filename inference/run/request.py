@@ -27,6 +27,7 @@ from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LEASE_S
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
+from nightjar.inference.storage.control import read_control
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.registries import pinned
@@ -162,11 +163,16 @@ def _storage(job: Job) -> LakeStorage:
     return LakeStorage.from_environment(*inputs, job.output.uri, *job.paths, anonymous=anonymous)
 
 
+def is_run_id(name: str) -> bool:
+    """Whether a run can have this name."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
+
+
 def _which(
     storage: Storage, job: Job, run_id: str | None, date: str | None, limit: int | None, moment: dt.datetime | None
 ) -> tuple[str, dt.date, int | None]:
     """Which run is meant: its id, its logical date, and its limit of rows."""
-    if run_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", run_id):
+    if run_id is not None and not is_run_id(run_id):
         raise JobError(f"--run-id {run_id!r}: use letters, digits, dots, dashes and underscores")
     if limit is not None and limit < 1:
         raise JobError(f"--limit {limit}: must be at least 1 row")
@@ -176,10 +182,10 @@ def _which(
             f"--run-id {run_id}: that is the name of another night than --date {day}; leave out one of the two"
         )
     day = day or meant
-    begun = _recorded(storage, job, run_id, day)
+    before = _recorded(storage, job, run_id, day)
     # A limited run stays limited, whoever continues it: it is never published.
-    limit = limit or (begun.limit if begun else None)
-    day = day or _date(begun.date if begun else None) or job.date_of(moment or dt.datetime.now(dt.UTC))
+    limit = limit or (before.limit if before else None)
+    day = day or _date(before.date if before else None) or job.date_of(moment or dt.datetime.now(dt.UTC))
     if run_id is None:
         run_id = day.isoformat() + (f"-limit-{limit}" if limit else "")
     return run_id, day, limit
@@ -226,13 +232,24 @@ def _recorded(storage: Storage, job: Job, run_id: str | None, day: dt.date | Non
     if run_id is None or (is_dated(job.output.uri) and day is None):
         return None
     try:
-        return _begun(storage, join(fill(job.output.uri, day or dt.date.min), "runs", run_id))
+        return begun(storage, join(fill(job.output.uri, day or dt.date.min), "runs", run_id))
     except Missing:
         return None
 
 
-def _begun(storage: Storage, run_uri: str) -> Begun:
-    return of_json(Begun, json.loads(storage.read(join(run_uri, "run.json"))))
+def begun(storage: Storage, run_uri: str) -> Begun:
+    """What a run began with.
+
+    Raises:
+        Missing: It never began.
+    """
+    return read_control(
+        storage,
+        join(run_uri, "run.json"),
+        lambda raw: of_json(Begun, json.loads(raw)),
+        "the beginning of a run",
+        "delete it, and run this night again with the --date and the --limit that it had: that writes it again",
+    )
 
 
 def record_run(request: RunRequest) -> None:
@@ -243,15 +260,15 @@ def record_run(request: RunRequest) -> None:
     """
     uri = join(request.run_uri, "run.json")
     try:
-        begun = Begun(run_id=request.run_id, date=request.date, limit=request.limit)
-        request.storage.create(uri, json.dumps(to_json(begun)).encode())
+        record = Begun(run_id=request.run_id, date=request.date, limit=request.limit)
+        request.storage.create(uri, json.dumps(to_json(record)).encode())
     except AlreadyExists:
         check_same_run(request)
 
 
 def check_same_run(request: RunRequest) -> None:
     """Check that the run, if it exists (else Missing is raised), has the request's date, and the same limit."""
-    before = _begun(request.storage, request.run_uri)
+    before = begun(request.storage, request.run_uri)
     if before.date != request.date:
         raise JobError(
             f"--date {request.date}: the run {request.run_id!r} is of {before.date}; choose another --run-id"

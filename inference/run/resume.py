@@ -20,6 +20,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.owner import claim_output
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, record_run
+from nightjar.inference.storage.control import read_control
 from nightjar.inference.storage.lake import probe_conditional_writes
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.versions import same_version
@@ -126,7 +127,10 @@ def plan_in(
 def identity_of_plan(storage: Storage, uri: str, state: State) -> Identity | None:
     """The identity of a revision's plan; None if an older version made the plan, or if there is none."""
     name = state.planned.identity if state.planned else ""
-    return read_identity(storage.read(join(uri, name))) if name else None
+    if not name:
+        return None
+    remedy = "restore it, or score the run anew with --fresh; `nightjar replay` does without it with --live"
+    return read_control(storage, join(uri, name), read_identity, "what scored a run", remedy)
 
 
 def why_again(

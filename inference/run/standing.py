@@ -6,7 +6,7 @@ import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from nightjar.inference.errors import JobError, StorageError
+from nightjar.inference.errors import JobError, Missing, StorageError
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.epochs import LEASE_S, shows_life
 from nightjar.inference.ledger.holders import can_be_asked, is_dead
@@ -15,6 +15,7 @@ from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import reasons
+from nightjar.inference.run.request import begun, is_run_id
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 
@@ -130,12 +131,15 @@ def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s:
 
     # In parallel, because each run may have to be watched for a lease.
     with ThreadPoolExecutor(_RUNS_READ) as pool:
-        lines = pool.map(look, sorted(storage.subfolders(join(output, "runs")), reverse=True)[:limit])
+        # A folder of another name is none that a run made.
+        names = filter(is_run_id, storage.subfolders(join(output, "runs")))
+        lines = pool.map(look, sorted(names, reverse=True)[:limit])
         return [line for line in lines if line is not None]
 
 
 def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, lease_s: float) -> RunLine | None:
     uri = join(output, "runs", run_id)
+    date = _date_of(storage, uri)
     newest = revs.newest_revision(storage, uri)
     if newest is None:
         note = reasons.note_of(storage, uri, job)
@@ -145,7 +149,7 @@ def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, leas
     began, seconds = _took(newest.state, manifest)
     return RunLine(
         run_id=run_id,
-        date=newest.state.planned.date if newest.state.planned else "",
+        date=newest.state.planned.date if newest.state.planned else date,
         standing=stands(storage, uri, newest, shown, job, lease_s),
         revision=newest.number,
         shown=shown,
@@ -160,6 +164,14 @@ def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, leas
         failed=progress.failed_attempts,
         metric=first_metric(manifest.metrics) if manifest else None,
     )
+
+
+def _date_of(storage: Storage, run_uri: str) -> str:
+    """The run's logical date; empty if it never began."""
+    try:
+        return begun(storage, run_uri).date
+    except Missing:
+        return ""
 
 
 def _without_ledger(run_id: str, found: Standing, shown: int, began: str = "") -> RunLine:

@@ -317,6 +317,15 @@ def test_a_worker_sees_that_its_epoch_was_replaced(revision: str) -> None:
     assert newest.epoch == second.epoch == first.epoch + 1
 
 
+def test_files_of_other_names_are_no_segments(revision: str) -> None:
+    writer = open_epoch(LakeStorage(), revision, this_holder("score"))
+    for name in ("00000001.jsonl~", "00000009 (copy).jsonl", "notes.txt", "9.jsonl"):
+        Path(writer.ledger.uri, name).write_text("mine")
+    assert Ledger(LakeStorage(), revision).numbers() == [1]
+    assert replay(Ledger(LakeStorage(), revision)).epoch == writer.epoch
+    writer.stop(release=True)
+
+
 def test_a_record_of_a_newer_version_is_left_alone(revision: str) -> None:
     """Unknown records and unknown keys of known ones."""
     writer = opened(revision)

@@ -13,6 +13,7 @@ import pytest
 
 from nightjar.inference.errors import (
     AlreadyExists,
+    Damaged,
     Fenced,
     Held,
     JobError,
@@ -398,10 +399,26 @@ def test_a_note_says_what_made_a_snapshot(output: str, origin: Origin, note: str
     assert publish.snapshot(LakeStorage(), output, 7).origin == Origin("other")
 
 
+@pytest.mark.parametrize("content", ["", '{"number": 2, ', "[]", "{}"])
+def test_a_publication_that_cannot_be_read_is_named_and_may_be_deleted(output: str, content: str) -> None:
+    """Then readers see the one before it, and the number is free again."""
+    published(output, "2026-11-18", "2026-11-19")
+    damaged = Path(output, "publications", "00000002.json")
+    damaged.write_text(content)
+    with pytest.raises(Damaged, match=f"{damaged}: not a publication that this version can read.* delete it: readers"):
+        now(output)
+    damaged.unlink()
+    assert set(now(output).runs) == {"2026-11-18"}
+    Path(output, "runs/2026-11-19/r1/_SUCCESS").write_text('{"publication": 2, "manifest": ""}')
+    again = visibility.republish(LakeStorage(), output, "2026-11-19")
+    assert (again.number, set(again.runs)) == (2, {"2026-11-18", "2026-11-19"})
+
+
 def test_snapshots_are_counted_by_their_numbers_whatever_else_lies_there(output: str) -> None:
     for number in (2, 10, 100_000_000):
         publish.add(LakeStorage(), output, number, {}, Origin("rollback"))
-    Path(output, "publications", "notes.txt").write_text("mine")
+    for name in ("notes.txt", "00000010 (copy).json", "00000011.json~", "notes.json"):
+        Path(output, "publications", name).write_text("mine")
     assert publish.numbers(LakeStorage(), output) == [2, 10, 100_000_000]
     assert now(output).number == 100_000_000
     below = {number: publish.newest_below(LakeStorage(), output, number).number for number in (1, 2, 3, 11)}

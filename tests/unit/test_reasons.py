@@ -23,6 +23,7 @@ from nightjar.flows.cli.main import app
 from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
+    Damaged,
     Fenced,
     GateFailed,
     Held,
@@ -359,6 +360,28 @@ def test_a_run_that_cannot_be_read_hides_no_other(job: Lake, capsys: pytest.Capt
     found = {each["run_id"]: each for each in json.loads(said(capsys, "runs", "job.yaml", "--json"))}
     assert {name: each["state"] for name, each in found.items()} == {"2026-11-18": "unreadable", NIGHT: "failed"}
     assert (found["2026-11-18"]["shown"], found["2026-11-18"]["commands"]) == (1, {})
+
+
+@pytest.mark.parametrize("file", ["run.json", "r1/_SUCCESS"])
+@pytest.mark.parametrize("content", ["", '{"a": ', "[]"])
+def test_a_run_with_a_damaged_file_has_its_line_and_names_it(
+    job: Lake, capsys: pytest.CaptureFixture[str], file: str, content: str
+) -> None:
+    """What nobody's run made is no run."""
+    finished(str(job.out), "2026-11-18")
+    finished(str(job.out), "2026-11-17")
+    path = job.out / "runs" / "2026-11-18" / file
+    path.write_text(content)
+    (job.out / "runs" / "my notes" / "r1").mkdir(parents=True)
+    found = {each["run_id"]: each for each in json.loads(said(capsys, "runs", "job.yaml", "--json"))}
+    assert {name: each["state"] for name, each in found.items()} == {
+        "2026-11-18": "unreadable",
+        "2026-11-17": "published",
+    }
+    assert found["2026-11-18"]["cause"].startswith(f"{path}: not the ")
+    assert f"2026-11-18: unreadable\n  why        {path}: not the " in said(capsys, "runs", "job.yaml")
+    with pytest.raises(Damaged, match=f"{path}: not the .* delete it, and"):
+        said(capsys, "status", "job.yaml", "2026-11-18")
 
 
 def test_a_run_nobody_heard_of_leads_to_check(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:

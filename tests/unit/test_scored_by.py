@@ -12,12 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import Damaged, JobError
 from nightjar.inference.identity.description import described, differences
 from nightjar.inference.identity.identity import ScoringSet, fix, identify, read_identity
 from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
+from nightjar.inference.ledger.lines import Planned
+from nightjar.inference.ledger.state import State
+from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.storage.lake import LakeStorage
 
 COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float32()), ("late", pa.bool_())])
@@ -292,3 +295,11 @@ def test_what_identity_is_made_of_is_listed(make_job: MakeJob) -> None:
         "model.version: 2",
         "left out, so your code will not find it when it scores: a.tmp: .gitignore",
     ]
+
+
+def test_what_scored_a_run_is_named_if_it_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "identity-000001.json").write_text("{")
+    state = State()
+    state.planned = Planned(file="plan", fingerprint="f", date="2026-11-19", identity="identity-000001.json")
+    with pytest.raises(Damaged, match=r"identity-000001\.json: not what scored a run .* with --fresh"):
+        identity_of_plan(STORAGE, str(tmp_path), state)
