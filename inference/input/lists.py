@@ -49,7 +49,7 @@ def _place(line: bytes, where: str, folder: Path) -> str:
     if not text or text.startswith("#"):
         return ""
     if is_database(text):
-        raise JobError(f"{where}: {text!r} is a database; name it in input.uri")
+        raise JobError(f"{where}: a database is the only input of a job; name it in input.uri")
     # Such names are often made by programs: a brace is a brace, and no date.
     place = absolute(text.replace("{", "{{").replace("}", "}}"), folder, pattern=True)
     check_place(place, where, web=True)

@@ -25,6 +25,10 @@ _DATABASE = re.compile(
 """A database's location without a password, however it may be written."""
 
 
+_WITH_USER = re.compile(r"[a-zA-Z][\w+.-]*://[^/?#]*@")
+"""The beginning of a location with somebody's name in it, and perhaps a password."""
+
+
 def fill(text: str, date: dt.date) -> str:
     """A location with its dates filled in."""
     return text.format(date=date)
@@ -96,6 +100,11 @@ def check_place(text: str, where: str, *, web: bool = False) -> None:
     Raises:
         JobError: It is not valid.
     """
+    if _WITH_USER.match(text):
+        raise JobError(
+            f"{where}: a place has no name or password before an @; it would be published with the results. "
+            "Credentials come from the environment of each machine"
+        )
     filled = _filled(text, where)
     if "://" in text and not re.match(r"(s3|gs|az)://[^/]" if not web else r"(s3|gs|az|https?)://[^/]", filled):
         more = "; or https:// with a file" if web else ""

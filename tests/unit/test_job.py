@@ -269,6 +269,18 @@ def test_a_wrong_key_is_answered_with_one_sentence_that_names_it(
     assert "\n" not in said
 
 
+@pytest.mark.parametrize(
+    "place",
+    ["https://me:hush@h/a.csv", "http://hush@h/{x", "s3://me:hush@b/x", "ftp://me:hush@h/a", "az://hush@a/{date}"],
+)
+@pytest.mark.parametrize("key", ["input__uri", "output__uri", "model__path"])
+def test_a_place_with_a_password_is_refused_and_the_password_is_not_shown(tmp_path: Path, key: str, place: str) -> None:
+    """It would be published: the name of its file stands beside each row."""
+    said = refusal(tmp_path, **{key: place})
+    assert said.startswith(f"{key.replace('__', '.')}: a place has no name or password before an @")
+    assert "hush" not in said
+
+
 def test_every_fault_is_named_at_once_each_on_a_line_of_its_own(tmp_path: Path) -> None:
     """Nobody should mend a job file one run at a time."""
     said = refusal(tmp_path, carry="id", name="BAD", modle={})
