@@ -111,6 +111,8 @@ def check_place(text: str, where: str, *, web: bool = False) -> None:
         raise JobError(f"{where}: {text!r} is no place; write a path, or s3://, gs:// or az:// with a bucket{more}")
     if re.match("https?://", text) and filled.endswith("/"):
         raise JobError(f"{where}: {text!r} is a folder of a web server, which lists no files; name each file")
+    if re.match(r"https?://[^?#]*[*[]", filled):
+        raise JobError(f"{where}: {text!r} is a pattern of a web server, which lists no files; name each file")
     if problem := _no_place(filled):
         raise JobError(f"{where}: {clip(repr(text))} is no place: {problem}")
 

@@ -1,6 +1,8 @@
 """Files of web servers, `https://…`, to read only: `lake` imports this module when a URI needs it.
 
 A server that takes ranges is read in parts, as a bucket is; of another one a file is fetched whole when it is opened.
+The bytes are those that the server sends, whatever it says of their encoding. No server lists its files: a listing is
+empty, and what is there is found by its whole name.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import httpx
 import pyarrow as pa
 
 from nightjar.inference.errors import Denied, Missing, StorageError, Transient
+from nightjar.inference.messages import clip
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.objectfile import PART, ObjectFile
 from nightjar.inference.storage.protocol import Entry, Names
@@ -27,6 +30,9 @@ T = TypeVar("T")
 
 _PLAIN = {"Accept-Encoding": "identity"}
 """Else a server may pack what it sends, and bytes would have other numbers."""
+
+_PACKED = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz"), "zstd": (".zst",)}
+"""The ends of names for which such an encoding is the file's own, and not one that a server puts around it."""
 
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _NO_HEAD = {400, 403, 404, 405, 501}
@@ -46,7 +52,7 @@ class WebStorage:
         return self._retried(uri, lambda: self._stat(uri))
 
     def read(self, uri: str) -> bytes:
-        return self._retried(uri, lambda: self._get(uri).content)
+        return self._retried(uri, lambda: self._get(uri))
 
     def open(self, uri: str) -> pa.NativeFile:
         size = self._retried(uri, lambda: self._ranged(uri))
@@ -61,10 +67,10 @@ class WebStorage:
         return pa.PythonFile(ObjectFile(fetch, size), mode="r")
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
-        self._no_folders(folder)
+        return iter(())
 
     def subfolders(self, folder: str) -> Names:
-        self._no_folders(folder)
+        return []
 
     def create(self, uri: str, data: bytes) -> None:
         self._read_only(uri)
@@ -112,7 +118,7 @@ class WebStorage:
     def _range(self, uri: str, start: int, end: int) -> bytes:
         with self._answer("GET", uri, {"Range": f"bytes={start}-{end - 1}"}) as answer:
             self._check(uri, answer)
-            found = answer.read() if answer.status_code == 206 else b""
+            found = b"".join(answer.iter_raw()) if answer.status_code == 206 else b""
         if len(found) != end - start:
             raise StorageError(f"{uri}: it was overwritten while it was read, or its server has stopped to send ranges")
         return found
@@ -131,11 +137,10 @@ class WebStorage:
             raise
         return pa.PythonFile(kept, mode="r")
 
-    def _get(self, uri: str) -> httpx.Response:
+    def _get(self, uri: str) -> bytes:
         with self._answer("GET", uri) as answer:
             self._check(uri, answer)
-            answer.read()
-            return answer
+            return b"".join(answer.iter_raw())
 
     @contextmanager
     def _answer(self, method: str, uri: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
@@ -159,12 +164,17 @@ class WebStorage:
             raise Transient(said)
         if status not in {200, 206}:
             raise StorageError(said)
+        encoding = answer.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in {"", "identity"} and not uri.lower().endswith(_PACKED.get(encoding, ())):
+            ends = _PACKED.get(encoding, ("",))[0]
+            name = f", or give the file a name that ends in {ends}" if ends else ""
+            raise StorageError(
+                f"{uri}: the server sends it packed (Content-Encoding: {clip(encoding)}), though it was asked for the "
+                f"file as it is; make it send the file without that header{name}"
+            )
 
     def _retried(self, uri: str, call: Callable[[], T]) -> T:
         return self._policy.call(call, current_on_retry())
-
-    def _no_folders(self, folder: str) -> NoReturn:
-        raise StorageError(f"{folder}: there is no such file, and a web server lists none; name each file in input.uri")
 
     def _read_only(self, uri: str) -> NoReturn:
         raise StorageError(f"{uri}: files of a web server can only be read")

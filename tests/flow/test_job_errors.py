@@ -127,6 +127,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"input__uri": "https://host/data/"},
         r"{job}: input\.uri: 'https://host/data/' is a folder of a web server, which lists no files; name each file",
     ),
+    "pattern of a web server": (
+        {"input__uri": "https://host/{date}/*.csv?x=1"},
+        r"{job}: input\.uri: 'https://host/\{date\}/\*\.csv\?x=1' is a pattern of a web server, which lists .*",
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,7 @@ from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.records import Piece
 from nightjar.inference.run import steps as run
+from nightjar.inference.run.waiting import await_input
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
@@ -157,14 +159,59 @@ def test_the_server_says_what_is_wrong(plain: Server) -> None:
         STORAGE.read(f"{plain.root}/a")
     with pytest.raises(StorageError, match="can only be read"):
         STORAGE.write(f"{plain.root}/a", b"y")
-    with pytest.raises(StorageError, match="a web server lists none; name each file"):
-        next(STORAGE.list(f"{plain.root}/"))
+    assert not [*STORAGE.list(f"{plain.root}/"), *STORAGE.subfolders(f"{plain.root}/")]
     plain.close()
     with pytest.raises(Transient, match="ConnectError"):
         LakeStorage(StorageSettings(retry_s=0, timeout_s=1)).stat(f"{plain.root}/a")
     plain._http = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # for the fixture to close
     plain._thread = threading.Thread(target=plain._http.serve_forever)
     plain._thread.start()
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_file_is_what_the_server_sends_however_it_calls_its_encoding(ranges: bool, tmp_path: Path) -> None:
+    """Servers often say gzip of a file that is called .csv.gz; one that packs other files is told apart."""
+    server, rows = Server(ranges=ranges, ETag='"1"', Content_Encoding="gzip"), b"id,x\n" + b"1,1.5\n" * 20_000
+    try:
+        server.files = {"/a.csv.gz": gzip.compress(rows), "/a.csv": gzip.compress(rows)}
+        assert STORAGE.read(f"{server.root}/a.csv.gz") == server.files["/a.csv.gz"]
+        lake = Lake(tmp_path, LOCAL)
+        lake.write_model()
+        lake.write_job(input__uri=f"{server.root}/a.csv.gz", carry=["id"])
+        lake.run()
+        assert len(lake.published()) == 20_000
+        lake.write_job(input__uri=f"{server.root}/a.csv", carry=["id"])
+        with pytest.raises(
+            StorageError, match=r"/a\.csv: the server sends it packed \(Content-Encoding: gzip\), .*\.gz$"
+        ):
+            run.discover(lake.request())
+    finally:
+        server.close()
+
+
+def test_a_file_that_is_not_there_yet_is_waited_for_and_told_as_any_other(plain: Server, tmp_path: Path) -> None:
+    lake = Lake(tmp_path, LOCAL)
+    lake.write_files(files=1, rows=10)
+    lake.write_model()
+    late = f"{plain.root}/late.parquet?of=2026"
+    lake.write_job(input={"uri": late, "format": "parquet", "wait": {"for": "3s"}})
+    request = lake.request()
+
+    def put() -> None:
+        plain.files["/late.parquet?of=2026"] = (tmp_path / "data/part-00.parquet").read_bytes()
+
+    assert await_input(STORAGE, request.job, lambda _: put(), sleep=lambda _: None)
+    assert run.discover(request).rows == 10
+    plain.files.clear()
+    with pytest.raises(JobError, match=r"input\.uri: no input files at http.*/late\.parquet"):
+        run.discover(request)
+    (tmp_path / "list.txt").write_text(f"data/part-00.parquet\n{plain.root}/none.parquet\n")
+    lake.write_job(input={"list": "list.txt"})
+    with pytest.raises(JobError, match=r"input\.list: .*/list\.txt, line 2: no files at http.*/none\.parquet"):
+        run.discover(lake.request())
+    plain.faults = [403] * 9
+    with pytest.raises(Denied, match="403"):
+        run.discover(lake.request())
 
 
 def test_a_file_that_changes_is_another_one(server: Server) -> None:
