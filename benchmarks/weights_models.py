@@ -176,7 +176,11 @@ def estimator(size: int) -> Any:
 
     warnings.simplefilter("ignore")  # one round is not enough to learn anything
     model = MLPRegressor(hidden_layer_sizes=(width_of(size),) * (LAYERS + 1), max_iter=1, solver="sgd")
-    return model.fit(*table(32))
+    model.fit(*table(32))
+    # Copies of the weights that only training needs. skops does not trust the optimizer's class.
+    for name in ("_optimizer", "_best_coefs", "_best_intercepts"):
+        vars(model).pop(name, None)
+    return model
 
 
 def skops(folder: Path, size: int) -> Section:
