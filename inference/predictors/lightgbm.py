@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.options import Option, flag, whole
-from nightjar.inference.messages import counted
+from nightjar.inference.job.options import Option, flag, texts, whole
 from nightjar.inference.predictors import features, outputs
 from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.arrays import Array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.boosters import BoosterAdapter
+from nightjar.inference.predictors.categorylists import CategoryLists
 from nightjar.inference.predictors.installed import missing
 
 _NEEDS: tuple[str, ...] = ("lightgbm",)
@@ -34,6 +34,13 @@ class LightGBM(BoosterAdapter):
         flag("raw_score", "scores before they are transformed"),
         flag("pred_leaf", "the leaf of each tree, as `int32[100]` for 100 trees"),
         whole("num_iteration", "only the first trees", "the best round of the training, else all", "a number of trees"),
+        texts(
+            "categories",
+            "the features that had pandas' type category, where the model's file leaves open which they are",
+            "what the file says",
+            "a list of features",
+            least=1,
+        ),
         BATCH_FORMAT,
     )
     how = "write one with booster.save_model('model.txt'), of an LGBMClassifier with model.booster_.save_model"
@@ -99,7 +106,7 @@ def _arguments(job: Job) -> dict[str, Any]:
     Raises:
         JobError: One has a value that makes no sense.
     """
-    given = {name: value for name, value in job.model.options.items() if name != "batch_format"}
+    given = {name: value for name, value in job.model.options.items() if name not in {"batch_format", "categories"}}
     if given.get("raw_score") and given.get("pred_leaf"):
         raise JobError("model.options.pred_leaf: leaves have no raw score; remove raw_score or pred_leaf")
     return given
@@ -121,15 +128,20 @@ class _Booster:
         self._width = len(names)
         # These are the names that LightGBM gives where the data has none.
         self._names = [] if names == [f"Column_{place}" for place in range(len(names))] else names
-        self._categories = [_as_arrow(job, each) for each in self._booster.pandas_categorical or ()]
-        self._categorical = _categorical(text, names)
+        lists = [_as_arrow(job, each) for each in self._booster.pandas_categorical or ()]
+        # All trees, not only those up to the best round.
+        used = self._booster.feature_importance("split", iteration=-1) > 0
+        self._lists = CategoryLists(lists, _seen(text), used.tolist(), tuple(job.model.options.get("categories", ())))
+        self._categories: features.Categories | None = None if lists else {}
 
     def prepare(self, batch: Any) -> Array:
         """Make the model's input: numbers, and the codes of categories, in the model's order."""
         held = features.named(batch, "lightgbm")
         if self._names:
             held = features.in_order(_renamed(held, self._names), self._names)
-        categories = self._categories_of(held)
+        if self._categories is None:
+            self._categories = self._lists.of(held)
+        categories = self._categories
         values = {
             name: features.codes(name, column, categories[name], refuse_others=False)
             if name in categories
@@ -145,24 +157,6 @@ class _Booster:
         raw = self._booster.predict(prepared, **self._arguments)
         return outputs.by_column(np.asarray(raw), self._outputs, "the model")
 
-    def _categories_of(self, held: Mapping[str, Any]) -> features.Categories:
-        """The categories of each feature that has some.
-
-        The file lists them in the order of the features, but does not say of which: of those for which it lists values;
-        where these are not as many, because some are ordered or of no use to the model, of those that hold text.
-        """
-        if not self._categories:
-            return {}
-        text = [name for name, column in held.items() if features.is_category(column)]
-        names = self._categorical if len(self._categorical) == len(self._categories) else text
-        if len(names) != len(self._categories):
-            raise JobError(
-                f"model.features: the model was trained with {counted(len(self._categories), 'column')} of categories, "
-                f"and {len(text)} of the columns that it gets {'is' if len(text) == 1 else 'are'} of text"
-                + (f": {', '.join(text)}" if text else "")
-            )
-        return dict(zip(names, self._categories, strict=True))
-
 
 def _as_arrow(job: Job, categories: list[Any]) -> pa.Array:
     try:
@@ -171,11 +165,10 @@ def _as_arrow(job: Job, categories: list[Any]) -> pa.Array:
         raise JobError(f"model.path: {job.model.path} has categories of several types: {error}") from error
 
 
-def _categorical(text: str, names: list[str]) -> list[str]:
-    """The features for which the file lists values ("0:1:2") where others have a range ("[0:1]")."""
+def _seen(text: str) -> list[str]:
+    """What the file says of each feature's values."""
     found = re.search(r"^feature_infos=(.*)$", text, re.MULTILINE)
-    infos = found[1].split() if found else []
-    return [name for name, info in zip(names, infos, strict=False) if info != "none" and not info.startswith("[")]
+    return found[1].split() if found else []
 
 
 def _renamed(held: Mapping[str, Any], names: list[str]) -> dict[str, Any]:

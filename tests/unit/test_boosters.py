@@ -287,9 +287,60 @@ def test_lightgbm_has_ordered_categories_like_numbers(tmp_path: Path) -> None:
     model = train_lightgbm(frame, TARGET)
     job = saved(tmp_path, LIGHTGBM, model)
     assert scored(job, TABLE.select(["a", "country"]))["score"] == model.predict(frame).tolist()
-    sentence = r"^model\.features: .* with 1 column of categories, and 2 of the columns .* are of text: a, country$"
+    sentence = r"^model\.features: .* with 1 column of categories, and 2 of the columns .* are of text: a, country; "
     with pytest.raises(JobError, match=sentence):
         scored(job, pa.table({"a": TABLE["country"], "country": TABLE["country"]}))
+
+
+WHOLE = FRAME.assign(
+    size=RANDOM.integers(1, 4, ROWS), shop=RANDOM.integers(0, 5, ROWS), few=RANDOM.integers(0, 3, ROWS), year=7
+)
+ORDERED = pd.Categorical(WHOLE["size"], ordered=True)
+
+
+@pytest.mark.parametrize(
+    ("frame", "categorical"),
+    [
+        # Raw whole numbers that are no codes of the only list, and a column of categories that is a range.
+        (WHOLE[["a", "shop"]].assign(size=ORDERED), ["shop"]),
+        # A constant column of categories: of text, of numbers.
+        (WHOLE[["a", "shop"]].assign(k=pd.Categorical(["q"] * ROWS)), ["shop"]),
+        (categorised(WHOLE[["a", "shop", "country"]]).assign(year=pd.Categorical(WHOLE["year"])), "auto"),
+        # Numbers beside categories of numbers: two values are not the three of the list.
+        (categorised(WHOLE[["flag", "shop", "hour", "n"]]), "auto"),
+    ],
+)
+def test_lightgbms_lists_of_categories_go_to_the_columns_whose_values_they_can_be(
+    tmp_path: Path, frame: pd.DataFrame, categorical: Any
+) -> None:
+    """Its file does not say to which; by their number alone they would go to others."""
+    target = TARGET + (WHOLE["size"] == 2) + (WHOLE["shop"] == 3) * 2
+    data = lightgbm.Dataset(frame, target, categorical_feature=categorical)
+    model = lightgbm.train({"num_threads": 1, "verbosity": -1, "min_data_per_group": 5}, data, 8)
+    plain = pa.table({name: np.asarray(frame[name]) for name in frame})
+    assert scored(saved(tmp_path, LIGHTGBM, model), plain)["score"] == model.predict(frame).tolist()
+
+
+def test_lightgbms_lists_that_can_be_of_two_columns_are_refused_until_the_job_names_them(tmp_path: Path) -> None:
+    frame = WHOLE[["a", "few"]].assign(size=ORDERED)
+    data = lightgbm.Dataset(frame, WHOLE["few"] * 2 + WHOLE["size"], categorical_feature=["few"])
+    model = lightgbm.train({"num_threads": 1, "verbosity": -1}, data, 8)
+    table = pa.table({name: np.asarray(WHOLE[name]) for name in frame})
+    sentence = r"^model\.options\.categories: .* of size or of few; name the columns .* in training, as \[size\]$"
+    with pytest.raises(JobError, match=sentence):
+        scored(saved(tmp_path, LIGHTGBM, model), table)
+    job = saved(tmp_path, LIGHTGBM, model, options={"categories": ["size"]})
+    assert scored(job, table)["score"] == model.predict(frame).tolist()
+    for names, wrong in [(["sizes"], "did you mean 'size'"), (["few", "size"], "2 names, .* has 1 list$")]:
+        with pytest.raises(JobError, match=rf"^model\.options\.categories: .*{wrong}"):
+            scored(saved(tmp_path, LIGHTGBM, model, options={"categories": names}), table)
+    wide = lightgbm.Dataset(WHOLE[["shop"]].assign(size=ORDERED), TARGET, categorical_feature=["shop"])
+    model = lightgbm.train({"num_threads": 1, "verbosity": -1}, wide, 2)
+    with pytest.raises(JobError, match=r"'shop' had codes up to 4 in training, .* only the codes up to 2$"):
+        scored(
+            saved(tmp_path, LIGHTGBM, model, options={"categories": ["shop"]}),
+            table.append_column("shop", table["few"]).select(["shop", "size"]),
+        )
 
 
 @each
