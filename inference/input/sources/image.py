@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources.fitting import check_columns
+from nightjar.inference.input.sources.grey import with_8_bits
 from nightjar.inference.input.sources.imagesize import dimensions, kind_of
 from nightjar.inference.input.sources.protocol import Description, FileSource
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
@@ -169,6 +170,7 @@ class Image(FileSource):
         return values.reshape(*values.shape[:2], _CHANNELS[self.mode])
 
     def _as_asked(self, image: Decoded) -> Decoded:
+        image = with_8_bits(image)
         converted = image if image.mode == self.mode else image.convert(self.mode)
         if self.size is None:
             return converted
