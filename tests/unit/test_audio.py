@@ -82,6 +82,32 @@ def test_sound_is_resampled_to_the_same_sound(tmp_path: Path) -> None:
     assert np.abs(found - wanted)[200:-200].max() < 1e-3
 
 
+def resized(content: bytes, size: int) -> bytes:
+    """A WAV file with another size of its sound."""
+    at = content.index(b"data") + 4
+    return content[:at] + size.to_bytes(4, "little") + content[at + 4 :]
+
+
+def large(size: int, samples: int) -> bytes:
+    """The same sound as a file that may have more than 4 GiB."""
+    plain = resized(as_wave(LEFT), 0xFFFFFFFF)
+    sizes = b"".join(each.to_bytes(8, "little") for each in (size + 36, size, samples)) + bytes(4)
+    return b"RF64" + b"\xff" * 4 + b"WAVEds64" + len(sizes).to_bytes(4, "little") + sizes + plain[12:]
+
+
+def endless(content: bytes) -> bytes:
+    """A FLAC file whose number of samples is not known: 36 bits of its first block."""
+    return content[:21] + bytes([content[21] & 0xF0]) + bytes(4) + content[26:]
+
+
+def test_a_wave_without_sound_or_a_size_is_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "none.wav").write_bytes(as_wave(LEFT[:0]) + b"LIST" + (4).to_bytes(4, "little") + b"INFO")
+    (tmp_path / "stream.wav").write_bytes(resized(as_wave(LEFT), 0xFFFFFFFF))
+    (tmp_path / "large.wav").write_bytes(large(16_000, 8000))
+    lengths = {path.name: len(read(path).table["samples"][0]) for path in tmp_path.glob("*.wav")}
+    assert lengths == {"none.wav": 0, "stream.wav": 8000, "large.wav": 8000}
+
+
 def test_what_is_wrong_with_a_file_is_its_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flac = io.BytesIO()
     soundfile.write(flac, LEFT, RATE, format="FLAC")
@@ -89,6 +115,10 @@ def test_what_is_wrong_with_a_file_is_its_rows_alone(tmp_path: Path, monkeypatch
         "empty.wav": (b"", "an empty file, not audio"),
         "text.wav": (b"no sound at all", "text.wav: not audio that can be decoded: Format not recognised"),
         "cut.wav": (as_wave(LEFT)[:-999], "the audio was cut off: 999 bytes are missing"),
+        "open.wav": (resized(as_wave(LEFT), 0), "that it has no sound, and 16,000 bytes follow: whoever recorded it"),
+        "open64.wav": (large(0, 48_000), "that it has no sound, and 16,000 bytes follow"),
+        "cut64.wav": (large(16_002, 8001), "cut off: 2 bytes are missing"),
+        "stream.flac": (endless(flac.getvalue()), "it does not say how long it is, as a stream that was written into"),
         "cut.flac": (flac.getvalue()[:-3000], "cut off|cannot be decoded|not audio"),
     }
     for name, (content, said) in bad.items():

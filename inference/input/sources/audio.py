@@ -8,6 +8,7 @@ format `binary`.
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,9 @@ MOST_SAMPLES = 1 << 28
 
 _EXPANDED = {".wav": 2, ".flac": 4}
 """The assumed ratio of samples of float32 to a file's size."""
+
+_ENDLESS = (1 << 63) - 1
+"""The number of frames that libsndfile gives a FLAC stream that does not say how long it is. It cannot decode one."""
 
 _LOSSY = 25
 """The same for compression that loses something."""
@@ -107,6 +111,11 @@ class Audio(FileSource):
         try:
             with soundfile.SoundFile(io.BytesIO(data)) as file:
                 said, channels, rate = int(file.frames), int(file.channels), int(file.samplerate)
+                if said == _ENDLESS:
+                    raise InputCorrupt(
+                        f"{uri}: it does not say how long it is, as a stream that was written into a pipe, and "
+                        "libsndfile does not decode that; write it as a file, for example: ffmpeg -i OLD.flac NEW.flac"
+                    )
                 if said * channels > MOST_SAMPLES:
                     raise InputCorrupt(f"{uri}: {said:,} frames of {channels} channels, more than are decoded")
                 samples = file.read(MOST_SAMPLES // channels, dtype="float32", always_2d=True)
@@ -114,11 +123,8 @@ class Audio(FileSource):
             # What it says of itself begins with the name of the file, here an object in memory.
             said = getattr(error, "error_string", error)
             raise InputCorrupt(f"{uri}: not audio that can be decoded: {said}") from error
-        if len(samples) < said or (missing := _missing(data)):
-            lacking = (
-                f"{len(samples):,} of {said:,} frames" if len(samples) < said else f"{missing:,} bytes are missing"
-            )
-            raise InputCorrupt(f"{uri}: the audio was cut off: {lacking}")
+        if wrong := _wrong(data) or (f"it was cut off: {len(samples):,} of {said:,} frames" * (len(samples) < said)):
+            raise InputCorrupt(f"{uri}: {wrong}")
         if self.mono:
             samples = samples.mean(axis=1, dtype=np.float32)
         if self.sample_rate is not None and self.sample_rate != rate:
@@ -137,18 +143,48 @@ class Audio(FileSource):
 SOURCE = Audio()
 
 
-def _missing(data: bytes) -> int:
-    """The number of bytes that a WAV file's header promises and the file has not: libsndfile reads what is there."""
-    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        return 0
-    at = 12
+def _wrong(data: bytes) -> str:
+    """What is wrong with a WAV file's length, in words: libsndfile reads what is there, up to what the header says."""
+    if data[:4] not in {b"RIFF", b"RIFX", b"RF64"} or data[8:12] != b"WAVE":
+        return ""
+    size64 = 0
+    for name, begin, size in _chunks(data, 12):
+        if name == b"ds64":  # the sizes of a file that may have more than 4 GiB
+            size64 = int.from_bytes(data[begin + 8 : begin + 16], "little")
+        if name != b"data":
+            continue
+        if size >= 0xFFFFFFFF - 1:
+            if data[:4] != b"RF64":
+                return ""  # a stream that nobody could seek in has no length
+            size = size64
+        behind = len(data) - begin
+        if size > behind:
+            return f"the audio was cut off: {size - behind:,} bytes are missing"
+        if size == 0 and behind and not _are_chunks(data, begin):
+            return (
+                f"its header says that it has no sound, and {behind:,} bytes follow: whoever recorded it ended before "
+                "writing the length; mend it, for example: sox --ignore-length OLD.wav NEW.wav"
+            )
+        return ""
+    return ""
+
+
+def _chunks(data: bytes, at: int) -> Iterator[tuple[bytes, int, int]]:
+    """The name of each chunk of a WAV file from a place on, where its content begins, and its size."""
     while at + 8 <= len(data):
-        size = int.from_bytes(data[at + 4 : at + 8], "little")
-        if data[at : at + 4] == b"data":
-            # A stream that nobody could seek in has no length.
-            return 0 if size >= 0xFFFFFFFF - 1 else max(0, at + 8 + size - len(data))
+        size = int.from_bytes(data[at + 4 : at + 8], "big" if data[:4] == b"RIFX" else "little")
+        yield data[at : at + 4], at + 8, size
         at += 8 + size + size % 2
-    return 0
+
+
+def _are_chunks(data: bytes, at: int) -> bool:
+    """Whether all that lies from a place on is whole chunks, as those of notes behind the sound are."""
+    end = at
+    for name, begin, size in _chunks(data, at):
+        end = begin + size
+        if not name.isascii() or not name.decode("ascii").isprintable():
+            return False
+    return end in {len(data), len(data) - 1}
 
 
 def _soundfile() -> Any:
