@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from nightjar.inference.engine import LOCAL
@@ -113,6 +114,27 @@ def test_what_tarfile_passes_over_is_told(tmp_path: Path) -> None:
     path.write_bytes(archive(tmp_path / "d.tar", ("a.x", b"1"), ("a.x", b"2")).read_bytes())
     with pytest.raises(InputCorrupt, match=r"the sample 'a' has two files that end with \.x"):
         read(path)
+
+
+def test_a_link_in_an_archive_costs_its_row_where_its_column_is_read(tmp_path: Path) -> None:
+    """GNU tar writes a hard link by itself where two files are one on the disk."""
+    path = archive(tmp_path / "a.tar", ("0.cls", b"1"), ("0.bin", b"x"), ("1.cls", b"2"))
+    with tarfile.open(path, "a") as out:
+        for name, kind in (("1.bin", tarfile.LNKTYPE), ("2.bin", tarfile.LNKTYPE), ("3.bin", tarfile.SYMTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "0.bin"
+            out.addfile(member)
+    found = read(path)
+    assert found.table["__key__"].to_pylist() == ["0", None, None, None]
+    assert [found.failures[row].message.partition(": ")[2] for row in (1, 3)] == [
+        "1.bin is a hard link to 0.bin without content of its own; write the archive with tar --hard-dereference",
+        "3.bin is a symbolic link to 0.bin without content of its own; write the archive with tar --dereference",
+    ]
+    assert [*found.failures] == [1, 2, 3]
+    entry = STORAGE.stat(str(path))
+    piece = Piece(entry.uri, entry.size, entry.version, 0, UNKNOWN, (0, 1))
+    alone = read_piece(STORAGE, job(path), piece, pa.schema({"__key__": pa.string(), "cls": pa.int64()}))
+    assert alone.table.to_pydict() == {"__key__": ["0", "1", "2", "3"], "cls": [1, 2, None, None]}
 
 
 def test_a_bomb_is_read_only_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,9 @@ _TABLE_BYTES = 64 << 20
 
 _BLOCK = 512
 
+_Content = bytes | InputCorrupt
+"""What a file of a sample holds, or why nobody knows."""
+
 
 @dataclass(frozen=True)
 class Tar(FileSource):
@@ -68,7 +71,7 @@ class Tar(FileSource):
         with _opened(storage, entry.uri) as file:
             for _, members in islice(_samples(entry.uri, file), _SEEN_SAMPLES):
                 names |= dict.fromkeys(members)
-                held += sum(map(len, members.values()))
+                held += _bytes(members)
                 if held > _SEEN_BYTES:
                     break
         return self._schema([*names])
@@ -130,7 +133,7 @@ class Tar(FileSource):
                     absent -= new
                 count += 1
                 rows.append(self._row(piece.uri, key, members, own, len(rows), lost))
-                held += sum(map(len, members.values()))
+                held += _bytes(members)
                 if held > _TABLE_BYTES:
                     yield pa.Table.from_pylist(rows, schema=own)
                     rows, held = [], 0
@@ -140,15 +143,14 @@ class Tar(FileSource):
             raise SchemaMismatch(f"{piece.uri}: column {min(absent)!r} is missing: no sample has it")
 
     def _row(
-        self, uri: str, key: str, members: dict[str, bytes], schema: pa.Schema, row: int, lost: Unreadable
+        self, uri: str, key: str, members: dict[str, _Content], schema: pa.Schema, row: int, lost: Unreadable
     ) -> dict[str, object]:
         found: dict[str, object] = {KEY: key}
-        for name in members:
-            at = f"{uri}: {key}.{name}"
+        for name, content in members.items():
             try:
-                found[name] = _decoded(at, members[name], schema.field(name).type)
+                found[name] = _decoded(f"{uri}: {key}.{name}", content, schema.field(name).type)
             except InputCorrupt as fault:
-                lost.fail(row, fault, members[name])
+                lost.fail(row, fault, content if isinstance(content, bytes) else b"")
                 return {}
         return found
 
@@ -156,12 +158,18 @@ class Tar(FileSource):
 SOURCE = Tar()
 
 
-def _decoded(at: str, data: bytes, kind: pa.DataType) -> object:
+def _bytes(members: dict[str, _Content]) -> int:
+    return sum(len(each) for each in members.values() if isinstance(each, bytes))
+
+
+def _decoded(at: str, data: _Content, kind: pa.DataType) -> object:
     """The value of one file.
 
     Raises:
-        InputCorrupt: It is not UTF-8, or no whole number.
+        InputCorrupt: It is not UTF-8, or no whole number, or nobody knows what it holds.
     """
+    if isinstance(data, InputCorrupt):
+        raise data
     if pa.types.is_binary(kind):
         return data
     try:
@@ -217,7 +225,7 @@ def _opened(storage: Storage, uri: str) -> Iterator[Reading]:
             raise InputCorrupt(f"{uri}: not a readable tar archive, or cut off: {error}") from error
 
 
-def _samples(uri: str, file: Reading, wanted: set[str] | None = None) -> Iterator[tuple[str, dict[str, bytes]]]:
+def _samples(uri: str, file: Reading, wanted: set[str] | None = None) -> Iterator[tuple[str, dict[str, _Content]]]:
     """Each sample's key, and its files by their endings. wanted: the endings of files that are read; None for all.
 
     Raises:
@@ -225,7 +233,7 @@ def _samples(uri: str, file: Reading, wanted: set[str] | None = None) -> Iterato
         TarError: It is no tar archive.
     """
     for key, files in groupby(_files(uri, file, wanted), key=lambda each: each[0]):
-        members: dict[str, bytes] = {}
+        members: dict[str, _Content] = {}
         for _, ending, data in files:
             if ending in members:
                 raise InputCorrupt(f"{uri}: the sample {key!r} has two files that end with .{ending}")
@@ -234,19 +242,25 @@ def _samples(uri: str, file: Reading, wanted: set[str] | None = None) -> Iterato
         yield key, members
 
 
-def _files(uri: str, file: Reading, wanted: set[str] | None) -> Iterator[tuple[str, str, bytes | None]]:
-    """Key, ending and bytes of each file that is part of a sample; no bytes if they are not wanted."""
+def _files(uri: str, file: Reading, wanted: set[str] | None) -> Iterator[tuple[str, str, _Content | None]]:
+    """Key, ending and content of each file that is part of a sample; no content if it is not wanted.
+
+    A link is a file whose content lies elsewhere: behind us in the stream, or outside of the archive.
+    """
     kept = _Kept(file)
     with tarfile.open(fileobj=kept, mode="r|", bufsize=tarfile.RECORDSIZE) as archive:  # type: ignore[call-overload] # `read` is enough
         for member in archive:
             named = _NAMED.fullmatch(member.name)
-            if named is None or not member.isreg():
+            if named is None or not (member.isreg() or member.islnk() or member.issym()):
                 continue
             if member.issparse():
                 raise InputCorrupt(f"{uri}: {member.name}: a sparse file, which may be of any size; write it plainly")
             key, ending = named[1], named[2].lower()
             if wanted is not None and ending not in wanted:
                 yield key, ending, None
+                continue
+            if not member.isreg():
+                yield key, ending, _linked(uri, member)
                 continue
             content = archive.extractfile(member)
             assert content is not None
@@ -257,3 +271,11 @@ def _files(uri: str, file: Reading, wanted: set[str] | None) -> Iterator[tuple[s
         offset = archive.offset
     if wrong := kept.ends(offset):
         raise InputCorrupt(f"{uri}: {wrong}")
+
+
+def _linked(uri: str, member: tarfile.TarInfo) -> InputCorrupt:
+    kind, how = ("hard", "--hard-dereference") if member.islnk() else ("symbolic", "--dereference")
+    return InputCorrupt(
+        f"{uri}: {member.name} is a {kind} link to {member.linkname} without content of its own; write the archive "
+        f"with tar {how}"
+    )
