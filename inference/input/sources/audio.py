@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
+from nightjar.inference.input.sources import mp3
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.protocol import Description, FileSource
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
@@ -109,7 +110,7 @@ class Audio(FileSource):
             raise InputCorrupt(f"{uri}: an empty file, not audio")
         soundfile = _soundfile()
         try:
-            with soundfile.SoundFile(io.BytesIO(data)) as file:
+            with soundfile.SoundFile(io.BytesIO(mp3.counted(data))) as file:
                 said, channels, rate = int(file.frames), int(file.channels), int(file.samplerate)
                 if said == _ENDLESS:
                     raise InputCorrupt(
