@@ -33,7 +33,7 @@ NightjarError                 * marks errors that are worth repeating
     ├── ModelChanged      a file that scores, and was not copied, was changed in mid-run
     ├── FoldersInvalid    values of output.partition_by cannot be folders, or there are too many of them
     ├── ShardTooSlow *    an attempt took longer than the job gives a shard
-    └── OutputInvalid *   the predictor's outputs are not what the job declares
+    └── OutputInvalid *   what the predictor or the preprocess returned does not fit the job or the model
 
 `ProcessSpoilt` and `Terminated` are not in this tree, and are no `Exception`, so that no `except Exception` stops them.
 
@@ -262,7 +262,9 @@ class ShardTooSlow(ShardError):
 
 
 class OutputInvalid(ShardError):
-    """Outputs are missing, of the wrong length, or do not fit their declared type."""
+    """Outputs are missing, of the wrong length, or do not fit their declared type; or what a preprocess returned is no
+    input for the model.
+    """
 
 
 class Terminated(KeyboardInterrupt):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job import options
 from nightjar.inference.job.model import ALL, Job
 from nightjar.inference.messages import nearest
@@ -53,7 +53,8 @@ class Scorer(Protocol):
         user's own code pass through unchanged.
 
         Raises:
-            OutputInvalid: An output is missing, has the wrong length, or does not fit its type.
+            OutputInvalid: An output is missing, has the wrong length, or does not fit its type; or the model cannot
+                take what the preprocess returned for these rows.
         """
 
 
@@ -172,14 +173,27 @@ class _Scorer:
             return self.accept(table, table.num_rows)
         given = self._copy(table)
         before = None if self._watched else given.digest()
-        content = self._predictor.prepare(self._preprocessor(given.table))
+        content = self._input(self._preprocessor(given.table))
         return _Prepared(table.num_rows, content, given, before)
 
     def preprocess(self, table: pa.Table) -> Any:
         return self._preprocessor(self._copy(table).table)
 
     def accept(self, batch: Any, rows: int) -> _Prepared:
-        return _Prepared(rows, self._predictor.prepare(batch if self._reads_arrow else own_batch(batch)))
+        return _Prepared(rows, self._input(batch if self._reads_arrow else own_batch(batch)))
+
+    def _input(self, batch: Any) -> Any:
+        """The model's input.
+
+        The types of the job's columns hold for every row, so what does not fit them is an error of the job. The types
+        of what a preprocess returns may depend on the rows: with a null among them, whole numbers are floats in numpy.
+        """
+        try:
+            return self._predictor.prepare(batch)
+        except JobError as error:
+            if not self._preprocessor.own:
+                raise
+            raise OutputInvalid(f"the model cannot take what preprocess returned: {error}") from error
 
     def score(self, prepared: _Prepared) -> dict[str, pa.Array]:
         raw = self._predictor.predict(prepared.content)

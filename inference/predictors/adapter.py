@@ -33,7 +33,7 @@ class Predictor(Protocol):
     def prepare(self, batch: Any) -> Any:
         """Make the model's input from a batch, or from a Table if the adapter `reads_arrow`. Uses only the CPU.
 
-        Any error except a `JobError` counts as a fault of these rows.
+        Any error except a `JobError` counts as a fault of these rows; behind a preprocess that one does, too.
         """
 
     def predict(self, prepared: Any) -> Any:

@@ -70,12 +70,12 @@ def select(batch: Any, names: Sequence[str]) -> Any:
     """Select the named columns, in this order, in the batch's own format.
 
     Raises:
-        JobError: The preprocess left out a feature.
+        OutputInvalid: The preprocess left out a feature.
     """
     held = batch.column_names if isinstance(batch, pa.Table) else list(batch)
     for name in names:
         if name not in held:
-            raise JobError(
+            raise OutputInvalid(
                 f"model.features: {name!r} is not a column that preprocess returned"
                 + (nearest(name, set(held)) or f"; it returned {', '.join(map(str, held))}")
             )

@@ -30,7 +30,7 @@ class Preprocessor:
         the table: it may be kept while the next batch is made.
 
         Raises:
-            OutputInvalid: The user's code returned another number of rows, or no batch.
+            OutputInvalid: The user's code returned another number of rows, or no batch, or left out a feature.
         """
         batch = batches.to_batch(table, self._form)
         if self._preprocess is None:

@@ -245,6 +245,24 @@ def failures(job: Job, table: pa.Table) -> list[tuple[int, str, str]]:
     return [(failure.row, failure.error, failure.message) for failure in done.failures]
 
 
+def test_a_row_for_which_a_preprocess_returns_text_costs_itself(tmp_path: Path) -> None:
+    """One text in an array of objects makes all of it text, but says nothing of the job."""
+    job = saved(tmp_path, LIGHTGBM, train_lightgbm(FRAME[NUMBERS], TARGET))
+    (tmp_path / "odd.py").write_text(
+        "import numpy as np\n"
+        "def odd(batch):\n"
+        f"    column = batch[{NUMBERS[0]!r}]\n"
+        f"    return {{**batch, {NUMBERS[0]!r}: np.where(column == 777, 'n/a', column.astype(object))}}\n"
+    )
+    job = job.model_copy(update={"preprocess": Preprocess(uses="odd:odd")})
+    frame = FRAME[NUMBERS].head(20).copy()
+    frame.loc[11, NUMBERS[0]] = 777
+    ((row, _, said),) = failures(job, pa.Table.from_pandas(frame, preserve_index=False))
+    assert row == 11
+    assert said.startswith(f"the model cannot take what preprocess returned: model.features: {NUMBERS[0]!r} holds text")
+    sys.modules.pop("odd", None)
+
+
 def test_to_lightgbm_a_category_that_it_has_not_seen_is_missing(tmp_path: Path) -> None:
     model = train_lightgbm(categorised(FRAME), TARGET)
     job = saved(tmp_path, LIGHTGBM, model)

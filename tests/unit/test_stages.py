@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import JobError
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.preprocess import Preprocess
@@ -175,6 +176,25 @@ def test_code_that_uses_its_memory_again_and_writes_over_its_batch_makes_the_sam
     assert [row["_row"] for row in bad] == [5, 302]
     for other in found[1:]:
         assert other[:2] == found[0][:2]
+
+
+def test_an_odd_row_costs_itself_where_it_changes_what_a_preprocess_returns(staged: Lake) -> None:
+    """As a null that makes whole numbers floats, or an item of JSON without a key. A preprocess that is wrong for each
+    row is refused.
+    """
+    wrong = 'del batch["y"]\n    return batch'
+    code = 'def prep(batch, plus):\n    batch["y"] = batch["x"] + 1\n    if {}:\n        {}\n    return batch\n'
+    code += 'def score(batch):\n    return {{"score": batch["y"]}}\n'
+    staged.write_model(code.format('300 in batch["x"]', wrong))
+    work = [Assignment(shard) for shard in staged.planned().shards()]
+    found = outcome(staged, list(ShardWorker(staged.worker_spec()).process(work)))
+    rows, bad, _ = found
+    said = "model.features: 'y' is not a column that preprocess returned; it returned x"
+    assert (len(rows), [(row["_row"], row["message"]) for row in bad]) == (3999, [(300, said)])
+    assert outcome(staged, list(through_both(staged))) == found
+    staged.write_model(code.format("True", wrong))
+    with pytest.raises(JobError, match=f"none of the first 32 rows of .* can be scored: OutputInvalid: {said}"):
+        staged.run(engine=LOCAL)
 
 
 def test_halves_are_parts_of_what_was_prepared(lake: Lake) -> None:

@@ -224,7 +224,7 @@ def test_a_feature_that_preprocess_does_not_return_is_named(make_job: MakeJob) -
         "def p(b): return b\ndef f(b): return b", uses="mine:f", features=["x"], job={"preprocess": "mine:p"}
     )
     with pytest.raises(
-        JobError, match=r"model\.features: 'x' is not a column that preprocess returned; it returned a, b"
+        OutputInvalid, match=r"model\.features: 'x' is not a column that preprocess returned; it returned a, b"
     ):
         scored(job, TABLE)
 
