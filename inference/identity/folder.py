@@ -29,7 +29,7 @@ from nightjar.inference.identity.ignores import (
 from nightjar.inference.identity.neighbours import Neighbours, is_job
 from nightjar.inference.identity.ownstate import FileId, OwnState, file_id
 from nightjar.inference.identity.packages import is_environment
-from nightjar.inference.input.everydate import EveryDate, tells_input
+from nightjar.inference.input.everydate import EveryDate, beside, tells_input, whole
 from nightjar.inference.input.listing import Places, hidden
 from nightjar.inference.job.locations import is_dated
 from nightjar.inference.job.model import Job
@@ -199,7 +199,7 @@ class _Walk:
 
     def _is_tonights(self, name: str, path: str) -> bool:
         """Whether a file is input of this run's date."""
-        if path in self._tonight.exact:
+        if whole(path, self._ends) in self._tonight.exact:
             return True
         if self.job.input.list_:
             kind = self.job.input.format
@@ -213,6 +213,11 @@ class _Walk:
         """The input of this run's date, and the list that names it."""
         listed = self.job.input.list_
         return Places([*self.job.input.uris, *([listed] if listed else [])])
+
+    @cached_property
+    def _ends(self) -> tuple[str, ...]:
+        """The ends of the files that belong to an input file beside them."""
+        return beside(self.job.input.format)
 
     def _data(self, path: str) -> str:
         """The reason why a file is not code, if it is input or output of any date; '' if it is not."""
@@ -229,7 +234,7 @@ class _Walk:
         # Of a list the lines are those of tonight: only the list itself is known of other dates.
         own_uris = [self.job.input.list_] if self.job.input.list_ else self.job.input.uris
         sources = [source, *others] if source else own_uris
-        own = [EveryDate(each, self.job.input.format) for each in sources]
+        own = [EveryDate(each, self.job.input.format, self._ends) for each in sources]
         return [*own, *([EveryDate(target)] if is_dated(target) else [])]
 
     @cached_property

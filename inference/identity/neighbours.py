@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.input.everydate import EveryDate
+from nightjar.inference.input.everydate import EveryDate, beside
 from nightjar.inference.job.locations import absolute, fixed, is_dated
 from nightjar.inference.job.yamlfile import MAX_BYTES
 
@@ -41,12 +41,12 @@ class Neighbours:
         self._among: list[tuple[EveryDate, str]] = []
         keys = {"input": "uri", "output": "uri", **({"model": "path"} if with_models else {})}
         for job in jobs:
-            for section, uri in _locations(job, keys):
+            for section, uri, ends in _locations(job, keys):
                 place = fixed(uri, job.parent)
                 if f"{folder}/".startswith(f"{place}/"):
-                    self._add_open(section, uri, job)
+                    self._add_open(section, uri, ends, job)
                 elif section != "output" or not os.path.isfile(place):  # noqa: PTH113 (text, as a location is)
-                    self._places[place] = str(job)
+                    self._places |= dict.fromkeys((place, *(f"{place}{end}" for end in ends)), str(job))
 
     def owner(self, path: str) -> Owned | None:
         """The other job that a file or folder belongs to; None if no other job names it."""
@@ -55,11 +55,11 @@ class Neighbours:
                 return Owned(place, job)
         return next((Owned(path, job) for each, job in self._among if each.takes(path)), None)
 
-    def _add_open(self, section: str, uri: str, job: Path) -> None:
+    def _add_open(self, section: str, uri: str, ends: tuple[str, ...], job: Path) -> None:
         """Note data and results that lie among the code, by the patterns of their names."""
         with suppress(JobError, ValueError, RuntimeError):  # an error of the other job, reported when that job is used
             if (section == "input" and _OPEN.search(uri)) or (section == "output" and is_dated(uri)):
-                self._among.append((EveryDate(absolute(uri, job.parent, pattern=True)), str(job)))
+                self._among.append((EveryDate(absolute(uri, job.parent, pattern=True), ends=ends), str(job)))
 
 
 def is_job(path: str) -> bool:
@@ -77,15 +77,16 @@ def _models(content: dict[Any, Any]) -> list[dict[Any, Any]]:
     return [model for model in given if isinstance(model, dict)]
 
 
-def _locations(job: Path, keys: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """The section and text of each local location that a job file names."""
+def _locations(job: Path, keys: dict[str, str]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """The section and text of each local location that a job file names, and the ends of files that belong to it."""
     content = _parsed(job)
     for section, key in keys.items():
         for given in _models(content) if section == "model" else [content.get(section)]:
             value = given.get(key) if isinstance(given, dict) else None
+            ends = beside(str(given.get("format"))) if section == "input" and isinstance(given, dict) else ()
             for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, str) and "://" not in each:
-                    yield section, each
+                if isinstance(each, str) and "://" not in each.removeprefix("sqlite:///"):
+                    yield section, each, ends
 
 
 def _parsed(path: Path) -> dict[Any, Any]:

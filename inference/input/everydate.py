@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from nightjar.inference.input.listing import takes_in
 from nightjar.inference.input.sources.reading import format_of, source_named
+from nightjar.inference.job.seams import SOURCES
 
 _DIGITS = {"Y": 4, "m": 2, "d": 2, "y": 2, "j": 3}
 """Directives of a date's format that always give this number of digits. Others match any text, as a month's name."""
@@ -46,15 +47,27 @@ def tells_input(file: str, kinds: Collection[str]) -> bool:
     return told in kinds if kinds else not source_named(told).stands_back
 
 
+def beside(kind: str | None) -> tuple[str, ...]:
+    """The ends of the names of files that belong to the file beside which they lie. kind: `input.format`."""
+    return source_named(kind).beside if kind in SOURCES else ()
+
+
+def whole(file: str, ends: Iterable[str]) -> str:
+    """The file to which a file with one of these ends belongs; any other file itself."""
+    return file.removesuffix(next((end for end in ends if file.endswith(end)), ""))
+
+
 class EveryDate:
     """Input or output of a job, on any date. uri: with its placeholders. kind: `input.format`, if the job names it.
+    ends: of the files that belong to a file beside them.
 
     Raises:
         ValueError: As in `pattern_of`.
         JobError: The uri is not a valid pattern.
     """
 
-    def __init__(self, uri: str, kind: str | None = None) -> None:
+    def __init__(self, uri: str, kind: str | None = None, ends: Collection[str] = ()) -> None:
+        self._ends = ends
         self._pattern = pattern_of(uri)
         self._kinds = {each for each in (kind, format_of(self._pattern)) if each}
         # If the date is the only open part, everything at the location belongs to it, whatever its name.
@@ -68,6 +81,7 @@ class EveryDate:
 
     def takes(self, file: str) -> bool:
         """Whether a file belongs to it, on some date."""
+        file = whole(file, self._ends)
         if self._place and (self.is_place(file) or takes_in(f"{self._place}/", file)):
             return True
         return tells_input(file, self._kinds) and takes_in(self._pattern, file)

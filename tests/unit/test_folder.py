@@ -130,6 +130,19 @@ def test_results_beside_the_code_are_named(tmp_path: Path) -> None:
         assert listing.left_out == dict.fromkeys(("dates/", "job.json", "runs/"), "output.uri")
 
 
+@pytest.mark.parametrize("uri", ["shop-2026-11-19.db", "sqlite:///shop-2026-11-19.db", "shop-{date}.db"])
+def test_what_sqlite_writes_beside_a_database_is_no_code(tmp_path: Path, uri: str) -> None:
+    """Whoever opens a database: this job, another one that lies there, or a program that has it open."""
+    ends = ("", "-wal", "-shm", "-journal")
+    lay(tmp_path, "predict.py", "words-wal", *(f"shop-2026-11-19.db{end}" for end in ends))
+    given = {"uri": uri, "format": "sql", "options": {"table": "t", "key": "k"}}
+    assert names(job_in(tmp_path, input=given)) == {"predict.py", "words-wal"}
+    assert names(job_in(tmp_path, input=given, model={"code": ["*"]})) == {"predict.py", "words-wal"}
+    other = f"name: other\ninput: {{uri: '{uri}', format: sql}}\nmodel: {{uses: 'm:f'}}\noutput: {{uri: elsewhere}}\n"
+    (tmp_path / "other.yaml").write_text(other)
+    assert names(job_in(tmp_path)) == {"predict.py", "words-wal"}
+
+
 def test_what_another_job_reads_and_writes_among_the_code_is_its_own(tmp_path: Path) -> None:
     """Each night there is more of it."""
     weather = JOB.format(name="w", input="'weather-{date}.parquet'", output="'{date:%Y%m%d}'", model="m")

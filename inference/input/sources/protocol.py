@@ -58,8 +58,9 @@ class Source(Protocol):
     then a plan cuts large units. stands_back: without `input.format` its files are input only if there are no files of
     another format. typed: whether a file says which types its columns have; else `read` takes any types as which the
     values can be read. columns_apart: whether `read` spends next to nothing on columns that it is not asked for; then
-    the columns of `input.where` are read before the others. options: those that `with_options` takes. extra: of
-    pyproject.toml, which has what the source needs; empty if it needs nothing.
+    the columns of `input.where` are read before the others. beside: the ends that are added to a file's name for files
+    that belong to it. options: those that `with_options` takes. extra: of pyproject.toml, which has what the source
+    needs; empty if it needs nothing.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Source(Protocol):
     says_text: bool
     typed: bool
     columns_apart: bool
+    beside: tuple[str, ...]
     options: tuple[Option, ...]
     extra: str
 
@@ -165,6 +167,7 @@ class FileSource(ABC):
     says_text = False
     typed = True
     columns_apart = False
+    beside: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()
     extra = ""
 
