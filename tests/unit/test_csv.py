@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import InputCorrupt, JobError, NightjarError, SchemaMismatch
 from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.sources import digits
 from nightjar.inference.input.sources import lines as bounds
 from nightjar.inference.input.sources.csv import SOURCE, Csv
+from nightjar.inference.input.sources.fitting import marked
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.input.sources.records import Records
 from nightjar.inference.records import UNKNOWN, Piece
@@ -132,6 +134,42 @@ def test_tabs_separate_the_fields_of_tsv_whatever_the_header_holds(tmp_path: Pat
 def test_a_column_has_the_type_of_which_no_digit_is_lost(tmp_path: Path, values: list[str], kind: str) -> None:
     content = "n,x\n" + "".join(f'0,"{each}"\n' if "," in each else f"0,{each}\n" for each in values)
     assert columns(tmp_path, content.encode())["x"] == kind
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "|"])
+def test_digits_that_a_number_does_not_keep_cost_their_row(tmp_path: Path, delimiter: str) -> None:
+    """Types come from the beginning of a file, and of most files, so a code may come when its column is of numbers."""
+    numbers, codes = ["0", "-0", "10", "105", ""], ["01234", "0x1F", '"-07"', "  007", "00", "+5"]
+    text = "".join(f"2026-01-02 03:04:05,{each},0.05\n" for each in numbers + codes) + "07:08:09,1,1.05\n"
+    (tmp_path / "a.csv").write_text(("t,n,f\n" + text).replace(",", delimiter))
+    kinds = pa.schema([("n", pa.int64()), ("t", pa.string()), ("f", pa.float64())])
+    found = SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), kinds)
+    assert found.table["n"].to_pylist() == [0, 0, 10, 105, None, *[None] * len(codes), 1]
+    assert [*found.failures] == list(range(len(numbers), len(numbers + codes)))
+    assert found.failures[5].message.endswith(
+        "line 7: column 'n' holds '01234' (string), in most of the input it is int64; "
+        "it would lose digits: declare the column's type in input.schema"
+    )
+    declared = SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([marked(kinds.field("n"))]))
+    assert declared.table["n"].to_pylist()[5:] == [1234, 31, -7, 7, 0, None, 1]
+
+
+def test_whole_numbers_that_a_float_does_not_hold_cost_their_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("f\n0.5\n9007199254740993\n9007199254740992\n72057594037927940\n1e300\n01\n+1\n")
+    found = SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([("f", pa.float64())]))
+    assert found.table["f"].to_pylist() == [0.5, None, 2.0**53, 2.0**56, 1e300, None, None]
+    assert columns(tmp_path, b"f\n0.5\n9007199254740993\n") == {"f": "string"}
+
+
+@given(st.text('0x1+- ,".\n:', max_size=60), st.sampled_from([1, 3, 64]))
+def test_the_quick_look_finds_each_code(text: str, size: int) -> None:
+    """Wherever it lies. What it finds in vain costs time alone."""
+    fields = re.split(r'[,\n"]', text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits, "_CHUNK", size)
+        if any(re.fullmatch(r"[ ]*([+]\d+|[+-]?0[0-9x][0-9]*)[ ]*", field) for field in fields):
+            assert digits.may_hold_codes(text.encode(), b",")
+    assert not digits.may_hold_codes(b"0,0.5,-0.05\n2026-01-02 03:04:05,10:05,1e-05,01/02/2026\n", b",")
 
 
 def test_nothing_is_null_and_a_number_may_be_missing_in_other_words(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pyarrow.csv as pv
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.csvparsing import Header, converted, inferred_together, read_columns
+from nightjar.inference.input.sources.digits import DigitsLost
 from nightjar.inference.input.sources.fitting import told
 from nightjar.inference.input.sources.linefaults import LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.records import Records
@@ -150,10 +151,18 @@ def _fault(
     bad = first_bad(len(columns), lambda count: converted(record, header, pa.schema(columns[:count])))
     if bad is None:
         return InputCorrupt(f"{at}: not readable: {error}")
-    name = columns[bad].name
+    name, lost = columns[bad].name, ""
+    try:
+        converted(record, header, pa.schema([columns[bad]]))
+    except DigitsLost as why:
+        lost = f"; {why}"
+    except pa.ArrowInvalid:
+        pass
     text = read_columns(record, header, {name: pa.string()})[name][0].as_py()
     found = inferred_together(record, header).schema.field(name).type
-    return SchemaMismatch(f"{at}: column {name!r} holds {clip(text)!r} ({type_name(found)}), {told(columns[bad])}")
+    return SchemaMismatch(
+        f"{at}: column {name!r} holds {clip(text)!r} ({type_name(found)}), {told(columns[bad])}{lost}"
+    )
 
 
 def _fields(record: bytes, header: Header) -> int:

@@ -6,23 +6,19 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pv
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.fitting import told
+from nightjar.inference.input.sources.digits import DigitsLost, has_large, is_lost, may_hold_codes
+from nightjar.inference.input.sources.fitting import is_declared, told
 
 _NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", r"\N"]
 """How programs write that a number, a date or a bool is missing. In a column of text these are texts."""
 
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
-
-_CODES = r"^\s*(\+\d+|[+-]?0[0-9xX][0-9a-fA-F]*)\s*$"
-_CODES_OR_LONG = rf"{_CODES}|^\s*[+-]?\d{{19,}}\s*$"
-"""Digits that are more a name than a number (01234, +491234, 0x1F), and whole numbers that a double may not hold."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,24 @@ def read_columns(
 
 
 def converted(block: bytes, header: Header, schema: pa.Schema) -> pa.Table:
-    """Parse the columns of a schema, with its types as far as text is read as such."""
+    """Parse the columns of a schema, with its types as far as text is read as such.
+
+    Raises:
+        DigitsLost: Of a number of a column whose type was inferred.
+        ArrowInvalid: A value is not of its column's type, or a record has another number of fields.
+    """
+    table = _typed(block, header, schema)
+    numbers = [each.name for each in schema if not is_declared(each) and _is_number(table[each.name].type)]
+    if numbers and not may_hold_codes(block, header.delimiter):
+        numbers = [name for name in numbers if has_large(table[name])]
+    if numbers:
+        texts = read_columns(block, header, dict.fromkeys(numbers, pa.string()))
+        if any(is_lost(table[name], texts[name]) for name in numbers):
+            raise DigitsLost
+    return table
+
+
+def _typed(block: bytes, header: Header, schema: pa.Schema) -> pa.Table:
     kinds: dict[str, pa.DataType | None] = {field.name: normalisation.values(field.type) for field in schema}
     try:
         # Without a column the number of rows is still wanted.
@@ -104,6 +117,10 @@ def converted(block: bytes, header: Header, schema: pa.Schema) -> pa.Table:
         for name, column in zip(text, read_columns(block, header, text).columns, strict=True) if text else ():
             table = table.append_column(name, column)
         return table.select(schema.names)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(is_.is_integer(kind) or is_.is_floating(kind))
 
 
 def _takes_any(kind: pa.DataType) -> bool:
@@ -140,6 +157,5 @@ def _plain(values: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.ChunkedArray:
             return values.cast(pa.timestamp("us", kind.tz))
         except pa.ArrowInvalid:
             return text
-    codes = _CODES if is_.is_integer(kind) else _CODES_OR_LONG
-    is_code = is_.is_time(kind) or (not is_.is_date(kind) and pc.any(pc.match_substring_regex(text, codes)).as_py())
+    is_code = is_.is_time(kind) or (not is_.is_date(kind) and is_lost(values, text))
     return text if is_code else values

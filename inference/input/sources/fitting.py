@@ -20,9 +20,14 @@ def marked(field: pa.Field) -> pa.Field:
     return field.with_metadata(_MARK)
 
 
+def is_declared(field: pa.Field) -> bool:
+    """Whether the job declares the field's type: values are then read as the job says."""
+    return bool(field.metadata == _MARK)
+
+
 def told(field: pa.Field) -> str:
     """Says for messages which type a column should have, and why."""
-    if field.metadata == _MARK:
+    if is_declared(field):
         return f"input.schema declares {type_name(field.type)}"
     return f"in most of the input it is {type_name(field.type)}"
 
