@@ -24,6 +24,7 @@ from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.records import Records, start_after
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.job.options import text, texts
+from nightjar.inference.messages import listed
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Storage
 
@@ -31,7 +32,8 @@ _HEADER_BYTES = 1 << 16
 """Bytes that are read at once to find the end of the header, and the first record after a cut."""
 
 _DELIMITERS = (b",", b"\t", b";", b"|")
-"""What may separate fields: in a file whose name does not say it is tabs, the first of these in the header line."""
+"""What may separate fields in a file whose name does not say it is tabs, but for the decimal: the first of these in
+the header line, or the one by which the first record has as many fields as the job has names."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +144,13 @@ class Csv(lines.TextSource):
         Raises:
             InputCorrupt: It is not UTF-8, lacks a name, or has one twice.
         """
-        held, begin, end, delimiter = b"", 0, 0, b""
+        held, begin, end, delimiter, able = b"", 0, 0, b"", list[bytes]()
         while not end and (data := file.read(max(_HEADER_BYTES, len(held)))):
             held += data
             begin = len(lines.BOM) if held.startswith(lines.BOM) else 0
             begin += len(held) - begin - len(held[begin:].lstrip(b"\r\n"))
-            delimiter = self._delimited(file.uri, held[begin:])
+            able = self._delimiters(file.uri, held[begin:])
+            delimiter = able[0] if able else _DELIMITERS[0]
             ends = Records(held[begin:], delimiter).ends
             end = begin + int(ends[0]) if len(ends) and begin < len(held) else 0
             if not end and len(held) > lines.LONGEST_BYTES:
@@ -158,6 +161,12 @@ class Csv(lines.TextSource):
         if self.names:
             file.unread(held[begin:])
             before = held.count(b"\n", 0, begin)
+            if len(able) != 1 and len(self.names) > 1:
+                raise InputCorrupt(
+                    f"{file.uri}: line {before + 1} has {len(self.names)} fields, as input.options.names, by "
+                    f"{listed(map(_told, able), 'and') if able else 'no delimiter'}: write input.options.delimiter, or "
+                    "mend the line or the names"
+                )
             return Header(list(self.names), delimiter, self.decimal, begin, before, "input.options.names")
         check_utf8(file.uri, 1, held[:end])
         file.unread(held[end:])
@@ -176,17 +185,33 @@ class Csv(lines.TextSource):
                 raise InputCorrupt(f"{file.uri}: line {line}: the header has the name {name!r} twice")
         return Header(names, delimiter, self.decimal, end, held.count(b"\n", 0, end) or 1)
 
-    def _delimited(self, uri: str, text: bytes) -> bytes:
-        """What separates the fields of a file that begins with this text."""
+    def _delimiters(self, uri: str, text: bytes) -> list[bytes]:
+        """What may separate the fields of a file that begins with this text. Only the job's names may leave open which,
+        or find that nothing does.
+        """
         if self.delimiter:
-            return self.delimiter.encode()
+            return [self.delimiter.encode()]
         if uri.lower().endswith(packing.suffixes(".tsv")):
-            return b"\t"
+            return [b"\t"]
+        able = [each for each in _DELIMITERS if each != self.decimal.encode()]
+        if self.names:
+            return [each for each in able if _fields(text, each) == len(self.names)]
         line = re.sub(rb'"[^"]*"', b"", text.partition(b"\n")[0])
-        return next((each for each in _DELIMITERS if each in line), _DELIMITERS[0])
+        return [next((each for each in able if each in line), able[0])]
 
 
 SOURCE = Csv()
+
+
+def _fields(text: bytes, delimiter: bytes) -> int:
+    """The number of fields in a text's first record."""
+    ends = Records(text, delimiter).ends
+    record = text[: ends[0]] if len(ends) else text
+    return re.sub(rb'"[^"]*"', b"", record).count(delimiter) + 1
+
+
+def _told(delimiter: bytes) -> str:
+    return {b",": "comma", b"\t": "tab", b";": "semicolon"}.get(delimiter, repr(delimiter.decode()))
 
 
 def _start(file: Reading, low: int, quoted: bool, delimiter: bytes) -> int | None:
