@@ -94,12 +94,29 @@ def part(batch: Any, low: int, high: int) -> Any:
 
 
 def weight(batch: Any) -> int:
-    """The bytes of a batch that `check_rows` accepts, about: an object, as a text, counts as its reference only."""
+    """The bytes of a batch that `check_rows` accepts, about."""
     if isinstance(batch, pa.Table):
         return int(batch.nbytes)
-    if is_frame(batch):
-        return int(batch.memory_usage(index=False).sum())
-    return sum(int(getattr(values, "nbytes", 8 * len(values))) for values in batch.values())
+    held = columns(batch)
+    assert held is not None, "check_rows accepted it"
+    return sum(map(_bytes, held.values()))
+
+
+def _bytes(value: Any) -> int:
+    """The bytes of a column, or of a value in one, without what Python adds to each object."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return _bytes([*value.values()])
+    if isinstance(value, list | tuple):
+        # A list of numbers, of which there may be millions, is not looked through.
+        held = next((each for each in value if each is not None), None)
+        return 8 * len(value) + (0 if held is None or isinstance(held, int | float) else sum(map(_bytes, value)))
+    if str(getattr(value, "dtype", "")) == "object":
+        return 8 * len(value) + sum(map(_bytes, value))
+    if hasattr(value, "memory_usage"):  # a column of a DataFrame, perhaps of texts or categories
+        return int(value.memory_usage(index=False, deep=True))
+    return int(getattr(value, "nbytes", 0))
 
 
 def check_rows(batch: Any, rows: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.predictors.arrays import to_numpy
-from nightjar.inference.predictors.batches import to_batch
+from nightjar.inference.predictors.batches import to_batch, weight
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.predictors.outputs import normalise
 
@@ -139,6 +140,20 @@ def test_lists_come_from_two_dimensions() -> None:
     ragged = np.empty(2, object)
     ragged[:] = [np.array([1.0]), np.array([2.0, 3.0])]
     assert arrow(ragged, "list<float32>") == [[1.0], [2.0, 3.0]]
+
+
+def test_what_a_batch_weighs_is_what_its_objects_hold() -> None:
+    """Within a quarter. A batch is handed over whole, and the bytes that are handed over are bounded."""
+    images = np.empty(3, object)
+    images[:] = [np.zeros((100, 100 + row, 3), np.uint8) for row in range(3)]
+    texts = np.array(["x" * 30_000, None, b"y" * 60_000], object)
+    lists = np.empty(3, object)
+    lists[:] = [[0.5] * 3750, [["z" * 15_000] * 2], ({"k": np.zeros(30_000, np.uint8)},)]
+    for column in (images, texts, lists, np.zeros((3, 30_000), np.uint8), [*texts], torch.zeros(3, 7500)):
+        assert 90_000 <= weight({"x": column}) < 112_000
+    for column in (images, texts, lists, pd.array(["x" * 30_000] * 3, "string")):
+        assert 90_000 <= weight(pd.DataFrame({"n": 1, "x": pd.Series(column)})) < 112_000
+    assert weight(pa.table({"x": texts[:2]})) > 30_000
 
 
 def test_a_batch_of_one_row_may_be_squeezed_too_far() -> None:
