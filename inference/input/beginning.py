@@ -40,10 +40,11 @@ class Beginning:
         for _, found in self._files():
             if isinstance(found, Unread):
                 unread.add(found)
-            elif found is not None and any(found.rows):
+            elif found is not None and found.has_say:
                 return without_unseen(found.schema, found.unseen)
             elif found is not None:
-                empty, schema = empty + 1, schema or without_unseen(found.schema, found.unseen)
+                empty += 1
+                schema = without_unseen(found.schema, found.unseen) if schema is None else schema
         if schema is None:
             raise self._entries.error() or unread.error()
         if not unread.files:
@@ -54,7 +55,7 @@ class Beginning:
         """The columns that most of the first few thousand files with rows have; None if none of them can be read."""
         usual = UsualSchema()
         for _, found in islice(self._files(), WINDOW):
-            if isinstance(found, Description) and any(found.rows):
+            if isinstance(found, Description) and found.has_say:
                 usual.add(found.schema, found.unseen)
         return usual.schema()
 
@@ -66,7 +67,7 @@ class Beginning:
     def pieces(self, count: int) -> Iterator[Piece]:
         """The first unit with rows of each of the first `count` files; a file is read when its turn comes."""
         for entry, found in islice(self._files(), min(count, WINDOW)):
-            if isinstance(found, Description) and any(found.rows):
+            if isinstance(found, Description) and found.has_say:
                 unit = next(index for index, rows in enumerate(found.rows) if rows)
                 yield Piece(entry.uri, entry.size, entry.version, 0, found.rows[unit], (unit, unit + 1))
 

@@ -118,12 +118,11 @@ def _look(storage: Storage, job: Job) -> Discovery | str:
                 unread.add(found)
             else:
                 # The types of an empty file may be a guess (pandas writes null), so files with rows have priority.
-                (usual if any(found.rows) else empty).add(found.schema, found.unseen)
+                (usual if found.has_say else empty).add(found.schema, found.unseen)
         lines = [_line(entry, found) for entry, found in window if found is not None]
         batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
     files = pa.Table.from_batches(batches, schema=FILES)
-    schema = usual.schema() or empty.schema()
-    if schema is None:
+    if (schema := usual.schema()) is None and (schema := empty.schema()) is None:
         raise entries.error() or unread.error()
     discovery = Discovery(files, schema, entries.left_out)
     if not discovery.rows and not discovery.uncounted and not discovery.unreadable:

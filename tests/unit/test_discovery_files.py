@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import os
 import re
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +34,7 @@ from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import describe, read_piece
-from nightjar.inference.records import UNREADABLE
+from nightjar.inference.records import UNKNOWN, UNREADABLE
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
@@ -277,3 +279,39 @@ def test_the_columns_are_those_of_the_first_file_with_rows(tmp_path: Path) -> No
     write(tmp_path / "in" / "b.parquet")
     here = job(tmp_path, "in/")
     assert discover(STORAGE, here).schema.types == first_schema(STORAGE, here).types == [pa.int64()]
+
+
+def archived(files: dict[str, bytes]) -> bytes:
+    """A tar archive of these files."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("ending", "empty", "full", "names"),
+    [
+        (".csv.gz", gzip.compress(b""), gzip.compress(b"x\n1\n"), ["x"]),
+        (".csv.gz", gzip.compress(b"y\n"), gzip.compress(b"x\n1\n"), ["x"]),
+        (".jsonl.gz", gzip.compress(b"\n"), gzip.compress(b'{"x": 1}\n'), ["x"]),
+        (".jsonl.zst", pa.compress(b"", "zstd", asbytes=True), pa.compress(b'{"x": 1}', "zstd", asbytes=True), ["x"]),
+        (".tar", archived({}), archived({"0.cls": b"1"}), ["__key__", "cls"]),
+    ],
+)
+def test_files_without_rows_decide_no_columns_however_many_and_packed_they_are(
+    tmp_path: Path, ending: str, empty: bytes, full: bytes, names: list[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "abd":
+        (tmp_path / "in" / f"{name}{ending}").write_bytes(empty)
+    here = job(tmp_path, "in/")
+    with pytest.raises(JobError, match=r"the 3 files at .* hold no rows"):
+        discover(STORAGE, here)
+    (tmp_path / "in" / f"c{ending}").write_bytes(full)
+    found = discover(STORAGE, here)
+    assert found.schema.names == first_schema(STORAGE, here).names == names
+    assert found.files["rows"].to_pylist() == [[0], [0], [UNKNOWN], [0]]

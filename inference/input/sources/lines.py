@@ -73,11 +73,12 @@ class TextSource(FileSource, ABC):
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """The columns come from the beginning. Rows are counted if the file is large, or is no longer than the
-        beginning.
+        beginning. Of a compressed file it is known only whether it has none.
         """
         schema, read = self.beginning(storage, entry.uri)
         if packing.compression(entry.uri):
-            return Description(schema, (UNKNOWN,), (entry.size * packing.EXPANDED,), self.unseen)
+            rows = 0 if not read and _is_short(storage, entry.uri) else UNKNOWN
+            return Description(schema, (rows,), (entry.size * packing.EXPANDED,), self.unseen)
         if entry.size <= UNIT_BYTES:
             return Description(schema, (read if entry.size <= SAMPLE_BYTES else UNKNOWN,), (entry.size,), self.unseen)
         with packing.opened(storage, entry.uri) as file:
@@ -110,6 +111,15 @@ class TextSource(FileSource, ABC):
             if sum(map(len, tables)) >= rows:
                 break
         return lost.read(pa.concat_tables(tables) if tables else schema.empty_table()).slice(0, rows), 0
+
+
+def _is_short(storage: Storage, uri: str) -> bool:
+    """Whether a file, unpacked, ends within `SAMPLE_BYTES`."""
+    with packing.opened(storage, uri) as file:
+        while file.taken <= SAMPLE_BYTES:
+            if not file.read(SAMPLE_BYTES):
+                return True
+    return False
 
 
 def in_units(piece: Piece) -> bool:

@@ -43,6 +43,11 @@ class Description:
     sizes: tuple[int, ...]
     unseen: pa.DataType | None = None
 
+    @property
+    def has_say(self) -> bool:
+        """Whether the file counts for the columns of the input: it has rows, or may have some, and columns of them."""
+        return any(self.rows) and len(self.schema) > 0
+
     def __post_init__(self) -> None:
         if UNKNOWN in self.rows and len(self.rows) > 1:
             raise ValueError("in a file of several units the rows of each unit must be known")

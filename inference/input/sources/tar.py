@@ -61,9 +61,10 @@ class Tar(FileSource):
     options = (flag("decode", "text and numbers by the ending of their names; else every column is bytes", "`true`"),)
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
-        """Only the first samples are read."""
+        """Only the first samples are read. An archive without a sample has no rows."""
         packed = packing.EXPANDED if packing.compression(entry.uri) else 1
-        return Description(self.columns(storage, entry), (UNKNOWN,), (max(1, entry.size * packed),))
+        columns = self.columns(storage, entry)
+        return Description(columns, (UNKNOWN if columns.names != [KEY] else 0,), (max(1, entry.size * packed),))
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
         """As `Source.columns`, from the first samples."""
