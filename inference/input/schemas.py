@@ -142,8 +142,8 @@ def usual_type(counts: Counter[pa.DataType]) -> pa.DataType:
 
 
 def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds the values of both, where one of the two does and loses nothing that was written: whole
-    numbers and floats, dates and times, lists of these. None if neither does.
+    """The type that holds the values of both, where one of the two does, but for a few numbers, which cost their rows:
+    whole numbers and floats, dates and times, lists of these. None if neither does.
     """
     if one == other:
         return one
@@ -155,7 +155,12 @@ def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return next((wide for narrow, wide in _WIDER if {narrow, wide} == {one, other}), None)
 
 
-_WIDER = ((pa.int64(), pa.float64()), (pa.date32(), pa.timestamp("us")))
+_WIDER = (
+    (pa.int64(), pa.uint64()),
+    (pa.int64(), pa.float64()),
+    (pa.uint64(), pa.float64()),
+    (pa.date32(), pa.timestamp("us")),
+)
 
 
 def without_unseen(schema: pa.Schema, unseen: pa.DataType | None) -> pa.Schema:

@@ -23,6 +23,7 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, JobError, SchemaMismatch
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.sources import lines as bounds
+from nightjar.inference.input.sources.fitting import marked
 from nightjar.inference.input.sources.jsonlines import SOURCE
 from nightjar.inference.records import UNKNOWN, Piece, Receipt, Shard
 from nightjar.inference.run import steps as run
@@ -91,6 +92,44 @@ def test_numbers_are_int64_or_double_and_times_stay_text(tmp_path: Path) -> None
     }
     schema = pa.schema([("i", pa.int64()), ("t", pa.string())])
     assert read(tmp_path, json.dumps(content).encode(), schema) == [{"i": 2**53 + 1, "t": "2026-11-19"}]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([2**64 - 1, 1], "uint64"),
+        ([2**53 + 1, 2**53 + 3, 1.5], "int64"),
+        ([2**53 + 1, -1, 2.5, 1.5], "double"),
+        ([2**53, 1e300, 2**70, 0.12345678901234567], "double"),
+        ([2**64 + 1, -1, 0.5], "double"),
+        ([[2**64 - 1], [], None, [3]], "list<item: uint64>"),
+        ([{"id": 2**63 + 1, "t": "1234567890123456789"}, {}, None], "struct<id: uint64, t: string>"),
+    ],
+)
+def test_a_whole_number_is_read_to_its_last_digit_or_costs_its_row(
+    tmp_path: Path, values: list[object], kind: str
+) -> None:
+    """A number comes back as it was written, whichever type the column gets; the other rows are told."""
+    content = "".join(json.dumps({"x": value}) + "\n" for value in values).encode()
+    assert columns(tmp_path, content) == {"x": kind}
+    path = tmp_path / "a.jsonl"
+    read = SOURCE.read(STORAGE, piece(path), SOURCE.describe(STORAGE, STORAGE.stat(str(path))).schema)
+    for row, (value, found) in enumerate(zip(values, read.table["x"].to_pylist(), strict=True)):
+        given = {"id": None, "t": None} if value == {} else value
+        assert found == (None if row in read.failures else given)
+    assert len(read.failures) == (kind == "int64") + (kind == "double" and values[0] != 2**53)
+
+
+def test_a_number_that_loses_digits_is_told_with_what_to_declare(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": 9007199254740993, "y": [1.5, 18446744073709551617]}\n{"x": 1, "y": [2]}\n')
+    schema = pa.schema([("x", pa.float64()), ("y", pa.list_(pa.float64()))])
+    (failure,) = SOURCE.read(STORAGE, piece(path), schema).failures.values()
+    assert failure.message == (
+        f"{path}: line 1: column 'x' holds 9007199254740993 (int64), in most of the input it is float64; "
+        "it would lose digits: declare the column's type in input.schema"
+    )
+    assert not SOURCE.read(STORAGE, piece(path), pa.schema([marked(each) for each in schema])).failures
 
 
 LINES = st.lists(

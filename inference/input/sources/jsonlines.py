@@ -22,8 +22,8 @@ from nightjar.inference.storage.protocol import Storage
 class JsonLines(lines.TextSource):
     """The source of JSON lines.
 
-    Numbers are int64 or double, and a text that looks like a time stays text. Keys that are not columns of the job are
-    left out; a key that a record lacks is null.
+    Numbers are int64 or double, or uint64 if they are too large, and a text that looks like a time stays text. Keys
+    that are not columns of the job are left out; a key that a record lacks is null.
     """
 
     name = "JSON lines"

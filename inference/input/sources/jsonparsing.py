@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
-from nightjar.inference.input.sources.fitting import told
+from nightjar.inference.input.sources.digits import DigitsLost, has_large, is_rounded
+from nightjar.inference.input.sources.fitting import is_declared, told
 from nightjar.inference.input.sources.linefaults import LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
 from nightjar.inference.job.outputtypes import type_name
@@ -20,6 +22,12 @@ from nightjar.inference.messages import clip
 
 _KINDS = 20
 """The most types of one column that are compared with each other; no real column has so many."""
+
+_LONG = re.compile(rb"\d{16}")
+"""The digits of whole numbers that a float may not hold."""
+
+_WHOLE = {pa.int64(): range(-(1 << 63), 1 << 63), pa.uint64(): range(1 << 64)}
+"""The types of whole numbers, and which they hold."""
 
 
 def records_in(block: bytes) -> int:
@@ -31,22 +39,29 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
     """The columns of a file whose beginning this is, and the number of records in it.
 
     Records that cannot be read have no say. Where the values of a column contradict each other, most records win.
+    Whole numbers that a float does not hold contradict fractions.
 
     Raises:
         InputCorrupt: There are records, and none can be read.
     """
     numbers, records = _numbered(1, block)
     found: list[tuple[int, pa.Schema]] = []
+    large = set[str]()
     first: InputCorrupt | None = None
     for low, high, part in in_parts(records, partial(_parsed_together, schema=None)):
         if isinstance(part, pa.Table):
             found.append((high - low, pa.schema([each.with_type(_plain(each.type)) for each in part.schema])))
+            large.update(name for name in part.column_names if has_large(part[name]))
         elif first is None:
             first = _unreadable(f"{uri}: line {numbers[low]}", records[low], part)
     if first is not None and not found:
         raise first
     names = dict.fromkeys(name for _, schema in found for name in schema.names)
-    return pa.schema([(name, _usual_type(name, found)) for name in names]), len(records)
+    kinds = {name: _usual_type(name, found) for name in names}
+    if large:
+        objects = [each for each in map(_object, records) if each]
+        kinds |= {name: _exact(kinds[name], [each.get(name) for each in objects]) for name in large}
+    return pa.schema([*kinds.items()]), len(records)
 
 
 def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreadable) -> pa.Table:
@@ -117,7 +132,14 @@ def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
         pj.ReadOptions(block_size=len(block) + 1),
         pj.ParseOptions(explicit_schema=asked, unexpected_field_behavior="infer" if schema is None else "ignore"),
     )
-    return table if schema is None or asked == schema else table.select(schema.names).cast(schema)
+    if schema is None:
+        return table
+    inferred = [each for each in schema if not is_declared(each)]
+    if large := [each for each in inferred if has_large(table[each.name])]:
+        objects = [_object(line) or {} for line in block.split(b"\n") if _LONG.search(line)]
+        if any(_loses(each.get(field.name), field.type) for each in objects for field in large):
+            raise DigitsLost
+    return table if asked == schema else table.select(schema.names).cast(schema)
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
@@ -138,6 +160,31 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([each.with_type(_plain(each.type)) for each in kind])
     return kind
+
+
+def _exact(kind: pa.DataType, values: Sequence[object]) -> pa.DataType:
+    """The type with whole numbers in place of floats where these hold more of the values."""
+    if pa.types.is_floating(kind):
+        held = {kind: sum(isinstance(each, int | float) and not _loses(each, kind) for each in values)}
+        held |= {each: sum(type(one) is int and one in span for one in values) for each, span in _WHOLE.items()}
+        return max(held, key=held.__getitem__)  # in a tie the first
+    if pa.types.is_list(kind):
+        return pa.list_(_exact(kind.value_type, [item for each in values if isinstance(each, list) for item in each]))
+    if pa.types.is_struct(kind):
+        held = [each for each in values if isinstance(each, dict)]
+        return pa.struct([each.with_type(_exact(each.type, [one.get(each.name) for one in held])) for each in kind])
+    return kind
+
+
+def _loses(value: object, kind: pa.DataType) -> bool:
+    """Whether a value of JSON loses digits of a whole number where it is read as a float."""
+    if pa.types.is_floating(kind):
+        return type(value) is int and is_rounded(value)
+    if pa.types.is_list(kind):
+        return isinstance(value, list) and any(_loses(each, kind.value_type) for each in value)
+    if pa.types.is_struct(kind):
+        return isinstance(value, dict) and any(_loses(value.get(each.name), each.type) for each in kind)
+    return False
 
 
 def _usual_type(name: str, found: list[tuple[int, pa.Schema]]) -> pa.DataType:
@@ -188,16 +235,21 @@ def _mismatch(at: str, record: bytes, schema: pa.Schema) -> RowFault | None:
         return None
     field = schema.field(bad)
     held = json.dumps({field.name: value.get(field.name)}).encode()
-    if first_bad(1, lambda _: _read(held, pa.schema([field]))) is None:
+    try:
+        _read(held, pa.schema([field]))
         return None
-    said, kind = clip(json.dumps(value[field.name])), _kind(held)
-    return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), {told(field)}")
+    except DigitsLost as error:
+        lost = f"; {error}"
+    except pa.ArrowInvalid:
+        lost = ""
+    said, kind = clip(json.dumps(value[field.name])), _kind(held, value[field.name])
+    return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), {told(field)}{lost}")
 
 
-def _kind(record: bytes) -> str:
+def _kind(record: bytes, value: object) -> str:
     """The type that the value of a record's only key has by itself."""
     with suppress(pa.ArrowInvalid):
-        return type_name(_plain(_read(record, None).schema.field(0).type))
+        return type_name(_exact(_plain(_read(record, None).schema.field(0).type), [value]))
     return "no type of its own"
 
 
