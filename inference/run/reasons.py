@@ -32,9 +32,9 @@ _MAX_TRIES = 10
 def keep(request: RunRequest, error: BaseException, step: str) -> None:
     """Keep why this flow run ended, unless one of its steps did. Does nothing if the storage is away.
 
-    If a step had begun, the reason goes into the ledger. Else it goes into a note beside the revisions, but only if the
-    output belongs to this job, because a run that never began must not claim an output. step: where it ended, if no
-    step had begun.
+    If a step had begun, the reason goes into the ledger. Else it goes into a note beside the revisions, unless the
+    output belongs to another job. The note claims no output: it may lie in a free one, as each night of an
+    `output.uri` with {date} is at first. step: where it ended, if no step had begun.
     """
     with suppress(StorageError, Held):
         newest = revs.newest_revision(request.storage, request.run_uri)
@@ -82,8 +82,7 @@ def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> No
 def _note(request: RunRequest, ended: Ended | None) -> None:
     try:
         check_owner(request.storage, request.output, request.job.name)
-        request.storage.read(join(request.output, "job.json"))
-    except (JobError, Missing):
+    except JobError:
         return
     if ended is not None:
         content = json.dumps({"job": request.job.name, **encode(ended)}).encode()

@@ -336,12 +336,22 @@ def test_a_published_night_stays_so_when_a_later_try_could_not_begin(
     assert (found["state"], found["tried_again"]["step"]) == ("published", "discover")
 
 
-@pytest.mark.parametrize("owner", [None, "another"])
-def test_nothing_is_written_into_a_place_that_is_not_the_jobs(lake: Lake, owner: str | None) -> None:
-    """A run that never began must not claim it."""
+@pytest.mark.parametrize("output", ["out", "out/{date}"])
+def test_why_the_first_night_of_a_place_could_not_begin_is_kept_and_claims_nothing(
+    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    monkeypatch.chdir(lake.folder)
+    lake.ready(output__uri=output)
+    no_input(lake)
+    for told in (said(capsys, "status", "job.yaml", NIGHT), said(capsys, "runs", "job.yaml", "--date", NIGHT)):
+        assert f"{NIGHT}: rejected at discover" in told
+        assert "why        input.uri" in told
+    assert not list(lake.folder.rglob("out/**/job.json"))
+
+
+def test_nothing_is_written_into_a_place_that_is_another_jobs(lake: Lake) -> None:
     lake.ready()
-    if owner:
-        claim_output(LakeStorage(), str(lake.out), owner)
+    claim_output(LakeStorage(), str(lake.out), "another")
     before = sorted(lake.folder.rglob("*"))
     no_input(lake)
     (lake.folder / "data" / "gone").touch()
