@@ -11,6 +11,7 @@ from nightjar.inference.errors import (
     Interrupted,
     JobError,
     Missing,
+    NoSuchShard,
     StorageError,
     TakenBack,
 )
@@ -40,7 +41,7 @@ def keep(request: RunRequest, error: BaseException, step: str) -> None:
         newest = revs.newest_revision(request.storage, request.run_uri)
         if newest is not None and newest.success is None and newest.begun_by(request.flow_run):
             _end(request, newest, error)
-        elif not isinstance(error, Interrupted | TakenBack):
+        elif not isinstance(error, Interrupted | TakenBack | NoSuchShard):
             _note(request, of_error(error, step, publish=request.publish, engine=request.engine))
 
 

@@ -12,7 +12,7 @@ from nightjar.inference.engine import opened
 from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import (
     Held,
-    JobError,
+    NoSuchShard,
 )
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.input.discovery import Discovery
@@ -165,7 +165,7 @@ def _is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revisio
     """Whether the newest, published revision equals what this run would make.
 
     Raises:
-        JobError: It does, and the request names a shard that it has not.
+        NoSuchShard: It does, and the request names a shard that it has not.
     """
     if request.fresh:
         return False
@@ -209,10 +209,10 @@ def _only(request: RunRequest, made: Plan) -> frozenset[str]:
     """The shards that the request names.
 
     Raises:
-        JobError: The plan has no such shard.
+        NoSuchShard: The plan has no such shard.
     """
     if unknown := sorted(set(request.shards) - set(made.ids())):
-        raise JobError(
+        raise NoSuchShard(
             f"--shard {unknown[0]}: the run {request.run_id!r} has no such shard; a file that was "
             "changed has new ones, which `nightjar show` lists"
         )

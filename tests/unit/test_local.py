@@ -15,6 +15,7 @@ from nightjar.flows.pages import estimate
 from nightjar.inference.errors import (
     JobError,
     NightjarError,
+    NoSuchShard,
     RunFailed,
     Transient,
 )
@@ -259,7 +260,7 @@ def test_a_published_run_says_which_shard_it_does_not_have(lake: Lake) -> None:
     lake.ready().run()
     shard = next(iter(lake.planned().ids()))
     assert lake.run(shards=(shard,)).publication.number == 1
-    with pytest.raises(JobError, match=r"--shard TYPO: the run '2026-11-19' has no such shard"):
+    with pytest.raises(NoSuchShard, match=r"--shard TYPO: the run '2026-11-19' has no such shard"):
         lake.run(shards=(shard, "TYPO"))
     request = lake.request(shards=("TYPO",))
     with pytest.raises(JobError, match="--shard TYPO"):

@@ -28,6 +28,7 @@ from nightjar.inference.errors import (
     GateFailed,
     Held,
     JobError,
+    NoSuchShard,
     QuarantineFull,
     RunFailed,
     ShardsFailed,
@@ -347,6 +348,21 @@ def test_why_the_first_night_of_a_place_could_not_begin_is_kept_and_claims_nothi
         assert f"{NIGHT}: rejected at discover" in told
         assert "why        input.uri" in told
     assert not list(lake.folder.rglob("out/**/job.json"))
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_mistyped_shard_changes_nothing_of_why_a_run_ended(
+    job: Lake, capsys: pytest.CaptureFixture[str], published: bool
+) -> None:
+    if published:
+        finished(str(job.out), NIGHT)
+    else:
+        fails(job, "score", ShardsFailed("1 of 8 shards have no result"))
+    before = json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json"))
+    typo = NoSuchShard("--shard TYPO: the run has no such shard")
+    request = job.request() if published else fails(job, "score", typo)
+    reasons.keep(request, typo, "discover")
+    assert json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json")) == before
 
 
 def test_nothing_is_written_into_a_place_that_is_another_jobs(lake: Lake) -> None:
