@@ -19,6 +19,7 @@ import pyarrow as pa
 from nightjar.inference import witness
 from nightjar.inference.engine.auditing import audit_here
 from nightjar.inference.errors import JobError, ProcessSpoilt, RunFailed
+from nightjar.inference.identity.packages import is_imported
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.job.model import Job
 from nightjar.inference.logs.inprocess import InProcess
@@ -128,6 +129,22 @@ _process = threading.Lock()
 """A process has one working directory and one path, so only one run at a time may use them."""
 
 
+_imported: dict[str, str] = {}
+"""The content of the installed packages that counted for a run of this process, as that run imported them."""
+
+
+def _check_imported(spec: WorkerSpec) -> None:
+    """Check that no installed package was changed between two runs of this process. Unlike the modules of the job's
+    folder they stay imported, because compiled ones cannot be imported twice; and others may hold their objects.
+    """
+    for name, content in spec.scoring.packages.items():
+        if _imported.get(name, content) != content and is_imported(name):
+            raise JobError(
+                f"model.uses: the installed package {name!r} was changed after this process had imported it, and would "
+                "score as it was before. Run the job in a new process (in a notebook, restart the kernel), or on Ray"
+            )
+
+
 class _Process:
     """The parts of this process that the user's code uses while it scores, and that are restored afterwards.
 
@@ -145,12 +162,15 @@ class _Process:
 
         Raises:
             RunFailed: Another run scores in this process, in another thread.
+            JobError: An installed package that counts is not the one that this process has imported.
         """
         if self._lent:
             return
+        _check_imported(spec)
         if not _process.acquire(blocking=False):
             raise RunFailed("another run scores in this process; wait until it has ended, or run this one on Ray")
         self._lent = True
+        _imported.update(spec.scoring.packages)
         self._folder, self._path, self._cpus = Path.cwd(), list(sys.path), pa.cpu_count()
         self._cache = spec.cache
         self._hidden = _modules_in(spec.job.folder)

@@ -85,6 +85,11 @@ def is_installed(module: str, outside: str = "") -> bool:
     return True
 
 
+def is_imported(name: str) -> bool:
+    """Whether this process has imported an installed package, or a module of the distribution with this name."""
+    return not sys.modules.keys().isdisjoint([name, *_modules_of(name)])
+
+
 def places_of(module: str) -> list[str]:
     """The paths of an installed module's package: its folders, or its file."""
     spec = _spec(module.partition(".")[0])

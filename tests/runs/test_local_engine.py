@@ -87,6 +87,27 @@ def test_the_process_is_left_as_it_was_and_the_next_run_uses_the_code_of_now(lak
     assert (published["score"] == published["id"] * 3).all()
 
 
+def test_an_installed_package_that_changes_between_two_runs_of_a_process_is_refused(
+    lake: Lake, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run would say that the new one scored. One that could not be imported may be mended."""
+    site = tmp_path_factory.mktemp("site")
+    monkeypatch.syspath_prepend(site)
+    module = site / "changed_between.py"
+    lake.write_files(files=1, rows=10)
+    lake.write_job(model__uses="changed_between:score")
+    module.write_text("raise ValueError\n")
+    with pytest.raises(JobError, match="ValueError"):
+        lake.run(engine=LOCAL)
+    module.write_text("def score(batch):\n    return {'score': batch['x'] * 2}\n")
+    lake.run(engine=LOCAL)
+    assert lake.published()["score"].tolist() == [2 * i for i in range(10)]
+    module.write_text("def score(batch):\n    return {'score': batch['x'] * 333}\n")
+    with pytest.raises(JobError, match="'changed_between' was changed after this process had imported it"):
+        lake.run(engine=LOCAL)
+    del sys.modules["changed_between"]
+
+
 def test_modules_that_the_caller_has_of_the_folder_are_his_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook has imported the live module: the run scores with its own copy, and the notebook keeps what it has."""
     lake.write_model(WHERE)
