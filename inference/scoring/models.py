@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import BatchesBroken
+from nightjar.inference.errors import BatchesBroken, JobError
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import RowFailure
@@ -125,8 +125,8 @@ def _told(steps: Generator[Ahead, None, ScoredRows], name: str) -> Generator[Ahe
         except StopIteration as stop:
             scored: ScoredRows = stop.value
             return scored
-        except BatchesBroken as error:
-            raise BatchesBroken(f"models.{name}: {error}" if name else str(error)) from error
+        except (BatchesBroken, JobError) as error:
+            raise type(error)(f"models.{name}: {error}" if name else str(error)) from error
         yield replace(step, model=name) if name else step
 
 

@@ -378,6 +378,16 @@ def test_one_model_that_breaks_its_batches_is_named() -> None:
     assert (cuts["a"].batches, cuts["b"].batches) == (0, 1)
 
 
+def test_one_model_that_does_not_fit_the_job_is_named() -> None:
+    class Unfit(Plain):
+        def __call__(self, rows: pa.Table) -> dict[str, pa.Array]:
+            raise JobError("model.features: no")
+
+    b = replace(model("b"), scorer=Unfit("b", set(), 99, pa.string()))
+    with pytest.raises(JobError, match=r"^models\.b: model\.features: no$"):
+        drained(score_models(table(), [model("a"), b]))
+
+
 def test_preparing_ahead_gives_each_model_its_own_batches() -> None:
     made, thread = [model("a", {3}, size=4), model("b", size=3)], PreparingThread()
     ahead = [replace(each, preparer=Preparer(plain(each), thread)) for each in made]
