@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import FoldersInvalid
-from nightjar.inference.input.sources.rows import RowsRead, selected
+from nightjar.inference.input.sources.rows import RowsRead, over_budget, selected
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
@@ -55,6 +55,11 @@ class Assembly:
         return sink.part_name(kind, self.shard.id, self.spec.epoch)
 
     def add(self, piece: Piece, read: RowsRead, scored: ScoredRows) -> None:
+        """Add a piece.
+
+        Raises:
+            OverBudget: With the rows whose values cannot name a folder, more rows failed than the whole run may lose.
+        """
         job, table = self.spec.job, read.table
         scored = self._with_folders(table, scored)
         self.rows_in += table.num_rows
@@ -96,6 +101,9 @@ class Assembly:
             row = piece.first_row + read.index(failure.row)
             again = replay_command(self.spec.job_path, self.spec.run, self.shard, piece.uri, row, failure.model)
             self._bad.append((piece.uri, row, failure, again))
+        if self.spec.budget is not None and self.failed > self.spec.budget:
+            each = {(uri, row): failure for uri, row, failure, _ in reversed(self._bad)}
+            raise over_budget(dict(enumerate(reversed(each.values()))), self.spec.budget, self._bad[0][1])
 
     def table(self) -> pa.Table:
         """The shard's output, in input order, one chunk per column and file."""

@@ -11,7 +11,7 @@ import heapq
 import math
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,7 @@ def _quarantined(storage: Storage, spec: WorkerSpec, line: dict[str, Any]) -> _L
 
 def _score(spec: WorkerSpec, shard: Shard, lost: _Lost, models: Sequence[LoadedModel], storage: Storage) -> Assembly:
     """Score the shard as the first time: in the same micro-batches, without the quarantined rows."""
-    again = Assembly(spec, shard)
+    again = Assembly(replace(spec, budget=None), shard)  # what is lost is compared, and has no limit here
     with Watchdog(spec.job.retry.stall_s) as watchdog:
         reads = []
         for piece in shard.pieces:

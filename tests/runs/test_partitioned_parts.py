@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ import pytest
 from nightjar.inference.errors import AuditFailed, JobError, RunFailed, ShardsFailed
 from nightjar.inference.output import hive
 from nightjar.inference.output.outcomes import FILES
+from nightjar.inference.records import Failed
 from nightjar.inference.run import steps
 from nightjar.inference.run.validating import _check_folders
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.suspects import Attempt
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.validation.audit import Audited
 from partitioned import ROWS, SOME, by_python, check, files_of, fill, in_data, ready, rows, wanted
 from support import Lake
@@ -189,6 +194,22 @@ def test_rows_that_are_left_out_are_in_no_folder(lake: Lake) -> None:
         f"output.partition_by: 'country' is the text {hive.NULL}, by which readers know a null",
         f"output.partition_by: 'country' is too long for the name of a folder (at most 255 bytes): {'n' * 60} …",
     ]
+
+
+@pytest.mark.parametrize("crumbs", [False, True])
+def test_rows_unfit_for_a_folder_count_against_what_a_shard_may_lose(lake: Lake, crumbs: bool) -> None:
+    """Also in a suspect, whose files are scored one after the other."""
+    lake.write_model("def score(batch):\n    return {'score': ['n' * 300 if x < 5 else 'de' for x in batch['x']]}\n")
+    lake.write_files(files=2, rows=20, row_group=20)
+    lake.write_job(model__outputs={"score": "string"}, output={"uri": "out/", "partition_by": ["score"]})
+    (shard,) = lake.planned().shards()
+    worker = ShardWorker(replace(lake.worker_spec(), budget=3))
+    *_, last = worker.process([Assignment(shard, Attempt(2, crumbs=crumbs))])
+    assert isinstance(last, Failed)
+    assert (last.cause, last.terminal) == ("OverBudget", True)
+    assert last.message.startswith(
+        "5 rows failed where at most 3 may (retry.max_quarantined); the first is row 0: Folders"
+    )
 
 
 def test_a_shard_whose_rows_are_all_in_quarantine_has_no_file(lake: Lake) -> None:
