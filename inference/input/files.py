@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
@@ -34,9 +34,8 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         `input.uri`, or `input.list` and the line.
     """
     job = with_list(storage, job)
-    others, matched = Counter[str](), Counter[str]()
-    found = 0
-    for entry in matching_files(storage, job, others, matched):
+    held, found = Held(), 0
+    for entry in matching_files(storage, job, held):
         found += 1
         yield entry
     wanted = source_of(job, job.input.uri) if job.input.format and not found else None
@@ -44,24 +43,38 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         raise JobError(f"input.uri: there is no {wanted.name} table at {job.input.uri}, or one without files")
     if found or job.input.lines:
         for at, uri in enumerate(job.input.uris):
-            if not matched[uri]:
-                raise JobError(_nothing_at(uri, at, job.input))
+            if not held.taken[uri]:
+                raise JobError(_nothing_at(uri, at, job.input, held.left[uri]))
     if not found:
-        raise JobError(f"{job.input.key}: no input files at {job.input.shown}{_instead(job.input.uri, others)}")
+        others = sum(held.left.values(), Counter[str]())
+        raise JobError(f"{job.input.key}: no input files at {job.input.shown}{_instead(job.input, others)}")
 
 
-def _nothing_at(uri: str, at: int, given: Input) -> str:
-    """What is said where one of several places has no files. at: its index."""
+class Held:
+    """What lies at each place of an input. taken: the number of files that are input. left: of the others, the numbers
+    by the end of their names.
+    """
+
+    def __init__(self) -> None:
+        self.taken = Counter[str]()
+        self.left = defaultdict[str, Counter[str]](Counter)
+
+    def leave(self, place: str, entry: Entry) -> None:
+        """Count a file that is no input."""
+        self.left[place][unsupported.suffix(entry.uri.rpartition("/")[2])] += 1
+
+
+def _nothing_at(uri: str, at: int, given: Input, others: Counter[str]) -> str:
+    """What is said where one of several places has no input files. at: its index. others: as in `Held`."""
+    files = f"no {'input ' if others else ''}files at {uri}"
+    held = unsupported.found_there(others)
     if given.lines:
-        return f"input.list: {given.list_}, line {given.lines[at]}: no files at {uri}; take the line out, or mend it"
-    return f"input.uri: no files at {uri}, one of {len(given.uris)} inputs; take it out, or mend it"
+        return f"input.list: {given.list_}, line {given.lines[at]}: {files}{held}; take the line out, or mend it"
+    return f"input.uri: {files}, one of {len(given.uris)} inputs{held}; take it out, or mend it"
 
 
-def matching_files(
-    storage: Storage, job: Job, others: Counter[str] | None = None, matched: Counter[str] | None = None
-) -> Iterator[Entry]:
-    """The input's files, sorted by uri, each once; possibly none. others: counts files of no known format, by the end
-    of their names. matched: counts the files at each uri of the job, whatever their format.
+def matching_files(storage: Storage, job: Job, held: Held | None = None) -> Iterator[Entry]:
+    """The input's files, sorted by uri, each once; possibly none. held: counts what lies at each place.
 
     With `input.format` these are all files except those whose names tell another known format. Without it, these are
     the files whose names tell a format, and files of a format that stands back are left out beside files of another
@@ -70,57 +83,73 @@ def matching_files(
     Raises:
         JobError: The files are of several formats, a name is not text, or the list of inputs is wrong. Names the key.
     """
-    job = with_list(storage, job)
+    job, held = with_list(storage, job), held or Held()
     wanted = job.input.format
     if wanted is not None:
         source = source_of(job, job.input.uri)
         if source.mark and (job.input.others or job.input.list_):
             raise JobError(f"{job.input.key}: a list of {source.name} tables is not read; write one job for each table")
-        yield from _merged(job, lambda uri: _of_format(storage, source, uri, wanted), matched)
+        files = partial(source.files if wanted in SOURCES else partial(_own_files, source, wanted), storage)
+        yield from _taken(_merged(job, files), partial(_is_of_format, source, wanted), held)
         return
-    first: Entry | None = None
-    exact = listing.Places(job.input.uris).exact
-    standing_back = 0
-    for entry in _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri)), matched):
+    told = _Told(job)
+    yield from _taken(
+        _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri))), told.is_input, held
+    )
+    if told.first is None and told.stood_back:
+        held.left.clear()
+        told.all = True
+        yield from _taken(_merged(job, partial(listing.matching, storage)), told.is_input, held)
+
+
+class _Told:
+    """Decides which files are input by their names alone. first: the first that is. all: whether files are that stand
+    back. stood_back: whether some did.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._exact = job, listing.Places(job.input.uris).exact
+        self.first: Entry | None = None
+        self.all = self.stood_back = False
+
+    def is_input(self, _: str, entry: Entry) -> bool:
         told = format_of(entry.uri)
-        if entry.uri not in exact:
+        if entry.uri not in self._exact:
             if told is None:
-                if others is not None:
-                    others[unsupported.suffix(entry.uri.rpartition("/")[2])] += 1
-                continue
-            if source_named(told).stands_back:
-                standing_back += 1
-                continue
-        first = first or entry
-        if told != format_of(first.uri):
-            raise _mixed(job, first, entry)
-        yield entry
-    if first is None and standing_back:
-        for entry in _merged(job, partial(listing.matching, storage)):
-            if (told := format_of(entry.uri)) is not None and source_named(told).stands_back:
-                first = first or entry
-                if told != format_of(first.uri):
-                    raise _mixed(job, first, entry)
-                yield entry
+                return False
+            if not self.all and source_named(told).stands_back:
+                self.stood_back = True
+                return False
+        self.first = self.first or entry
+        if told != format_of(self.first.uri):
+            raise _mixed(self._job, self.first, entry)
+        return True
 
 
-def _merged(job: Job, files: Callable[[str], Iterator[Entry]], matched: Counter[str] | None = None) -> Iterator[Entry]:
-    """The files at all of the job's uris, sorted, each once: a list may name a folder, and a file in it."""
-
-    def of(uri: str) -> Iterator[Entry]:
-        for entry in files(uri):
-            if matched is not None:
-                matched[uri] += 1
-            yield entry
-
+def _taken(found: Iterator[tuple[str, Entry]], is_input: Callable[[str, Entry], bool], held: Held) -> Iterator[Entry]:
+    """Those of the files that are input, each once: a list may name a folder, and a file in it."""
     last = ""
-    for entry in heapq.merge(*_begun(list(map(of, job.input.uris))), key=lambda each: each.uri):
+    for place, entry in found:
+        if not is_input(place, entry):
+            held.leave(place, entry)
+            continue
+        held.taken[place] += 1
         if entry.uri != last:
             yield entry
         last = entry.uri
 
 
-def _begun(listings: list[Iterator[Entry]]) -> list[Iterator[Entry]]:
+def _merged(job: Job, files: Callable[[str], Iterator[Entry]]) -> Iterator[tuple[str, Entry]]:
+    """The files at all of the job's uris, each with its uri, sorted by their own."""
+
+    def of(uri: str) -> Iterator[tuple[str, Entry]]:
+        for entry in files(uri):
+            yield uri, entry
+
+    return heapq.merge(*_begun(list(map(of, job.input.uris))), key=lambda each: each[1].uri)
+
+
+def _begun(listings: list[Iterator[tuple[str, Entry]]]) -> list[Iterator[tuple[str, Entry]]]:
     """The same listings. Of many the first entries are asked for at the same time: each is a request of its own."""
     if len(listings) < _FEW:
         return listings
@@ -152,19 +181,17 @@ def _marks() -> tuple[tuple[str, str, str], ...]:
     return tuple((name, mark.partition("/")[0] + "/", mark) for name, mark in marks.items() if mark)
 
 
-def _of_format(storage: Storage, source: Source, uri: str, wanted: str) -> Iterator[Entry]:
+def _is_of_format(source: Source, wanted: str, uri: str, entry: Entry) -> bool:
+    """Whether a file at a place is input of the format that the job names."""
+    if not source.suffixes or _is_exact(entry, uri):
+        return True
     if wanted not in SOURCES:
-        for entry in _own_files(storage, source, uri, wanted):
-            if not source.suffixes or _is_exact(entry, uri) or entry.uri.lower().endswith(source.suffixes):
-                yield entry
-        return
-    for entry in source.files(storage, uri):
-        told = None if not source.suffixes or _is_exact(entry, uri) else format_of(entry.uri)
-        if told in (None, wanted) or source_named(told).says_text:
-            yield entry
+        return entry.uri.lower().endswith(source.suffixes)
+    told = format_of(entry.uri)
+    return told in (None, wanted) or source_named(told).says_text
 
 
-def _own_files(storage: Storage, source: Source, uri: str, own: str) -> Iterator[Entry]:
+def _own_files(source: Source, own: str, storage: Storage, uri: str) -> Iterator[Entry]:
     """What the user's own source lists.
 
     Raises:
@@ -198,8 +225,8 @@ def _mixed(job: Job, one: Entry, other: Entry) -> JobError:
     )
 
 
-def _instead(uri: str, others: Counter[str]) -> str:
-    """A hint for an input without files. others: counts the files found there of no known format, by suffix."""
+def _instead(given: Input, others: Counter[str]) -> str:
+    """A hint for an input without files. others: as in `Held`."""
     if others:
-        return unsupported.found_instead(others)
-    return "; in a pattern, write [[] for the bracket [" if "[" in uri else ""
+        return unsupported.found_there(others) if given.format else unsupported.found_instead(others)
+    return "; in a pattern, write [[] for the bracket [" if "[" in given.uri else ""

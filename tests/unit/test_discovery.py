@@ -38,7 +38,7 @@ def first_schema(storage: Storage, of: Job) -> pa.Schema:
     return Beginning(storage, of).schema()
 
 
-def job(folder: Path, uri: str, **input_keys: Any) -> Job:
+def job(folder: Path, uri: str | list[str], **input_keys: Any) -> Job:
     content = {
         "name": "t",
         "input": {"uri": uri, **input_keys},
@@ -296,6 +296,30 @@ def test_nothing_to_score_is_said_before_anything_starts(
     for look in (discover, first_schema):
         with pytest.raises(JobError, match=sentence):
             look(STORAGE, job(tmp_path, "in/"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (
+            {},
+            r"no input files at .*/b/, one of 3 inputs, only 1 \.json file\. JSON is not supported yet.*; take it out",
+        ),
+        ({"format": "csv"}, r"no input files at .*/c/, one of 3 inputs, only 2 \.pq files; take it out, or mend it$"),
+    ],
+)
+def test_a_place_of_which_no_file_is_input_is_told_with_what_it_holds(
+    tmp_path: Path, keys: dict[str, Any], said: str
+) -> None:
+    """Else its rows would be missing, and nobody would know."""
+    for name in ("a/a.csv", "a/note.txt", "b/b.json", "c/c.pq", "c/d.pq"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x\n1\n")
+    last = "c/" if keys else "a/a.csv"
+    with pytest.raises(JobError, match=rf"^input\.uri: {said}"):
+        list(input_files(STORAGE, job(tmp_path, ["a/", "b/", last], **keys)))
+    uris = [entry.uri for entry in input_files(STORAGE, job(tmp_path, ["a/", "a/*.csv", "a/a.csv"]))]
+    assert uris == [f"{tmp_path}/a/a.csv"], "each of these places has a file, and all have the same"
 
 
 def test_a_file_of_another_format_that_is_named_is_told_so(tmp_path: Path) -> None:

@@ -46,12 +46,22 @@ def advice(name: str) -> str:
     )
 
 
-def found_instead(kinds: Counter[str]) -> str:
-    """Say which files a place without any file of a known format has. kinds: the number of files of each suffix."""
+def found_there(kinds: Counter[str]) -> str:
+    """Say which files lie at a place, none of which is input, and what to do about their format. kinds: the number of
+    files of each suffix.
+    """
+    if not kinds:
+        return ""
     shown = (_files(kind, count) for kind, count in kinds.most_common(_SHOWN))
-    found = f", only {', '.join(shown)}{' …' if len(kinds) > _SHOWN else ''}"
-    if said := next(filter(None, (advice(kind) for kind, _ in kinds.most_common())), ""):
-        return f"{found}. {said}"
+    said = next(filter(None, (advice(kind) for kind, _ in kinds.most_common())), "")
+    return f", only {', '.join(shown)}{' …' if len(kinds) > _SHOWN else ''}{f'. {said}' if said else ''}"
+
+
+def found_instead(kinds: Counter[str]) -> str:
+    """The same for an input without any file of a known format, with a hint about `input.format`."""
+    found = found_there(kinds)
+    if any(map(advice, kinds)):
+        return found
     formats = [name for name in SOURCES if source_named(name).of_files]
     held = listed((source_named(name).name for name in formats), "or")
     return f"{found}; if they hold {held}, set input.format to {listed(formats, 'or')}"
