@@ -115,6 +115,50 @@ def test_a_name_that_stands_for_another_column_now_is_another_input(table: Table
     assert set(now.names) - set(then.names) == {"new"}
 
 
+@pytest.mark.parametrize("added", [False, True], ids=["written", "added"])
+def test_fields_in_a_column_keep_their_numbers_and_a_new_column_its_value_of_older_rows(
+    table: Table, added: bool
+) -> None:
+    """In structs, lists and maps, also of files that were added to the table without being written for it."""
+    pair = pa.struct([("a", pa.int64()), ("b", pa.int64()), ("c", pa.string())])
+    values: list[dict[str, Any] | None] = [{"a": 1, "b": 10, "c": "x"}, None, {"a": None, "b": 30, "c": None}]
+    older = pa.table(
+        {
+            "id": [1, 2, 3],
+            "one": pa.array(values, pair),
+            "many": pa.array([values, [None], []], pa.list_(pair)),
+            "by_name": pa.array([[("k", each)] for each in values], pa.map_(pa.string(), pair)),
+        }
+    )
+    made = table.catalog.create_table("shop.inner", older.schema, location=f"{table.location()}-inner")
+    if added:
+        written = Path(made.location().removeprefix("file://") + "-own.parquet")
+        pq.write_table(older, written)
+        made.add_files([f"file://{written}"])
+    else:
+        made.append(older)
+    job = job_of(made, table="shop.inner")
+    known = discover(STORAGE, job).schema
+    for place in ("one", "many.element", "by_name.value"):
+        # Where files have no numbers, a name that is given again means the new field in them, too.
+        for old, new in (("a", "t"),) if added else (("a", "t"), ("b", "a"), ("t", "b")):
+            with made.update_schema() as update:
+                update.rename_column(f"{place}.{old}", new)
+        with made.update_schema(allow_incompatible_changes=True) as update:
+            update.delete_column(f"{place}.c")
+        with made.update_schema() as update:
+            update.add_column((*place.split("."), "c"), StringType())
+    with made.update_schema() as update:
+        update.add_column("rate", LongType(), default_value=7)
+        update.add_column("since", DateType(), default_value=dt.date(2026, 11, 19))
+    assert rows(job) == by_pyiceberg(made)
+    assert [row["rate"] for row in rows(job)] == [7, 7, 7]
+    assert rows(job)[0]["one"] == ({"t": 1, "b": 10, "c": "x"} if added else {"b": 1, "a": 10, "c": None})
+    now = discover(STORAGE, job).schema
+    same = {name for name in known.names if known_by(job, known, name) == known_by(job, now, name)}
+    assert same == {"id"}
+
+
 def test_files_that_their_partition_rules_out_are_not_looked_into(table: Table) -> None:
     job = job_of(table)
     asked = job.model_copy(update={"input": job.input.model_copy(update={"where": "c = 'größe' AND id > 5"})})

@@ -9,11 +9,10 @@ position are not read; tables with other kinds of deletions are refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ import pyarrow.parquet as pq
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.input.sources.bindings import bound
 from nightjar.inference.input.sources.normalisation import normalised, values
+from nightjar.inference.input.sources.numbered import Column, matched, renamed
 from nightjar.inference.input.sources.protocol import lacking
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import text, whole
@@ -33,14 +33,15 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table
-    from pyiceberg.table.name_mapping import NameMapping
-    from pyiceberg.types import NestedField
+    from pyiceberg.table.name_mapping import MappedField
+    from pyiceberg.types import IcebergType, NestedField
 
-_ID = b"PARQUET:field_id"
-"""The key of a column's number in the metadata of a Parquet file's column."""
 
-_NAMES = b"nightjar:names"
-"""The key of a column's names in files without numbers, as JSON, in the metadata of a table's column."""
+@dataclass(frozen=True)
+class IcebergSnapshot(TableSnapshot):
+    """As `Snapshot`. columns: of the table, with the fields in them."""
+
+    columns: tuple[Column, ...]
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,27 @@ class Iceberg(TableSource):
         """As `TableSource.stored`. A column keeps its number when it is renamed. Files that were added to a table
         without being written for it have no numbers; of these the table says which names its columns have there.
         """
-        numbers = {(each.metadata or {}).get(_ID, b"-1"): each.name for each in own}
-        if set(numbers) == {b"-1"}:
-            named = {name: each.name for each in snapshot.schema for name in _names(each)}
-            return {named[name]: name for name in own.names if name in named}
-        wanted = {each.metadata[_ID]: each.name for each in snapshot.schema}
-        return {wanted[number]: name for number, name in numbers.items() if number in wanted}
+        assert isinstance(snapshot, IcebergSnapshot)
+        found = zip(own.names, matched(own, snapshot.columns), strict=True)
+        return {column.name: name for name, column in found if column}
+
+    def as_named(
+        self, snapshot: TableSnapshot, name: str, kind: pa.DataType, values: pa.ChunkedArray
+    ) -> pa.ChunkedArray:
+        """As `TableSource.as_named`."""
+        assert isinstance(snapshot, IcebergSnapshot)
+        column = next(each for each in snapshot.columns if each.name == name)
+        whole = renamed(kind, column, whole=True)
+        if whole == kind:
+            return values
+        same = pa.chunked_array([chunk.view(whole) for chunk in values.chunks], whole)
+        return same.cast(renamed(kind, column, whole=False))
+
+    def before(self, snapshot: TableSnapshot, name: str, kind: pa.DataType) -> pa.Scalar:
+        """As `TableSource.before`."""
+        assert isinstance(snapshot, IcebergSnapshot)
+        default = next(each.default for each in snapshot.columns if each.name == name)
+        return super().before(snapshot, name, kind) if default is None else _scalar(default, kind)
 
     def _table(self, storage: Storage, number: str | None) -> Table | None:
         from pyiceberg.catalog import load_catalog
@@ -114,14 +130,15 @@ class Iceberg(TableSource):
         except ValueError as error:
             raise JobError(f"input.uri: the Iceberg table {self.table} cannot be read: {error}") from error
         deleted = self._deleted(storage, tasks)
-        columns = _columns(schema, table.name_mapping())
+        columns = _columns(schema.fields, table.name_mapping() or ())
+        arrow = _arrow(schema, columns)
         files = {}
         for task in tasks:
             self._check_kind(task.file, "data")
             place = _plain(task.file.file_path)
-            own = _partition(task.file, table.specs()[task.file.spec_id], schema, columns)
+            own = _partition(task.file, table.specs()[task.file.spec_id], schema, arrow)
             files[place] = TableFile(task.file.file_size_in_bytes, own, _mask(deleted.get(place, [])))
-        return TableSnapshot(f"{number} {table.metadata_location}", columns, files)
+        return IcebergSnapshot(f"{number} {table.metadata_location}", arrow, files, columns)
 
     def _deleted(self, storage: Storage, tasks: Iterable[FileScanTask]) -> dict[str, list[pa.ChunkedArray]]:
         """The positions of deleted rows, by data file."""
@@ -183,28 +200,30 @@ def _settings(options: Mapping[str, str]) -> dict[str, str]:
     return {names[name]: value for name, value in options.items() if name in names}
 
 
-def _columns(schema: Schema, mapping: NameMapping | None) -> pa.Schema:
-    """The columns, each with its number, which it is bound to, and with its names in files without numbers."""
+def _columns(fields: Iterable[NestedField], mapping: Iterable[MappedField]) -> tuple[Column, ...]:
+    """Columns, or the fields in one. mapping: says which names they have in files without numbers; else their own."""
+    given = {each.field_id: each for each in mapping}
+    found = []
+    for field in fields:
+        mapped = given.get(field.field_id)
+        names, below = ([field.name], []) if mapped is None else (mapped.names, mapped.fields)
+        inner = _columns(_within(field.field_type), below)
+        found.append(Column(field.name, field.field_id, frozenset(names), field.initial_default, inner))
+    return tuple(found)
+
+
+def _within(kind: IcebergType) -> Iterable[NestedField]:
+    """The fields in a type: those of a struct, the element of a list, the key and the value of a map."""
+    parts = (getattr(kind, name, None) for name in ("element_field", "key_field", "value_field"))
+    return getattr(kind, "fields", None) or [each for each in parts if each is not None]
+
+
+def _arrow(schema: Schema, columns: tuple[Column, ...]) -> pa.Schema:
+    """The columns in Arrow's types, each bound to its number."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    given = {each.field_id: each.names for each in mapping or ()}
-    columns = []
-    for field, each in zip(schema.fields, normalised(schema_to_pyarrow(schema, include_field_ids=False)), strict=True):
-        names = json.dumps(given.get(field.field_id, [each.name]))
-        kept = {_ID: str(field.field_id).encode(), _NAMES: names.encode()}
-        columns.append(bound(pa.field(each.name, values(each.type), each.nullable, kept), _number(field)))
-    return pa.schema(columns)
-
-
-def _names(field: pa.Field) -> list[str]:
-    found: list[str] = json.loads(field.metadata[_NAMES])
-    return found
-
-
-def _number(field: NestedField) -> str:
-    """The number of a field, and those of the fields in it."""
-    inner = getattr(field.field_type, "fields", ())
-    return f"{field.field_id}({','.join(map(_number, inner))})" if inner else str(field.field_id)
+    fields = zip(columns, normalised(schema_to_pyarrow(schema, include_field_ids=False)), strict=True)
+    return pa.schema([bound(pa.field(each.name, values(each.type), each.nullable), own.path) for own, each in fields])
 
 
 def _partition(file: DataFile, spec: PartitionSpec, schema: Schema, columns: pa.Schema) -> dict[str, pa.Scalar]:
@@ -216,11 +235,15 @@ def _partition(file: DataFile, spec: PartitionSpec, schema: Schema, columns: pa.
         if isinstance(field.transform, IdentityTransform) and field.source_id in schema.field_ids:
             name = schema.find_column_name(field.source_id)
             if name is not None and name in columns.names:
-                kind, value = columns.field(name).type, file.partition[index]
-                whole = pa.types.is_temporal(kind) and isinstance(value, int)
-                width = pa.int32() if pa.types.is_date32(kind) else pa.int64()
-                found[name] = pa.scalar(value, width).cast(kind) if whole else pa.scalar(value, kind)
+                found[name] = _scalar(file.partition[index], columns.field(name).type)
     return found
+
+
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """A value of the table's metadata, in which dates and times may be whole numbers."""
+    if not pa.types.is_temporal(kind) or not isinstance(value, int):
+        return pa.scalar(value, kind)
+    return pa.scalar(value, pa.int32() if pa.types.is_date32(kind) else pa.int64()).cast(kind)
 
 
 def _mask(deleted: list[pa.ChunkedArray]) -> Mask | None:

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Generic, Protocol, TypeVar
@@ -202,6 +202,21 @@ class TableSource(SnapshotSource[TableFile]):
     def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
         """The columns of a file by their names in the table. own: the file's schema."""
 
+    def as_named(
+        self, snapshot: TableSnapshot, name: str, kind: pa.DataType, values: pa.ChunkedArray
+    ) -> pa.ChunkedArray:
+        """The values of a file's column, where the fields in it have the names that they have in the table, and those
+        that it has no longer are left out. name: of the column in the table. kind: its type in the file.
+
+        Raises:
+            ArrowInvalid, ArrowNotImplementedError: It has other fields than the file says.
+        """
+        return values
+
+    def before(self, snapshot: TableSnapshot, name: str, kind: pa.DataType) -> pa.Scalar:
+        """The value of a column in the rows of a file that was written before the table had the column."""
+        return pa.scalar(None, kind)
+
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Only the footer is read."""
         snapshot, file = self.listed(storage, entry.uri, entry.version)
@@ -250,10 +265,10 @@ class TableSource(SnapshotSource[TableFile]):
         for name in schema.names:
             kind = snapshot.schema.field(name).type
             if table is not None and name in names:
-                columns[name] = _cast(piece.uri, name, table[names[name]], kind)
+                here = partial(self.as_named, snapshot, name, own.field(names[name]).type)
+                columns[name] = _cast(piece.uri, name, table[names[name]], kind, here)
             else:
-                # A column that was added to the table after the file was written is null in the file.
-                columns[name] = constant(file.values.get(name, pa.scalar(None, kind)), rows)
+                columns[name] = constant(file.values.get(name, self.before(snapshot, name, kind)), rows)
         return pa.table(columns)
 
 
@@ -323,10 +338,14 @@ def _rows(
     return table.take(pa.array(wanted[wanted < table.num_rows], pa.int64()))
 
 
-def _cast(uri: str, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """A file's column in the table's type; an earlier writer may have had a narrower one."""
+def _cast(
+    uri: str, name: str, column: pa.ChunkedArray, kind: pa.DataType, here: Callable[[pa.ChunkedArray], pa.ChunkedArray]
+) -> pa.ChunkedArray:
+    """A file's column in the table's type; an earlier writer may have had a narrower one. here: gives the fields in it
+    their names in the table.
+    """
     try:
-        return cast_exactly(column, kind)
+        return cast_exactly(here(column), kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatch(
             f"{uri}: column {name!r} is {type_name(column.type)}, in the table it is {type_name(kind)}: {error}"
