@@ -93,9 +93,9 @@ ROOMS = {
     "stages": Room(
         (
             *("scoring/accepting.py", "scoring/ahead.py", "scoring/models.py", "scoring/parcels.py"),
-            *("scoring/preparing.py", "scoring/stretch.py", "scoring/timing.py"),
+            *("scoring/preparing.py", "scoring/stretch.py", "scoring/timing.py", "predictors/ownbatch.py"),
         ),
-        unit("stages", "accepting", "ahead", "models", "parcels", "stretch"),
+        unit("stages", "accepting", "ahead", "models", "parcels", "private", "stretch"),
     ),
 }
 """What the promises rest on. A room names few files of tests: each mutant's pytest has to collect them."""

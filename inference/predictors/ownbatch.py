@@ -10,6 +10,7 @@ import copy
 import datetime as dt
 import decimal
 import uuid
+from collections import UserDict
 from collections.abc import Iterable
 from typing import Any
 
@@ -41,6 +42,10 @@ def own_batch(batch: Any) -> Any:
         return column if isinstance(batch, pa.ChunkedArray) else joined(column)
     if type(batch) is dict:
         return {name: own_batch(values) for name, values in batch.items()}
+    if isinstance(batch, UserDict):  # as a tokenizer's, whose other attributes may be slow to copy
+        copied = copy.copy(batch)
+        copied.data = own_batch(batch.data)
+        return copied
     if type(batch) in {list, tuple}:
         return type(batch)(batch if _only_values(batch) else map(own_batch, batch))
     if type(batch) in _VALUES or isinstance(batch, np.generic):

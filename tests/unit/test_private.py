@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.util
+import pickle
+from collections import UserDict
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from PIL import Image
 
 from nightjar.inference.predictors.batches import FORMATS, to_batch
+from nightjar.inference.predictors.ownbatch import own_batch
 from nightjar.inference.predictors.private import Copier
 from nightjar.inference.records import Receipt
 from nightjar.inference.scoring.assignment import Assignment
@@ -125,6 +131,45 @@ def test_a_copy_is_equal_and_shares_no_memory_whatever_the_types(table: pa.Table
     assert not overlap(table, copy)
     assert copy.schema.equals(table.schema, check_metadata=True)
     assert copy.equals(table)
+
+
+class Encoding(UserDict[str, Any]):
+    """As the batches of Hugging Face's tokenizers."""
+
+    whole = property(lambda self: self.data["f64"].sum())
+
+
+def test_a_batch_of_any_kind_is_copied_to_memory_of_its_own() -> None:
+    """Also what its lists and objects refer to. Its types stay what they are; what cannot be copied is shared."""
+    pairs = np.arange(6.0).reshape(3, 2)
+    held = {
+        "f64": pairs[:, 0],
+        "columns": np.asfortranarray(pairs),
+        "masked": np.ma.MaskedArray(pairs[:, 1], [0, 1, 0]),
+        "tensor": torch.from_numpy(pairs)[:, :1],
+        "list": list(pairs),
+        "objects": np.array([pairs[0], None, "text"], object),
+        "series": pd.Series(list(pairs)),
+        "text": np.array(["a", "b", None], object),
+        "image": [Image.fromarray(np.zeros((2, 2), np.uint8))],
+    }
+    frame = pd.DataFrame({"f64": held["f64"], "pairs": held["list"]}, copy=False).assign(
+        period=pd.period_range("2026", periods=3, freq="Y"), kind=pd.Categorical(["a", "b", "a"])
+    )
+    flat = np.arange(3.0)
+    given: list[Any] = [held, frame, Encoding(held), pa.table({"x": pa.array(flat)}), {"x": pa.array(flat)}]
+    copies = own_batch([*given, iter([1])])
+    assert [type(each) for each in copies[:-1]] == [type(each) for each in given]
+    assert copies[1].dtypes.equals(frame.dtypes)
+    before = pickle.dumps(copies[:-1])
+    pairs[:] = flat[:] = -1
+    assert pickle.dumps(copies[:-1]) == before
+    assert pickle.dumps(given) != before
+    assert copies[0]["f64"].tolist() == [0.0, 2.0, 4.0]
+    for name, values in copies[0].items():
+        assert type(values) is type(held[name]), name
+    assert copies[0]["columns"].flags.f_contiguous
+    assert copies[2].whole == 6.0
 
 
 def test_a_few_rows_of_much_text_are_copied_alone() -> None:
