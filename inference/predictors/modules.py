@@ -135,8 +135,8 @@ class Module:
         return tensor
 
     def _dtype(self, filling: Filling[_Input]) -> torch.dtype:
-        """Numbers beside each other are floats, as models of tables take them. Any other whole numbers stay such: they
-        are indices, as of tokens.
+        """Numbers beside each other are floats, as models of tables take them, and so is a single column of numbers for
+        a module of one input. Any other whole numbers stay such: they are indices, as of tokens.
         """
         columns = list(filling.columns.values())
         if any(column.dtype.kind == "f" or (filling.stacked and column.ndim == 1) for column in columns):

@@ -73,11 +73,12 @@ def test_several_inputs_get_the_columns_of_their_names_or_in_order(load: Callabl
 
 
 @pytest.mark.parametrize("file", ["state.pt", "state.pth"])
+@pytest.mark.parametrize("length", [5, 1])
 def test_lists_of_indices_stay_whole_numbers_and_outputs_have_their_names(
-    load: Callable[..., Loaded], file: str
+    load: Callable[..., Loaded], file: str, length: int
 ) -> None:
     job, module = load(file, "Tokens", outputs={"first": "float32", "score": "float32[3]"})
-    ids = np.random.default_rng(0).integers(0, 20, (9, 5))
+    ids = np.random.default_rng(0).integers(0, 20, (9, length))
     with torch.no_grad():
         expected = module(torch.from_numpy(ids))
     found = scored(job, pa.table({"ids": list(ids)}))
@@ -86,12 +87,15 @@ def test_lists_of_indices_stay_whole_numbers_and_outputs_have_their_names(
 
 
 @each_file
-def test_columns_of_whole_numbers_beside_each_other_are_floats(load: Callable[..., Loaded], file: str) -> None:
-    job, module = load(file, "Net")
-    hours = np.arange(10)
+@pytest.mark.parametrize("names", [["hour", "flag"], ["hour"]])
+def test_columns_of_whole_numbers_for_one_input_are_floats(
+    load: Callable[..., Loaded], file: str, names: list[str]
+) -> None:
+    job, module = load(file, "Net", {"width": len(names)})
+    hours = pa.table({"hour": np.arange(10), "flag": np.arange(10) % 3}).select(names)
     with torch.no_grad():
-        expected = module(torch.from_numpy(np.column_stack([hours, hours % 3])).float()).numpy().reshape(-1)
-    np.testing.assert_array_equal(scored(job, pa.table({"hour": hours, "flag": hours % 3}))["score"], expected)
+        expected = module(torch.from_numpy(np.column_stack(hours.columns)).float()).numpy().reshape(-1)
+    np.testing.assert_array_equal(scored(job, hours)["score"], expected)
 
 
 @each_file
