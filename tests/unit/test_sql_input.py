@@ -381,7 +381,7 @@ def test_a_name_that_stands_for_another_column_of_postgres_now_is_another_input(
         "DROP TABLE IF EXISTS named; CREATE TABLE named (id int PRIMARY KEY, x real, y real, whole int);"
         "INSERT INTO named SELECT i, i, 10 * i, 1 FROM generate_series(1, 6) AS i;"
     )
-    job = job_of(reader.uri, tmp_path, **options, partitions=1)
+    job = job_of(reader.uri, tmp_path, {"schema": {"y": "float64"}}, **options, partitions=1)
     found = discover(STORAGE, job)
     (piece,) = pieces(job, found)
     reader.run(change.format(t="named"))
