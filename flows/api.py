@@ -119,7 +119,7 @@ def files(job: str | Path, *, date: Date | None = None, run_id: str | None = Non
     from nightjar.inference.output import reading
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
-    return reading.files(request.storage, request.output, request.run_id if run_id or date else None)
+    return reading.files(request.storage, request.output, run_id, request.date if date else None)
 
 
 def launched(

@@ -144,7 +144,7 @@ def files(
     with as_json_too(as_json, {}):
         run = named_run(run_name, run_id)
         request = make_request(job, date=date, run_id=run, scores=False)
-        found = nights.published(request.storage, request.output, request.run_id if run or date else None)
+        found = nights.published(request.storage, request.output, run, request.date if date else None)
         if export is not None and export not in found.exports:
             has = f"only {', '.join(found.exports)}" if found.exports else "no exports"
             raise JobError(f"--export {export}: the run {found.run!r} has {has}; output.exports asks for them")

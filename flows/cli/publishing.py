@@ -125,8 +125,10 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
     with as_json_too(as_json, {}):
         request = make_request(job, date=date, run_id=run_id, scores=False)
         before = publish.newest(request.storage, request.output)
-        change = visibility.unpublish if act == "unpublish" else visibility.republish
-        after = change(request.storage, request.output, request.run_id)
+        if act == "unpublish":
+            after = visibility.unpublish(request.storage, request.output, run_id, request.date)
+        else:
+            after = visibility.republish(request.storage, request.output, request.run_id)
     changed = visibility.changes(before, after)
     if as_json:
         emit(listed_publication(after, changed))

@@ -151,15 +151,15 @@ class PublishedNight:
         return (file.uri for file in self.files())
 
 
-def published(storage: Storage, output: str, run_id: str | None) -> PublishedNight:
-    """A published run, by default the latest night.
+def published(storage: Storage, output: str, run_id: str | None, date: str | None = None) -> PublishedNight:
+    """A published run: that of this id, or else of this date, by default of the latest night.
 
     Raises:
         JobError: it is not published; or its manifest or list of shards is not what was published.
         Missing: one of these was deleted, or the first data file was.
     """
     now = publish.newest(storage, output)
-    run, entry = publish.seen(now, output, run_id)
+    run, entry = publish.seen(now, output, run_id, date)
     try:
         found = night_of(storage, output, now.number, run, entry)
         if first := next(found.files(), None):

@@ -140,18 +140,20 @@ def publish(writer: LedgerWriter, output: str, run_id: str, published: Published
     raise JobError(f"publications in {output} are created faster than this run can publish; try again")
 
 
-def published_run(storage: Storage, output: str, run_id: str | None) -> tuple[str, Published]:
-    """The published run of this id, by default that of the latest night; its id and its published revision.
+def published_run(storage: Storage, output: str, run_id: str | None, date: str | None = None) -> tuple[str, Published]:
+    """The published run of this id, or else of this date, by default that of the latest night; its id and its published
+    revision.
 
     Raises:
         JobError: It is not published; the message says what is.
     """
-    return seen(newest(storage, output), output, run_id)
+    return seen(newest(storage, output), output, run_id, date)
 
 
-def seen(now: Snapshot, output: str, run_id: str | None) -> tuple[str, Published]:
+def seen(now: Snapshot, output: str, run_id: str | None, date: str | None = None) -> tuple[str, Published]:
     """As `published_run`, in a snapshot that was read already."""
-    run = run_id or now.latest()
+    # A night may have been published under a name of its own.
+    run = run_id or (now.nights().get(date, date) if date else now.latest())
     if run is None:
         if now.number:
             raise JobError(f"nothing is published in {output} any more; `nightjar publications` lists what was")

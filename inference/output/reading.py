@@ -64,14 +64,14 @@ class Files:
         return fs.PyFileSystem(_Reading(self.storage))
 
 
-def files(storage: Storage, output: str, run_id: str | None) -> Files:
-    """The files of a published run, by default of the latest night.
+def files(storage: Storage, output: str, run_id: str | None, date: str | None = None) -> Files:
+    """The files of a published run: that of this id, or else of this date, by default of the latest night.
 
     Raises:
         JobError: it is not published; or its manifest or list of shards is not what was published.
         Missing: one of these was deleted.
     """
-    night = nights.published(storage, output, run_id)
+    night = nights.published(storage, output, run_id, date)
     return Files(
         publication=night.publication,
         run_id=night.run or "",

@@ -98,23 +98,23 @@ def rollback(storage: Storage, output: str, to: int | None) -> Snapshot:
     return there
 
 
-def unpublish(storage: Storage, output: str, run_id: str) -> Snapshot:
-    """Take one run away from readers; the others stay as they are.
+def unpublish(storage: Storage, output: str, run_id: str | None, date: str | None = None) -> Snapshot:
+    """Take one run away from readers: that of this id, or else of this date. The others stay as they are.
 
     Raises:
         JobError: it is not published, or was published again meanwhile.
     """
-    _, entry = publish.published_run(storage, output, run_id)
+    run, entry = publish.published_run(storage, output, run_id, date)
 
     def without(now: Snapshot) -> dict[str, Published]:
-        if now.runs.get(run_id, entry) != entry:
+        if now.runs.get(run, entry) != entry:
             raise JobError(
-                f"revision {now.runs[run_id].revision} of the run {run_id!r} was published meanwhile, and nothing was "
+                f"revision {now.runs[run].revision} of the run {run!r} was published meanwhile, and nothing was "
                 "taken away; look again, then repeat the command if readers should not see that one either"
             )
-        return {run: published for run, published in now.runs.items() if run != run_id}
+        return {other: published for other, published in now.runs.items() if other != run}
 
-    return _change(storage, output, Origin("unpublish", run_id, entry.revision), without)
+    return _change(storage, output, Origin("unpublish", run, entry.revision), without)
 
 
 def republish(storage: Storage, output: str, run_id: str) -> Snapshot:

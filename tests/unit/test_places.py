@@ -286,10 +286,12 @@ def test_what_is_asked_for_is_what_files_json_holds(output: Placed) -> None:
 def test_the_commands_that_change_what_readers_see_lead_them_on(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     """`files` mends what is behind, and prints as JSON what lies there; rollback and unpublish go on."""
     job, output = str(lake.ready().job_path), Placed(str(lake.out))
-    for night in ("2026-11-18", NIGHT):
+    for night in ("2026-11-17-b", "2026-11-18", NIGHT):
         output.publish(night)
     looking.files(job, as_json=True)
     assert capsys.readouterr().out == (lake.out / "latest/files.json").read_text()
+    looking.files(job, date="2026-11-17", as_json=True)
+    assert json.loads(capsys.readouterr().out)["run"] == "2026-11-17-b"
     assert output.night("latest") == output.night(f"dates/{NIGHT}") == f"{NIGHT} r1"
     publishing.rollback(job, dry_run=True)
     assert output.night("latest") == f"{NIGHT} r1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -28,7 +29,7 @@ from support import Lake
 NIGHTS = ("2026-11-17", "2026-11-18", "2026-11-19")
 
 
-def finished(output: str, run: str, revision: int = 1) -> Published:
+def finished(output: str, run: str, revision: int = 1, date: str = "") -> Published:
     """Publish a revision as a run does, with a manifest and `_SUCCESS`."""
     storage, manifest = LakeStorage(), f"runs/{run}/r{revision}/manifest-000001.json"
     rows = {"rows": 9, "excluded_null_labels": 0, "excluded_scores": 0, "positives": 4}
@@ -36,7 +37,7 @@ def finished(output: str, run: str, revision: int = 1) -> Published:
     content = {"validated_at": "2099-01-01T00:00:00+00:00", "metrics": {"columns": {}, "evaluation": evaluation}}
     raw = json.dumps({**FIRST_MANIFEST, "run_id": run, "revision": revision, **content}).encode()
     storage.write(join(output, manifest), raw)
-    entry = Published(revision, manifest, checksum(raw), run)
+    entry = Published(revision, manifest, checksum(raw), date or run)
     uri = join(output, "runs", run, f"r{revision}")
     writer = open_epoch(storage, uri, this_holder("publish"))
     number = publish.publish(writer, output, run, entry)
@@ -78,6 +79,20 @@ def test_one_night_is_taken_away_and_shown_again_and_the_others_stay(output: str
     assert seen(output) == dict.fromkeys(NIGHTS, 1)
     with pytest.raises(JobError, match="readers see r1 of the run '2026-11-17' already"):
         visibility.republish(LakeStorage(), output, "2026-11-17")
+
+
+def test_a_night_with_a_name_of_its_own_is_found_by_its_date(
+    lake: Lake, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that is named by its date comes first."""
+    for run, date in (("extra", "2026-11-10"), ("more", "2026-11-19")):
+        finished(output, run, date=date)
+    find = functools.partial(publish.published_run, LakeStorage(), output)
+    assert [find(None, date)[0] for date in ("2026-11-10", "2026-11-19")] == ["extra", "2026-11-19"]
+    assert find("more", "2026-11-19")[0] == "more"
+    with pytest.raises(JobError, match="the run '2026-11-11' is not published"):
+        find(None, "2026-11-11")
+    assert "Lost: extra r1." in said(capsys, "unpublish", lake.job_path, "--date", "2026-11-10")
 
 
 def test_what_is_shown_again_is_the_newest_revision_that_was_published(output: str) -> None:
