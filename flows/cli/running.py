@@ -78,6 +78,8 @@ def retry(
 ) -> None:
     """Score the shards without a result again; publish."""
     from nightjar.flows.pages.advice import near
+    from nightjar.inference.output.nights import deleted
+    from nightjar.inference.output.publications import shown
     from nightjar.inference.output.revisions import newest_revision
     from nightjar.inference.run.request import make_request
 
@@ -87,6 +89,8 @@ def retry(
         request = make_request(job, date=date, run_id=run, shards=tuple(shard or ()), engine=engine)
         about.update(job=request.job.name, run_id=request.run_id)
         if newest_revision(request.storage, request.run_uri) is None:
+            if shown(request.storage, request.output, request.run_id) is not None:
+                raise JobError(deleted(request.run_id))
             listed = shlex.join(["nightjar", "runs", near(request.job_path), *request.place])
             raise JobError(f"there is no run {request.run_id!r} of {request.job.name} yet; `{listed}` lists them")
         done = _launched(request, ray, as_json, verbose)

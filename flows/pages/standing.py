@@ -15,6 +15,7 @@ from nightjar.flows.reports import Explained, FailedShard, RunListed, RunShown, 
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
+from nightjar.inference.output.nights import deleted
 from nightjar.inference.run import reasons
 from nightjar.inference.run.report import lost, worded
 from nightjar.inference.run.request import RunRequest
@@ -71,7 +72,10 @@ def status(request: RunRequest) -> RunStatus:
 def _never_begun(request: RunRequest, now: publish.Snapshot) -> RunStatus:
     """`status` of a run without a ledger: why it could not begin, if that was kept."""
     note = reasons.note_of(request.storage, request.run_uri, request.job.name)
-    return _bare(request, Standing(note.outcome, note) if note else Standing("unknown"), now)
+    shown = now.runs.get(request.run_id)
+    unknown = Standing("unknown", problem=deleted(request.run_id) if shown else "")
+    found = _bare(request, Standing(note.outcome, note) if note else unknown, now)
+    return replace(found, published_revision=shown.revision if shown else None)
 
 
 def _bare(request: RunRequest, found: Standing, now: publish.Snapshot) -> RunStatus:
@@ -149,7 +153,9 @@ def run_shown(found: RunStatus, shards: Iterable[ShardLine], incidents: Iterable
 
 
 def _never_text(found: RunStatus) -> list[str]:
-    if found.state == "unknown":
+    if found.published_revision:
+        said = f"{found.job} {found.run_id}: readers see r{found.published_revision} of it, and nothing of it is there"
+    elif found.state == "unknown":
         known = ", ".join(found.published) or "none"
         said = f"{found.run_id}: no such run yet; published runs: {known}"
     else:

@@ -165,11 +165,16 @@ def published(storage: Storage, output: str, run_id: str | None, date: str | Non
         if first := next(found.files(), None):
             storage.stat(first.uri)
     except Missing as error:
-        raise Missing(
-            f"the files of the run {run!r} were deleted after it was published ({error}); `nightjar run` with --run-id "
-            f"{run} --fresh scores it again"
-        ) from error
+        raise Missing(deleted(run, f" ({error})")) from error
     return found
+
+
+def deleted(run: str, detail: str = "") -> str:
+    """Says of a published run whose files are gone what happened, and what to do."""
+    return (
+        f"the files of the run {run!r} were deleted after it was published{detail}; `nightjar run` with --run-id {run} "
+        "--fresh scores it again"
+    )
 
 
 def night_of(storage: Storage, output: str, number: int, run: str, entry: Published) -> PublishedNight:

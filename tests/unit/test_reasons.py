@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from nightjar.inference.errors import (
     GateFailed,
     Held,
     JobError,
+    Missing,
     NoSuchShard,
     QuarantineFull,
     RunFailed,
@@ -408,6 +410,21 @@ def test_a_run_with_a_damaged_file_has_its_line_and_names_it(
     assert f"2026-11-18: unreadable\n  why        {path}: not the " in said(capsys, "runs", "job.yaml")
     with pytest.raises(Damaged, match=f"{path}: not the .* delete it, and"):
         said(capsys, "status", "job.yaml", "2026-11-18")
+
+
+def test_a_published_night_whose_files_were_deleted_is_not_an_unknown_one(
+    job: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command says so, and how it is scored again."""
+    finished(str(job.out), NIGHT)
+    shutil.rmtree(job.out / "runs" / NIGHT)
+    why = f"the files of the run '{NIGHT}' were deleted after it was published; `nightjar run` with --run-id {NIGHT}"
+    first, second, *_ = said(capsys, "status", "job.yaml", NIGHT).splitlines()
+    assert first == f"lake {NIGHT}: readers see r1 of it, and nothing of it is there"
+    assert second.startswith(f"  why        {why}")
+    for command, error in (("files", Missing), ("retry", JobError)):
+        with pytest.raises(error, match=re.escape(why)):
+            said(capsys, command, "job.yaml", NIGHT)
 
 
 def test_a_run_nobody_heard_of_leads_to_check(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
