@@ -47,9 +47,12 @@ def status(request: RunRequest) -> RunStatus:
         request.lease_s,
     )
     progress, about = newest.state.progress, newest.state.about
-    failed = lost(request.storage, newest)
+    failed, known = lost(request.storage, newest), _bare(request, found, now)
+    if len(failed) > _FAILURES:
+        all_ = shlex.join(["show", known.job_file, *request.words, "--lines", str(len(failed))])
+        known = replace(known, commands={**known.commands, "more": f"{typed('nightjar')} {all_}"})
     return replace(
-        _bare(request, found, now),
+        known,
         revision=newest.number,
         holder=str(newest.state.holder) if newest.state.holder else None,
         published_revision=shown.revision if shown else None,
@@ -127,8 +130,7 @@ def status_text(found: RunStatus) -> str:
     lines += [f"  {word:<10} {line(text)}" for word, text in worded(found.again, found.notes)]
     lines += [f"  shard      {each.shard}: {each.cause}: {line(each.message)}" for each in found.failures]
     if more := found.failed_shards - len(found.failures):
-        shown = shlex.join(["show", found.job_file, found.run_id, "--lines", str(found.failed_shards)])
-        lines.append(f"             and {more:,} more: {typed('nightjar')} {shown}")
+        lines.append(f"             and {more:,} more")
     return "\n".join([*lines, *command_lines(found)])
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.flows.cli.main import app
+from nightjar.flows.pages.standing import status, status_text
 from nightjar.inference.errors import Denied, StorageError
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
@@ -119,6 +120,18 @@ def test_what_was_mended_is_lost_no_more(lake: Lake) -> None:
     told = {line.shard: line.what_was_done for line in RunReport(lake.request(), 1).incidents()}
     assert told[first] == "planned anew: its file, the model or the job changed since"
     assert told[second] == "no result: repeat the command once it is mended"
+
+
+def test_more_failed_shards_than_are_named_lead_to_the_command_that_names_all(lake: Lake) -> None:
+    """The date is in it where each night has an output of its own."""
+    lake.ready(input__shard_rows=250)
+    with writing(lake) as writer:
+        ids = plan_in(writer, lake).ids()
+        writer.append([Failed(shard, 1, "InputCorrupt", "not Parquet") for shard in ids])
+    found = status(replace(lake.request(), dated=True))
+    assert len(found.failures) == 20 < len(ids) == found.failed_shards
+    assert found.commands["more"].endswith(f"2026-11-19 --date 2026-11-19 --lines {len(ids)}")
+    assert f"and {len(ids) - 20} more\n" in status_text(found)
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b""), lambda path: path.write_text("?")])
