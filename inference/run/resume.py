@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import AlreadyExists, Damaged, JobError
 from nightjar.inference.identity.description import differences, summed
 from nightjar.inference.identity.identity import Identity, read_identity
 from nightjar.inference.input.discovery import Discovery
@@ -103,7 +103,14 @@ def plan_in(
     made, _ = planned.with_splits(writer.state.splits, fingerprint)
     if previous is None or not previous.table.equals(made.table):
         name = f"plan-{writer.epoch:06d}.parquet"
-        storage.create(join(uri, name), made.to_bytes())
+        try:
+            storage.create(join(uri, name), made.to_bytes())
+        except AlreadyExists as error:
+            # An epoch has one plan, so an earlier ledger named this one.
+            raise Damaged(
+                f"{writer.ledger.uri}: the ledger that named {name} is gone; restore it, or score the run anew with "
+                "--fresh"
+            ) from error
         scored_by = f"identity-{writer.epoch:06d}.json"
         storage.create(join(uri, scored_by), identity.to_bytes())
         have = writer.state.committed | (source.state.committed if source else set())
