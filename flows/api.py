@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nightjar.inference.engine import RAY
 from nightjar.inference.errors import JobError
-from nightjar.inference.run.request import RunRequest, make_request
+from nightjar.inference.run.request import RunRequest, check_date, make_request
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -199,7 +199,10 @@ def nights(
     """
     from nightjar.inference.run.refusals import check_model
 
-    start, end = (make_request(job, date=_date(date), engine=engine) for date in (first, last))
+    days = _date(first), _date(last)
+    for day, option in zip(days, ("--from", "--to"), strict=True):
+        check_date(day, option)
+    start, end = (make_request(job, date=day, engine=engine) for day in days)
     check_model(start)  # the other checks depend on the night
     from nightjar.flows.backfill import launch_backfill
 

@@ -205,14 +205,23 @@ def fixed(request: RunRequest) -> RunRequest:
     return replace(request, job=job, scoring=scoring, environment=environment)
 
 
-def _date(text: str | None, strict: bool = True) -> dt.date | None:
+def check_date(text: str | None, option: str) -> None:
+    """Check that this is a date.
+
+    Raises:
+        JobError: It is none. Names the option.
+    """
+    _date(text, option=option)
+
+
+def _date(text: str | None, strict: bool = True, option: str = "--date") -> dt.date | None:
     # Python would also accept 2026-W47 and 20261119 as dates, but they are valid names of runs.
     if text and _DATE.fullmatch(text):
         with suppress(ValueError):
             return dt.date.fromisoformat(text)
     if text and strict:
         wrong = "there is no such day" if _DATE.fullmatch(text) else "write a date as 2026-11-19"
-        raise JobError(f"--date {text!r}: {wrong}")
+        raise JobError(f"{option} {text!r}: {wrong}")
     return None
 
 

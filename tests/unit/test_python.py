@@ -13,8 +13,10 @@ from types import ModuleType
 import polars
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from nightjar.flows import Files, files, status
+from nightjar.flows.api import nights
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.output import reading
 from support import Lake
@@ -92,6 +94,13 @@ def test_a_night_that_was_deleted_is_told_in_one_sentence(lake: Lake, gone: str)
         files(lake.job_path)
     lake.run(engine="local", fresh=True)
     assert files(lake.job_path).rows == 8000
+
+
+def test_a_wrong_end_of_a_backfill_is_named_as_it_was_written(lake: Lake) -> None:
+    lake.ready()
+    for first, last, said in (("1", "2026-11-19", "--from '1'"), ("2026-11-19", "x", "--to 'x'")):
+        with pytest.raises(JobError, match=f"^{said}: write a date as 2026-11-19"):
+            nights(lake.job_path, first, last, 1, None, "local", Console(), verbose=False, quiet=True)
 
 
 def test_a_night_without_rows_is_an_empty_dataset(lake: Lake) -> None:
