@@ -284,6 +284,8 @@ def _finish(steps: Generator[Any, None, ScoredRows]) -> ScoredRows:
 
 def _piece(shard: Shard, row: int, file: str | None) -> Piece:
     pieces = [p for p in shard.pieces if file is None or p.uri == file or p.uri.endswith("/" + file)]
+    if not pieces:
+        raise JobError(f"--file {file}: shard {shard.id} is of {', '.join(p.uri for p in shard.pieces[:5])}")
     within = [p for p in pieces if p.first_row <= row and (p.rows == UNKNOWN or row < p.first_row + p.rows)]
     if len(within) > 1:
         raise JobError(f"--row {row}: {len(within)} files of shard {shard.id} have it; name one with --file")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from nightjar.flows.pages import estimate
 from nightjar.inference.errors import (
+    Damaged,
     JobError,
     NightjarError,
     NoSuchShard,
@@ -265,3 +267,10 @@ def test_a_published_run_says_which_shard_it_does_not_have(lake: Lake) -> None:
     request = lake.request(shards=("TYPO",))
     with pytest.raises(JobError, match="--shard TYPO"):
         run.nothing_to_score(request, run.discover(request))
+    with pytest.raises(JobError, match=rf"--file no\.parquet: shard {shard} is of /.*\.parquet$"):
+        replay_row(lake.request(), shard, 0, "no.parquet", pdb=True)
+    # A ledger that somebody removed is missed before anything is scored.
+    shutil.rmtree(lake.revision() / "ledger")
+    with pytest.raises(Damaged, match=r"/ledger: the ledger that named plan-000001\.parquet is gone; .* --fresh"):
+        lake.run()
+    assert lake.run(fresh=True).publication.number == 2
