@@ -46,6 +46,19 @@ def is_list(kind: pa.DataType) -> bool:
     return any(of_kind(kind) for of_kind in lists)
 
 
+def list_of(kind: pa.DataType, value: pa.Field) -> pa.DataType:
+    """A list type of the same kind, of other values."""
+    if is_.is_fixed_size_list(kind):
+        return pa.list_(value, kind.list_size)
+    kinds = {
+        is_.is_large_list: pa.large_list,
+        is_.is_list_view: pa.list_view,
+        is_.is_large_list_view: pa.large_list_view,
+    }
+    made = next((make for of_kind, make in kinds.items() if of_kind(kind)), pa.list_)
+    return made(value)
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Whether the type is one of Arrow's text types."""
     return bool(is_.is_string(kind) or is_.is_large_string(kind) or is_.is_string_view(kind))

@@ -31,8 +31,11 @@ def claim_output(storage: Storage, output: str, name: str) -> None:
         check_owner(storage, output, name)
 
 
-def check_owner(storage: Storage, output: str, name: str) -> None:
+def check_owner(storage: Storage, output: str, name: str) -> str | None:
     """Check that the output is free or belongs to this job; changes nothing.
+
+    Returns:
+        The job to which it belongs, None if it is free.
 
     Raises:
         JobError: it belongs to another job.
@@ -41,11 +44,12 @@ def check_owner(storage: Storage, output: str, name: str) -> None:
     try:
         owner = of_json(Owner, json.loads(storage.read(uri))).job
     except Missing:
-        return
+        return None
     except (ValueError, TypeError, LookupError, AttributeError):
         raise JobError(f"output.uri: {uri} was not written by Nightjar; give {name!r} a place of its own") from None
     if owner != name:
         raise JobError(f"output.uri: {output} belongs to the job {owner!r}; give {name!r} a place of its own")
+    return owner
 
 
 def _uri(output: str) -> str:

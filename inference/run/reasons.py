@@ -33,9 +33,9 @@ _MAX_TRIES = 10
 def keep(request: RunRequest, error: BaseException, step: str) -> None:
     """Keep why this flow run ended, unless one of its steps did. Does nothing if the storage is away.
 
-    If a step had begun, the reason goes into the ledger. Else it goes into a note beside the revisions, unless the
-    output belongs to another job. The note claims no output: it may lie in a free one, as each night of an
-    `output.uri` with {date} is at first. step: where it ended, if no step had begun.
+    If a step had begun, the reason goes into the ledger. Else it goes into a note beside the revisions, if the output
+    belongs to this job, or if it is the free one of a night of an `output.uri` with {date}. The note claims no output.
+    step: where it ended, if no step had begun.
     """
     with suppress(StorageError, Held):
         newest = revs.newest_revision(request.storage, request.run_uri)
@@ -82,9 +82,11 @@ def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> No
 
 def _note(request: RunRequest, ended: Ended | None) -> None:
     try:
-        check_owner(request.storage, request.output, request.job.name)
+        owner = check_owner(request.storage, request.output, request.job.name)
     except JobError:
         return
+    if owner is None and not request.dated:
+        return  # the first try of a job that is wrong leaves nothing
     if ended is not None:
         content = json.dumps({"job": request.job.name, **encode(ended)}).encode()
         # Named by time, so that it is never rewritten.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from nightjar.inference.arrow_types import is_list, is_native_number, is_number, is_text
+from nightjar.inference.arrow_types import is_list, is_native_number, is_number, is_text, list_of
 
 PACKAGE = Path(__file__).parents[2] / "inference"
 KINDS = {
@@ -26,6 +26,12 @@ def test_a_type_is_of_its_kind(predicate: object) -> None:
     assert [kind for kind in KINDS[predicate] if not predicate(kind)] == []
     strangers = [*OTHERS, *(KINDS[is_text] if predicate is not is_text else KINDS[is_list])]
     assert [kind for kind in strangers if predicate(kind)] == []
+
+
+@pytest.mark.parametrize("kind", [*KINDS[is_list], pa.large_list_view(pa.int8())])
+def test_a_list_of_other_values_is_of_the_same_kind(kind: pa.DataType) -> None:
+    value = pa.field("other", pa.string())
+    assert str(list_of(kind, value)) == str(kind).replace("item: int8", "other: string")
 
 
 def test_no_other_module_lists_the_types_of_a_kind() -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.types as is_
 
+from nightjar.inference.arrow_types import is_list, list_of
+
 _NUMBER = b"PARQUET:field_id"
 """The key of a column's number in the metadata of a Parquet file's column."""
 
@@ -64,11 +66,8 @@ def renamed(kind: pa.DataType, column: Column, *, whole: bool) -> pa.DataType:
     if is_.is_map(kind) and len(inner) == 2:
         key, item = kind.key_field, kind.item_field
         return pa.map_(_field(key, inner[0], key.name, whole=whole), _field(item, inner[1], item.name, whole=whole))
-    if (is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind)) and len(inner) == 1:
-        value = _field(kind.value_field, inner[0], kind.value_field.name, whole=whole)
-        if is_.is_fixed_size_list(kind):
-            return pa.list_(value, kind.list_size)
-        return pa.large_list(value) if is_.is_large_list(kind) else pa.list_(value)
+    if is_list(kind) and len(inner) == 1:
+        return list_of(kind, _field(kind.value_field, inner[0], kind.value_field.name, whole=whole))
     return kind
 
 
