@@ -283,7 +283,8 @@ class Sample:
 class CheckReport:
     """What `nightjar check` found. state: `ready`. identity: what a shard's identity is made of, a line each.
 
-    snapshot: of the table that is the input. preprocess: where it would run, and why; empty if the job has none.
+    snapshot: of the table that is the input. preprocess: where it would run, and why, and so would staged models; empty
+    if the job has none of these.
     """
 
     job: str

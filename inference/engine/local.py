@@ -75,7 +75,7 @@ class LocalEngine:
 
     def place(self, job: Job, found: Timed | None) -> Placement:
         """In this process, whatever the job says."""
-        return Placement(0, "in this process, as --engine local does all steps") if job.preprocess else Placement()
+        return Placement(0, "in this process, as --engine local does all steps") if job.stage else Placement()
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

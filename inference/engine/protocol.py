@@ -45,7 +45,7 @@ class Engine(Protocol):
         """
 
     def place(self, job: Job, found: Timed | None) -> Placement:
-        """Where the job's preprocess runs. found: what preflight measured."""
+        """Where the steps of `Job.in_stage` run. found: what preflight measured."""
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

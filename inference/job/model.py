@@ -31,7 +31,7 @@ from nightjar.inference.job.sections import (
     as_tuple,
 )
 from nightjar.inference.job.several import NamedModel
-from nightjar.inference.messages import nearest
+from nightjar.inference.messages import listed, nearest
 from nightjar.inference.storage.registries import is_registered
 from nightjar.inference.yamlvalues import as_json
 
@@ -147,8 +147,16 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _stages_have_actors(self) -> Self:
-        if self.preprocess and self.preprocess.placement == "staged" and self.resources.as_tasks:
-            raise ValueError("preprocess.placement: staged hands shards to actors; write resources.actors: 1 or more")
+        staged = [key for key, model in self.models_by_key().items() if model.staged]
+        if staged and len(staged) == len(self.models):
+            raise ValueError(f"{staged[0]}.placement: no model is left for the actors")
+        if self.preprocess and not (self.preprocess.uses or staged):
+            raise ValueError("preprocess.uses: is required")
+        if staged and self.preprocess and self.preprocess.placement == "fused":
+            raise ValueError(f"{staged[0]}.placement: staged, and preprocess.placement: fused, which is no stage")
+        if self.stage and self.stage.placement == "staged" and self.resources.as_tasks:
+            key = f"{staged[0]}.placement" if staged else "preprocess.placement"
+            raise ValueError(f"{key}: staged hands shards to actors; write resources.actors: 1 or more")
         return self
 
     @model_validator(mode="after")
@@ -178,13 +186,32 @@ class Job(Section):
 
     @property
     def each(self) -> tuple[Job, ...]:
-        """This job for each of its models alone, in order: `model` is that model, and `preprocess` that model's."""
-        if not self.models:
-            return (self,)
-        return tuple(
-            self.model_copy(update={"model": model, "models": (), "preprocess": model.preprocess or self.preprocess})
-            for model in self.models
-        )
+        """This job for each of its models alone, in order: `model` is that model, and `preprocess` that model's. A
+        staged model computes with what a worker of the CPU stage has, wherever it is called.
+        """
+        return tuple(map(self._with, self.models)) or (self,)
+
+    def _with(self, model: NamedModel) -> Job:
+        step, need = model.preprocess or self.preprocess, self.resources
+        if model.staged and self.stage:
+            need = need.model_copy(update={"gpus": 0.0, "cpus": self.stage.cpus})
+        own = {"preprocess": step if step and step.uses else None, "resources": need}
+        return self.model_copy(update={"model": model, "models": (), **own})
+
+    @property
+    def stage(self) -> Preprocess | None:
+        """What the job says of a CPU stage: the section `preprocess`. A model that is staged makes sure that there is a
+        stage. None if there is no step that could run in one.
+        """
+        if any(model.staged for model in self.models):
+            return (self.preprocess or Preprocess()).model_copy(update={"placement": "staged"})
+        return self.preprocess
+
+    @property
+    def in_stage(self) -> str:
+        """What a CPU stage would do besides reading, in words: `preprocess`, or `preprocess and models.tree`."""
+        first = ["preprocess"] if any(job.preprocess for job in self.each) else []
+        return listed([*first, *(f"models.{model.name}" for model in self.models if model.staged)], "and")
 
     def of(self, name: str) -> Job:
         """This job for the model of this name alone; '' for the only model."""
@@ -333,7 +360,9 @@ class Job(Section):
     def _model_keys(self) -> dict[str, Any]:
         if self.models:
             # The order of the models is the order of their columns, so they are a list of pairs.
-            return {"models": [(job.model.called, job._model_keys()) for job in self.each], "rows": self.output.rows}
+            beside = {"gpu": False} if self.resources.gpus > 0 else {}  # models that do not use the actors' GPU
+            models = [(job.model.called, job._model_keys() | (beside if job.model.staged else {})) for job in self.each]
+            return {"models": models, "rows": self.output.rows}
         model = self.model.model_dump(include={"uses", "version", "features", "outputs", "batch_size", "options"})
         if self.model.batch_bytes is not None:
             model["batch_bytes"] = self.model.batch_bytes

@@ -1,4 +1,4 @@
-"""The section `preprocess:` of a job file: the user's own step before the model, and where it runs."""
+"""The section `preprocess:` of a job file: the user's own step before the model, and the CPU stage."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from nightjar.inference.job.sections import ActorRange, Section, as_tuple
 class Preprocess(Section):
     """A function or class of the user's, batch → batch. The short form `prep:decode` is `{uses: "prep:decode"}`.
 
+    uses: empty if there is no such step, and the section is only about a stage that scores some of several models.
     options: keywords for it. columns: those that it is given, in order; by default every column that is not carried and
     not the label. placement: `fused` in the model's actors, `staged` in CPU workers of its own, which hand
     over what they prepared, or `auto`, which measures both and chooses. cpus: of each such worker. workers: their
     number; by default as many as keep the model busy and the cluster has CPUs for.
     """
 
-    uses: str
+    uses: str = ""
     options: dict[str, Any] = Field(default={})
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
     placement: Literal["auto", "fused", "staged"] = "auto"

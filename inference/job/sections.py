@@ -98,6 +98,11 @@ class Model(Section):
         return ""
 
     @property
+    def staged(self) -> bool:
+        """Whether the workers of the CPU stage score with it; an only model is in the actors."""
+        return False
+
+    @property
     def prefix(self) -> str:
         """What the names of its output columns begin with."""
         return f"{self.called}_" if self.called else ""

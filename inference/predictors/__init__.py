@@ -14,6 +14,7 @@ from nightjar.inference.job.model import ALL, Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches, outputs
 from nightjar.inference.predictors.adapter import Predictor, adapter_of, forced_tokens
+from nightjar.inference.predictors.arrays import joined
 from nightjar.inference.predictors.naming import naming
 from nightjar.inference.predictors.ownbatch import own_batch
 from nightjar.inference.predictors.preprocessing import Preprocessor
@@ -35,10 +36,10 @@ class Scorer(Protocol):
         """The first step, on the CPU: make the model's input from the columns named by `input_columns`."""
 
     def preprocess(self, table: pa.Table) -> Any:
-        """The user's own part of `prepare`, as a `Preprocessor` does it elsewhere."""
+        """What the CPU stage does for the model: the user's own part of `prepare`, or all of it for a staged model."""
 
     def accept(self, batch: Any, rows: int) -> Any:
-        """The first step for rows that a `Preprocessor` has made into a batch already, here or elsewhere.
+        """The first step for rows for which the CPU stage has done its part already.
 
         The batch stays as it is, and may be given again.
         """
@@ -130,7 +131,8 @@ def load_scorer(job: Job, model_path: str | None) -> Scorer:
     check_keys(job)
     preprocessor = Preprocessor(job)
     adapter = adapter_of(job)
-    return _Scorer(job, preprocessor, adapter.load(job, model_path), adapter.reads_arrow)
+    made = _StagedScorer if job.model.staged else _Scorer
+    return made(job, preprocessor, adapter.load(job, model_path), adapter.reads_arrow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,16 +172,16 @@ class _Scorer:
         if not self._preprocessor.own and self._features is not None:
             table = table.select(list(self._features))
         if not self._preprocessor.own and self._reads_arrow:
-            return self.accept(table, table.num_rows)
+            return _Prepared(table.num_rows, self._input(table))
         given = self._copy(table)
         before = None if self._watched else given.digest()
         content = self._input(self._preprocessor(given.table))
         return _Prepared(table.num_rows, content, given, before)
 
     def preprocess(self, table: pa.Table) -> Any:
-        return self._preprocessor(self._copy(table).table)
+        return self._preprocessor.preprocess(table)
 
-    def accept(self, batch: Any, rows: int) -> _Prepared:
+    def accept(self, batch: Any, rows: int) -> Any:
         return _Prepared(rows, self._input(batch if self._reads_arrow else own_batch(batch)))
 
     def _input(self, batch: Any) -> Any:
@@ -195,9 +197,24 @@ class _Scorer:
                 raise
             raise OutputInvalid(f"the model cannot take what preprocess returned: {error}") from error
 
-    def score(self, prepared: _Prepared) -> dict[str, pa.Array]:
+    def score(self, prepared: Any) -> dict[str, pa.Array]:
         raw = self._predictor.predict(prepared.content)
         scored = outputs.normalise(raw, self._types, prepared.rows)
         if not self._watched and prepared.given is not None:
             self._watched, self.wrote = True, prepared.given.digest() != prepared.before
         return scored
+
+
+class _StagedScorer(_Scorer):
+    """Of a model with which the CPU stage scores: what that hands over are outputs, as a table."""
+
+    def preprocess(self, table: pa.Table) -> pa.Table:
+        return pa.table(self(table))
+
+    def accept(self, batch: Any, rows: int) -> Any:
+        return batch
+
+    def score(self, prepared: Any) -> dict[str, pa.Array]:
+        if isinstance(prepared, pa.Table):
+            return {name: joined(prepared[name]) for name in prepared.column_names}
+        return super().score(prepared)

@@ -144,13 +144,14 @@ def frameworks() -> Iterator[Adapter]:
 
 
 def check_cpu(job: Job) -> None:
-    """Check that the job asks for no GPU, where the adapter cannot use one.
+    """Check that the model is given no GPU, where the adapter cannot use one.
 
     Raises:
         JobError: It asks for one.
     """
     if job.resources.gpus > 0:
-        raise JobError(f"resources.gpus: the {job.model.uses} adapter computes on the CPU; write gpus: 0")
+        beside = f", or placement: staged for {job.model.called}, beside models on the GPU" if job.model.called else ""
+        raise JobError(f"resources.gpus: the {job.model.uses} adapter computes on the CPU; write gpus: 0{beside}")
 
 
 def check_no_pickles(job: Job) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import batches, user
 from nightjar.inference.predictors.ownbatch import own_batch
+from nightjar.inference.predictors.private import Copier
 
 
 class Preprocessor:
@@ -19,11 +20,16 @@ class Preprocessor:
         self._form = batches.batch_format(job.model.options)
         self._features = job.model.features
         self._preprocess = user.load_preprocess(job)
+        self._copy = Copier()
 
     @property
     def own(self) -> bool:
         """Whether there is code of the user's; else a batch is only converted."""
         return self._preprocess is not None
+
+    def preprocess(self, table: pa.Table) -> Any:
+        """As `__call__`, for a table that stays as it is."""
+        return self(self._copy(table).table)
 
     def __call__(self, table: pa.Table) -> Any:
         """The batch for the predictor, with `table.num_rows` rows. The user's code has no memory of it, or only that of

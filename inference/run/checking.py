@@ -39,7 +39,7 @@ from nightjar.inference.validation.evidence import judge_input
 class Checked:
     """The result of `check`: the model's device, the scored samples, and warnings before the night.
 
-    columns: name and Arrow type of each column of a part. placement: where the preprocess would run, and why.
+    columns: name and Arrow type of each column of a part. placement: where the first steps would run, and why.
     """
 
     device: str
@@ -77,7 +77,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
     refuse_broken(request.job, sampled)
     outside.refuse(request.job, loaded.outside)
-    # Where the preprocess runs is printed in any case.
+    # Where the first steps run is printed in any case.
     warnings = [*told(request, loaded, Placement()), *([loaded.sample_error] if loaded.sample_error else [])]
     warnings += witness.sentences(loaded.outside)
     warnings += [
@@ -90,4 +90,6 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     warnings += sample_notes(spec, sampled)
     columns = readers_schema(output_schema(request.job, discovery.schema))
     typed = tuple((each.name, type_name(each.type)) for each in columns)
-    return Checked(loaded.device, sampled, typed, tuple(warnings), placement.why)
+    what = request.job.in_stage if placement.why else ""
+    where = placement.why if what in {"", "preprocess"} else f"{what}: {placement.why}"
+    return Checked(loaded.device, sampled, typed, tuple(warnings), where)

@@ -144,7 +144,8 @@ def told(request: RunRequest, loaded: Loaded, placement: Placement) -> list[str]
         "resources.gpus reserves GPUs, but the model runs on the CPU; `nightjar doctor` on that node says which GPUs "
         "the frameworks find there"
     )
-    where = [f"preprocess runs {placement.why}"] if placement.notable else []
+    what = request.job.in_stage if placement.notable else ""
+    where = [f"{what} {'run' if ' and ' in what else 'runs'} {placement.why}"] if what else []
     return [*([lost] if on_cpu else []), *where, *loaded.notes]
 
 

@@ -129,23 +129,35 @@ def open_scorers(spec: WorkerSpec, only: str | None = None) -> Opened[Scorer]:
         JobError: Model or code have changed since the run began, or cannot be loaded. Names the key.
         StorageError: The model cannot be fetched.
     """
-    paths: dict[str, str] = {}
-    linked: tuple[Linked, ...] = ()
-    for each, taken in zip(spec.job.each, spec.scoring.models, strict=False):
-        if each.model.path is not None and only in {None, each.model.called}:
-            with naming(each):
-                path, more = place_model(spec.storage, taken, Path(spec.cache), each.model.path)
-            paths[each.model.called], linked = path, linked + more
+    paths, linked = _model_files(spec, lambda job: only in {None, job.model.called})
     return _opened(spec, linked, paths, lambda job: load_scorer(job, paths.get(job.model.called)), only)
 
 
-def open_preprocessors(spec: WorkerSpec) -> Opened[Preprocessor]:
-    """Load the run's preprocesses, without the models, from this process's copy of the code.
+def open_stage(spec: WorkerSpec) -> Opened[Preprocessor | Scorer]:
+    """Load what the CPU stage does for each model from this process's copies: its preprocess, or a staged model itself.
 
     Raises:
-        JobError: The code has changed since the run began, or cannot be loaded. Names the key.
+        JobError: Model or code have changed since the run began, or cannot be loaded. Names the key.
+        StorageError: A model cannot be fetched.
     """
-    return _opened(spec, (), {}, Preprocessor)
+    paths, linked = _model_files(spec, lambda job: job.model.staged)
+
+    def load(job: Job) -> Preprocessor | Scorer:
+        return load_scorer(job, paths.get(job.model.called)) if job.model.staged else Preprocessor(job)
+
+    return _opened(spec, linked, paths, load)
+
+
+def _model_files(spec: WorkerSpec, wanted: Callable[[Job], bool]) -> tuple[dict[str, str], tuple[Linked, ...]]:
+    """Place the files of models on this host. Returns their paths by the models' names, and as `Opened.linked`."""
+    paths: dict[str, str] = {}
+    linked: tuple[Linked, ...] = ()
+    for each, taken in zip(spec.job.each, spec.scoring.models, strict=False):
+        if each.model.path is not None and wanted(each):
+            with naming(each):
+                path, more = place_model(spec.storage, taken, Path(spec.cache), each.model.path)
+            paths[each.model.called], linked = path, linked + more
+    return paths, linked
 
 
 def _opened(

@@ -21,7 +21,10 @@ from nightjar.inference.predictors import batches
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch as the preprocess left it. rows: the indices of its rows in the shard's table, ascending."""
+    """A micro-batch as the preprocess left it, or the outputs of a staged model for it.
+
+    rows: the indices of its rows in the shard's table, ascending.
+    """
 
     rows: Sequence[int]
     content: Any

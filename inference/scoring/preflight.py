@@ -112,7 +112,7 @@ def observed(
 
 def _timed(worker: ShardWorker, places: Sequence[Piece]) -> Timed | None:
     """What preprocessing and the model cost; None if nothing depends on it, or the rows at these places have errors."""
-    step = worker.spec.job.preprocess
+    step = worker.spec.job.stage
     if step is None or step.placement == "fused":
         return None
     tables: list[pa.Table] = []

@@ -1,4 +1,4 @@
-"""The CPU stage: reads shards and runs the user's preprocess, for actors that then only call the model."""
+"""The CPU stage: reads shards, and runs the user's preprocess and the staged models, for actors that do the rest."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from nightjar.inference import witness
 from nightjar.inference.errors import NightjarError, OutputInvalid
 from nightjar.inference.predictors import batches, input_columns
-from nightjar.inference.predictors.private import Copier
 from nightjar.inference.records import Event, Prepared, Preparing, Started
-from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_preprocessors
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import Worker
 from nightjar.inference.scoring.microbatches import micro_batches
 from nightjar.inference.scoring.parcels import Batch, Parcel
@@ -24,12 +23,11 @@ class PreparingWorker(Worker):
     """Prepares shards. While `Prepared` is yielded, `handed` is the shard that it tells of."""
 
     def __init__(self, spec: WorkerSpec, *, turn_to: Callable[[Started], None] = lambda _: None) -> None:
-        assert spec.job.preprocess is not None
-        super().__init__(spec, spec.job.preprocess.cores, turn_to)
-        self._opened = open_preprocessors(spec)
+        assert spec.job.stage is not None
+        super().__init__(spec, spec.job.stage.cores, turn_to)
+        self._opened = open_stage(spec)
         self.spec = spec = self._opened.reading(spec)
         self._sizes = [batch_size(spec, index) for index in range(len(spec.job.each))]
-        self._copy = Copier()
         self.handed: tuple[Assignment, Parcel] | None = None
 
     def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
@@ -58,8 +56,8 @@ class PreparingWorker(Worker):
         stretch = yield from self.gathered(running, pieces, self.read(running.storage, pieces), deadline)
         shipped: dict[str, list[Batch]] = {}
         weight, skipped = 0, sorted(stretch.failures)
-        for job, preprocessor, size in zip(self.spec.job.each, self._opened.loaded, self._sizes, strict=True):
-            if not preprocessor.own:
+        for job, step, size in zip(self.spec.job.each, self._opened.loaded, self._sizes, strict=True):
+            if job.preprocess is None and not job.model.staged:
                 continue
             found = shipped[job.model.called] = []
             table = stretch.table.select(list(input_columns(job, self.spec.schema)))
@@ -71,7 +69,7 @@ class PreparingWorker(Worker):
                 yield from self.in_time(self.at, deadline)
                 self.watchdog.calling()
                 try:
-                    content = preprocessor(self._copy(piece.table).table)
+                    content = step.preprocess(piece.table)
                 except Exception as error:
                     if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
                         raise

@@ -1,4 +1,4 @@
-"""What preprocessing and the model cost, measured on a few rows, and where the preprocess is to run because of it."""
+"""What the first steps and the model cost, measured on a few rows, and where the first steps run because of it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _REPEATS, _LONGEST_S = 3, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds and bytes of one row. prepare_s: reading is not in it. bytes: as prepared. refused: why what preprocess
-    returns cannot be handed to another process, if it cannot.
+    """Seconds and bytes of one row. prepare_s: of what the CPU stage would do, but for reading. bytes: as prepared.
+    refused: why what preprocess returns cannot be handed to another process, if it cannot.
     """
 
     prepare_s: float
@@ -38,7 +38,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the preprocess runs. preparers: workers of the CPU stage; 0: in the actors. why: in words, with the reason.
+    """Where `Job.in_stage` runs. preparers: workers of the CPU stage; 0: in the actors. why: in words, with the reason.
     notable: whether a person should read it each night.
     """
 
@@ -50,7 +50,7 @@ class Placement:
 def timed(scorer: Scorer, table: pa.Table, *, own: bool) -> Timed:
     """Prepare and score these rows again, each step by itself. They were scored before, so nothing is cold.
 
-    own: whether there is a preprocess of the user's; else all is the model's time.
+    own: whether the CPU stage would do a part of it; else all is the actor's time.
 
     Errors of the user's code pass through.
     """
@@ -92,11 +92,11 @@ def placed(step: Preprocess, actors: int, ahead: bool, free: int, found: Timed |
     stage for which there are CPUs beside the actors. found: None if nothing could be measured.
     """
     if step.placement == "fused":
-        return Placement(0, "in the model's actors, as preprocess.placement says")
+        return Placement(0, "in the model's actors, as placement: fused says")
     if step.placement == "staged":
         most = step.max_workers or max(1, free)
         wanted = most if step.max_workers or found is None else min(most, _enough(found, actors))
-        return Placement(wanted, f"in {_workers(wanted)} of its own, as preprocess.placement says", notable=True)
+        return Placement(wanted, f"in a stage of {_workers(wanted)}, as placement: staged says", notable=True)
     if found is None:
         return Placement(0, "in the model's actors: nothing could be measured")
     costs = (
@@ -114,7 +114,7 @@ def placed(step: Preprocess, actors: int, ahead: bool, free: int, found: Timed |
         few = f"the cluster has CPUs for only {workers} beside them" if workers > 0 else "no CPUs are free beside them"
         why = f"in the model's actors, although {costs}: {few}, and {_workers(wanted)} would make {gain:.1f} ×"
         return Placement(0, f"{why} as many rows", notable=True)
-    return Placement(workers, f"in {_workers(workers)} of its own: {costs}; {gain:.1f} × as many rows", notable=True)
+    return Placement(workers, f"in a stage of {_workers(workers)}: {costs}; {gain:.1f} × as many rows", notable=True)
 
 
 def _gain(found: Timed, actors: int, workers: int, ahead: bool) -> float:

@@ -11,6 +11,8 @@ from support import Lake
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
+FLOAT = {"score": "float32"}
+
 STAGES = '''
 import os
 import signal
@@ -35,6 +37,13 @@ def prep(batch):
         kill_once("killed in prep")
     return {**batch, "y": batch["x"] + 1}
 
+def tree(batch):
+    """Three times x, but one row ends the process."""
+    (LIVE / f"tree {os.getpid()}").touch()
+    if 4100 in set(batch["x"].tolist()):
+        os._exit(1)
+    return {"score": batch["x"] * 3}
+
 def score(batch):
     """Twice y, but once somebody kills it from outside."""
     (LIVE / f"score {os.getpid()}").touch()
@@ -50,25 +59,40 @@ def pids(lake: Lake, step: str) -> set[str]:
 
 
 def test_whatever_dies_in_either_stage_costs_its_own_rows(lake: Lake) -> None:
-    """Promises 1 and 3: a row that kills in the preprocess, and a kill of each stage from outside. Exactly the row is
-    lost, and none is there twice.
+    """Promises 1 and 3: a row that kills in the preprocess, one that kills in a model of the stage, and a kill of each
+    stage from outside. The first is lost; of the second the outputs of the model that it kills are. No row is there
+    twice.
     """
     lake.write_model(STAGES)
     ran = lake.ready(
-        model__features=["x", "y"],
-        preprocess={"uses": "model:prep", "placement": "staged", "workers": 1},
+        model=None,
+        models=[
+            {
+                "name": "net",
+                "uses": "model:score",
+                "features": ["x", "y"],
+                "preprocess": "model:prep",
+                "outputs": FLOAT,
+            },
+            {"name": "tree", "uses": "model:tree", "features": ["x"], "placement": "staged", "outputs": FLOAT},
+        ],
+        preprocess={"workers": 1},
         resources={"actors": 1},
     ).run()
-    bad = [2500]
     published = lake.published()
-    assert published["id"].tolist() == [i for i in range(8000) if i not in bad]
-    np.testing.assert_array_equal(published["score"], (published["id"].to_numpy(np.float32) + 1) * 2)
+    assert published["id"].tolist() == list(range(8000))
+    x = np.arange(8000, dtype=np.float32)
+    np.testing.assert_array_equal(published["net_score"], np.where(x == 2500, np.nan, (x + 1) * 2))
+    np.testing.assert_array_equal(published["tree_score"], np.where(x == 4100, np.nan, x * 3))
     lost = lake.quarantined()
-    assert [row["id"] for row in lost["input"]] == bad
+    assert [(row["id"], model) for row, model in zip(lost["input"], lost["model"], strict=True)] == [
+        (2500, "net"),
+        (4100, "tree"),
+    ]
     assert set(lost["error"]) == {"ProcessDied"}
-    assert any("preprocess runs in 1 CPU worker of its own" in note for note in ran.scored.warnings)
-    assert pids(lake, "prep") - pids(lake, "score"), "there was a process that only prepared"
+    assert any("preprocess and models.tree run in a stage of 1 CPU worker" in note for note in ran.scored.warnings)
+    assert pids(lake, "prep") & pids(lake, "tree") - pids(lake, "score"), "there was a process that had the first steps"
     # A shard that only waited between the stages is charged with no death: a killer costs three processes, a kill from
     # outside one, and what a process was given beside it one more.
     deaths = [record for record in lake.records() if record["t"] == "failed" and record["died"]]
-    assert len(deaths) <= 3 + 2 + 3
+    assert len(deaths) <= 2 * 3 + 2 + 4

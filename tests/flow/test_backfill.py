@@ -76,7 +76,7 @@ def test_only_nights_of_the_schedule(tmp_path: Path, api_env: dict[str, str]) ->
             ("--from", LAST, "--to", FIRST),
             "there is no night from 2026-11-06 to 2026-11-01: the first is after the last",
         ),
-        (("--from", "soon", "--to", LAST), "--date 'soon': write a date as 2026-11-19"),
+        (("--from", "soon", "--to", LAST), "--from 'soon': write a date as 2026-11-19"),
         (
             ("--from", FIRST, "--to", LAST, "--parallel", "2", *LOCAL),
             "--parallel 2: --engine local scores one night at a time; leave out one of the two options",

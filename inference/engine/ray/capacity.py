@@ -107,12 +107,12 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
             f"Lower resources.actors, cpus or gpus{more}{' or --parallel' if pools > 1 else ''}, or choose another "
             "cluster with --ray"
         )
-    step = job.preprocess
+    step = job.stage
     if step and step.placement == "staged" and free_workers(job, smallest=True) < step.min_workers:
         raise ClusterError(
             f"preprocess.workers: {counted(step.min_workers, 'worker')} of {step.cpus:g} CPUs and {need.min_actors} "
             f"actors of {demand} do not fit: this cluster has {total('CPU'):g} CPUs. Lower preprocess.cpus or "
-            "resources.cpus, write preprocess.placement: fused, or choose another cluster with --ray"
+            "resources.cpus, write placement: fused, or choose another cluster with --ray"
         )
     store = total("object_store_memory")
     if descriptors * _COPIES > store:
@@ -125,7 +125,7 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
 
 def free_workers(job: Job, *, smallest: bool = False) -> int:
     """The workers of the CPU stage for which there are CPUs beside the job's actors; smallest: beside the fewest."""
-    need, step = job.resources, job.preprocess
+    need, step = job.resources, job.stage
     if step is None:
         return 0
     actors = need.min_actors if smallest else need.max_actors

@@ -31,12 +31,12 @@ class RayEngine:
         return preflight(spec, places, steps)
 
     def place(self, job: Job, found: Timed | None) -> Placement:
-        if job.preprocess is None:
+        if job.stage is None:
             return Placement()
         need = job.resources
         if need.as_tasks:
             return Placement(0, "in the tasks that score, as resources.actors: 0 says")
-        return placed(job.preprocess, need.max_actors, need.prepares_ahead, free_workers(job), found)
+        return placed(job.stage, need.max_actors, need.prepares_ahead, free_workers(job), found)
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

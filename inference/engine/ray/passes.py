@@ -154,7 +154,7 @@ def _fused(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> A
 
 def _staged(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> Any:
     """The dataset in which workers of the CPU stage read and prepare, and actors score what these hand over."""
-    need, step = spec.job.resources, spec.job.preprocess
+    need, step = spec.job.resources, spec.job.stage
     assert step is not None
     blocks = _blocks(shards, attempts, spec.preparers)
     workers = min(spec.preparers, len(blocks))

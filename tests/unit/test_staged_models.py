@@ -1,0 +1,189 @@
+"""One of several models in the CPU stage: it makes what it would make in an actor, with what the stage has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_stages import outcome, through_both
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.preprocess import Preprocess
+from nightjar.inference.predictors import check_keys
+from nightjar.inference.records import Prepared
+from nightjar.inference.run.checking import check
+from nightjar.inference.run.scoring import told
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.parcels import unpacked
+from nightjar.inference.scoring.preflight import Loaded
+from nightjar.inference.scoring.preparing import PreparingWorker
+from nightjar.inference.scoring.timing import Placement
+from nightjar.inference.scoring.worker import ShardWorker
+from support import Lake
+
+CODE = '''
+import os
+import numpy as np
+
+class Tree:
+    """Notes how many rows it gets, and raises for some."""
+
+    def __call__(self, batch):
+        with open(os.path.join(__LIVE__, "scored"), "a") as calls:
+            calls.write(f"{len(batch['x'])}\\n")
+        if {5, 1300} & set(batch["x"].tolist()):
+            raise ValueError("cannot be scored")
+        return {"score": batch["x"] * 3, "pair": np.stack([batch["x"]] * 4, axis=1).reshape(-1, 2, 2)}
+
+def prep(batch):
+    return {**batch, "y": batch["x"] + 1}
+
+def net(batch):
+    if {5, 2900} & set(batch["x"].tolist()):
+        raise ValueError("cannot be scored")
+    return {"score": batch["y"] * 2, "word": [f"row {each:g}" for each in batch["x"]]}
+'''
+TREE: dict[str, Any] = {
+    "name": "tree",
+    "uses": "model:Tree",
+    "features": ["x"],
+    "outputs": {"score": "float32", "pair": "float32[2, 2]"},
+    "batch_size": 100,
+}
+NET: dict[str, Any] = {
+    "name": "net",
+    "uses": "model:net",
+    "features": ["x", "y"],
+    "outputs": {"score": "float32", "word": "string"},
+    "batch_size": 256,
+    "preprocess": "model:prep",
+}
+STAGED = {"placement": "staged"}
+
+
+def job(tmp_path: Path, *models: dict[str, Any], **more: Any) -> Job:
+    content = {"name": "j", "input": {"uri": "in/"}, "models": list(models), "output": {"uri": "out/"}}
+    return parse_job({**content, **more}, tmp_path / "job.yaml")
+
+
+def two(lake: Lake, tree: dict[str, Any], net: dict[str, Any], **more: Any) -> Lake:
+    """A lake that both models score."""
+    if not (lake.folder / "data").exists():
+        lake.write_files(files=2)
+        lake.write_model(CODE)
+    lake.write_job(**{"model": None, "models": [TREE | tree, NET | net], **more})
+    return lake
+
+
+def scored_rows(lake: Lake) -> int:
+    """How many rows the tree got since this was last asked."""
+    path = Path(lake.folder / "scored")
+    rows = sum(map(int, path.read_text().split()))
+    path.unlink()
+    return rows
+
+
+@pytest.mark.parametrize("rows", ["any", "all"])
+@pytest.mark.parametrize("staged", [("tree",), ("net",)])
+def test_a_staged_model_makes_what_it_makes_in_an_actor(lake: Lake, staged: tuple[str, ...], rows: str) -> None:
+    """With several types of outputs, beside the preprocess of another model; rows that cannot be scored are found as
+    ever.
+    """
+    two(lake, {}, {}, output__rows=rows)
+    work = [Assignment(each) for each in lake.planned().shards()]
+    here = outcome(lake, list(ShardWorker(lake.worker_spec()).process(work)))
+    two(lake, *(STAGED if name in staged else {} for name in ("tree", "net")), output__rows=rows)
+    assert outcome(lake, list(through_both(lake))) == here
+    assert len(here[0]) == (3999 if rows == "any" else 3997)
+    assert sorted((row["model"], row["_row"]) for row in here[1]) == [
+        ("net", 5),
+        ("net", 900),
+        ("tree", 5),
+        ("tree", 1300),
+    ]
+
+
+def test_the_stage_scores_and_the_actor_only_what_raised_there(lake: Lake) -> None:
+    two(lake, STAGED, {})
+    stage = PreparingWorker(lake.worker_spec())
+    held = []
+    for event in stage.process([Assignment(each) for each in lake.planned().shards()]):
+        if isinstance(event, Prepared) and stage.handed:
+            held += unpacked(stage.handed[1].packed()[0]).batches["tree"]
+    assert scored_rows(lake) == 4000
+    assert sum(len(batch.rows) for batch in held) == 4000 - 2 * 100
+    assert {tuple(batch.content.column_names) for batch in held} == {("score", "pair")}
+    list(through_both(lake))
+    # Only the two batches that raised are scored again, in halves.
+    assert 4000 + 2 * 100 <= scored_rows(lake) <= 4000 + 2 * 100 * 8
+
+
+def test_a_staged_model_has_what_the_stage_has(tmp_path: Path) -> None:
+    """Wherever it is called. The others have what the actors have."""
+    found = job(tmp_path, TREE | STAGED, NET, preprocess={"cpus": 2}, resources={"gpus": 1, "cpus": 3})
+    assert [(each.resources.gpus, each.resources.cpus) for each in found.each] == [(0, 2), (1, 3)]
+    assert [each.preprocess is not None for each in found.each] == [False, True]
+    assert found.stage == Preprocess(cpus=2, placement="staged")
+    assert found.in_stage == "preprocess and models.tree"
+    assert job(tmp_path, TREE | STAGED, TREE | {"name": "other"}).in_stage == "models.tree"
+
+
+def test_where_it_runs_is_part_of_what_it_makes_only_beside_a_gpu(tmp_path: Path) -> None:
+    """On the CPU of an actor and on that of the stage it computes the same."""
+
+    def keys(placed: dict[str, Any], gpus: int) -> dict[str, Any]:
+        return job(tmp_path, TREE | placed, NET, resources={"gpus": gpus}).scoring_keys()
+
+    assert keys(STAGED, 0) == keys({}, 0)
+    assert keys(STAGED, 1) != keys({}, 1)
+
+
+def test_a_framework_of_the_cpu_may_stand_beside_one_that_has_the_gpu(tmp_path: Path) -> None:
+    trees = {**TREE, "uses": "lightgbm", "path": "model.txt", "outputs": {"score": "float64"}}
+    said = "resources.gpus: the lightgbm adapter computes on the CPU; write gpus: 0, or placement: staged for tree"
+    with pytest.raises(JobError, match=said):
+        check_keys(job(tmp_path, trees, NET, resources={"gpus": 1}))
+    check_keys(job(tmp_path, trees | STAGED, NET, resources={"gpus": 1}))
+
+
+@pytest.mark.parametrize(
+    ("models", "more", "said"),
+    [
+        ((TREE | STAGED, NET | STAGED), {}, "models[0].placement: no model is left for the actors"),
+        ((TREE, NET), {"preprocess": {"cpus": 2}}, "preprocess.uses: is required"),
+        ((TREE | {"preprocess": {"cpus": 2}}, NET), {}, "models[0]: preprocess.uses: is required"),
+        (
+            (TREE, NET | STAGED),
+            {"preprocess": {"placement": "fused"}},
+            "models[1].placement: staged, and preprocess.placement: fused, which is no stage",
+        ),
+        (
+            (TREE, NET | STAGED),
+            {"resources": {"actors": 0}},
+            "models[1].placement: staged hands shards to actors; write resources.actors: 1 or more",
+        ),
+        ((TREE | {"placement": "auto"}, NET), {}, "models[0].placement: must be 'fused' or 'staged', not 'auto'"),
+    ],
+)
+def test_a_placement_that_makes_no_sense_is_refused(
+    tmp_path: Path, models: tuple[dict[str, Any], ...], more: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(JobError) as refused:
+        job(tmp_path, *models, **more)
+    assert said in str(refused.value)
+
+
+def test_where_the_first_steps_run_is_told_with_what_they_are(lake: Lake) -> None:
+    from nightjar.inference.engine import LOCAL
+    from nightjar.inference.input.discovery import discover
+    from nightjar.inference.storage.lake import LakeStorage
+
+    request = two(lake, STAGED, {}).request(engine=LOCAL)
+    assert told(request, Loaded("cpu"), Placement(2, "in a stage", notable=True))[0] == (
+        "preprocess and models.tree run in a stage"
+    )
+    found = check(request, discover(LakeStorage(), request.job))
+    assert found.placement == "preprocess and models.tree: in this process, as --engine local does all steps"
