@@ -208,6 +208,11 @@ class Job(Section):
         return self.preprocess
 
     @property
+    def begins_apart(self) -> bool:
+        """Whether a CPU stage has something to do for the only model, or for this one of `each`."""
+        return self.preprocess is not None or self.model.staged
+
+    @property
     def in_stage(self) -> str:
         """What a CPU stage would do besides reading, in words: `preprocess`, or `preprocess and models.tree`."""
         first = ["preprocess"] if any(job.preprocess for job in self.each) else []

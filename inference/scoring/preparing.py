@@ -57,7 +57,7 @@ class PreparingWorker(Worker):
         shipped: dict[str, list[Batch]] = {}
         weight, skipped = 0, sorted(stretch.failures)
         for job, step, size in zip(self.spec.job.each, self._opened.loaded, self._sizes, strict=True):
-            if job.preprocess is None and not job.model.staged:
+            if not job.begins_apart:
                 continue
             found = shipped[job.model.called] = []
             table = stretch.table.select(list(input_columns(job, self.spec.schema)))

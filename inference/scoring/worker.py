@@ -99,10 +99,7 @@ class ShardWorker(Worker):
         """What a row of each step costs, in all models together. table: rows that were scored before."""
         each = zip(self.spec.job.each, self.models, self._opened.loaded, strict=True)
         return together(
-            [
-                timed(scorer, table.select(list(model.columns)), own=bool(job.preprocess) or job.model.staged)
-                for job, model, scorer in each
-            ]
+            [timed(scorer, table.select(list(model.columns)), own=job.begins_apart) for job, model, scorer in each]
         )
 
     def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:

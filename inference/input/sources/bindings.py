@@ -6,6 +6,8 @@ A source says it in the metadata of its fields. The identity of a result has it,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 _KEY = b"nightjar:bound"
@@ -14,6 +16,12 @@ _KEY = b"nightjar:bound"
 def bound(field: pa.Field, to: str) -> pa.Field:
     """The field, which says to what it is bound. to: whatever names it in its table, as a number."""
     return field.with_metadata({**(field.metadata or {}), _KEY: to.encode()})
+
+
+def path(number: int, inner: Iterable[str]) -> str:
+    """What a column with a number is bound to, by which its values are found. inner: the paths of the fields in it."""
+    within = ",".join(inner)
+    return f"{number}({within})" if within else str(number)
 
 
 def binding(field: pa.Field) -> str:

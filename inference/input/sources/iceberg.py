@@ -92,8 +92,7 @@ class Iceberg(TableSource):
         self, snapshot: TableSnapshot, name: str, kind: pa.DataType, values: pa.ChunkedArray
     ) -> pa.ChunkedArray:
         """As `TableSource.as_named`."""
-        assert isinstance(snapshot, IcebergSnapshot)
-        column = next(each for each in snapshot.columns if each.name == name)
+        column = _column(snapshot, name)
         whole = renamed(kind, column, whole=True)
         if whole == kind:
             return values
@@ -102,8 +101,7 @@ class Iceberg(TableSource):
 
     def before(self, snapshot: TableSnapshot, name: str, kind: pa.DataType) -> pa.Scalar:
         """As `TableSource.before`."""
-        assert isinstance(snapshot, IcebergSnapshot)
-        default = next(each.default for each in snapshot.columns if each.name == name)
+        default = _column(snapshot, name).default
         return super().before(snapshot, name, kind) if default is None else _scalar(default, kind)
 
     def _table(self, storage: Storage, number: str | None) -> Table | None:
@@ -198,6 +196,11 @@ def _settings(options: Mapping[str, str]) -> dict[str, str]:
         "aws_endpoint_url": "s3.endpoint",
     }
     return {names[name]: value for name, value in options.items() if name in names}
+
+
+def _column(snapshot: TableSnapshot, name: str) -> Column:
+    assert isinstance(snapshot, IcebergSnapshot)
+    return next(each for each in snapshot.columns if each.name == name)
 
 
 def _columns(fields: Iterable[NestedField], mapping: Iterable[MappedField]) -> tuple[Column, ...]:

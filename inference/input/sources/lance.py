@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, Missing, Transient
-from nightjar.inference.input.sources.bindings import bound
+from nightjar.inference.input.sources.bindings import bound, path
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.normalisation import normalised
 from nightjar.inference.input.sources.protocol import Description, lacking
@@ -292,8 +292,7 @@ def _columns(table: LanceDataset) -> pa.Schema:
 
 def _number(field: Any) -> str:
     """The number of a field, and those of the fields in it: a file's values are found by these, and not by names."""
-    inner = field.children()
-    return f"{field.id()}({','.join(map(_number, inner))})" if inner else str(field.id())
+    return path(field.id(), map(_number, field.children()))
 
 
 def _said(error: BaseException) -> str:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_list, list_of
+from nightjar.inference.input.sources.bindings import path
 
 _NUMBER = b"PARQUET:field_id"
 """The key of a column's number in the metadata of a Parquet file's column."""
@@ -34,8 +35,7 @@ class Column:
     @property
     def path(self) -> str:
         """The number, and those of the fields in it: what the values of the column are found by."""
-        inner = ",".join(each.path for each in self.fields)
-        return f"{self.number}({inner})" if inner else str(self.number)
+        return path(self.number, (each.path for each in self.fields))
 
 
 def matched(own: Iterable[pa.Field], columns: tuple[Column, ...]) -> list[Column | None]:
