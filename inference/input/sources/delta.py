@@ -115,12 +115,18 @@ class Delta(TableSource):
                 f"newest is {newest}"
             ) from error
         if wanted is None and self.timestamp is not None:
-            self._check_not_before(made.get(table.version(), 0))
+            self._check_not_before(made, table.version())
         return table
 
-    def _check_not_before(self, made_ms: int) -> None:
-        """Check when the chosen version was made. For a time before the oldest version delta-rs chooses that one."""
-        made = dt.datetime.fromtimestamp(made_ms / 1000, dt.UTC)
+    def _check_not_before(self, made_ms: Mapping[int, int], chosen: int) -> None:
+        """Check when the oldest version was made, if it is the chosen one: delta-rs chooses it for earlier times, too.
+
+        made_ms: when each version was made, by what is written in the log. delta-rs goes by the times of the log's
+        files, which may differ a little, so that of a later version it knows better.
+        """
+        if chosen > min(made_ms, default=chosen):
+            return
+        made = dt.datetime.fromtimestamp(made_ms.get(chosen, 0) / 1000, dt.UTC)
         assert self.timestamp is not None
         if made > self.timestamp:
             raise JobError(
