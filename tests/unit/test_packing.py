@@ -18,7 +18,7 @@ def packed(lengths: list[int], packer: Packer) -> list[list[int]]:
     return found
 
 
-@given(lengths=st.lists(st.integers(1, 60), max_size=80), tokens=st.integers(1, 400) | st.none())
+@given(lengths=st.lists(st.integers(1, 60), max_size=80), tokens=st.integers(1, 4000) | st.none())
 def test_each_row_is_in_one_call_and_calls_keep_to_the_budget(lengths: list[int], tokens: int | None) -> None:
     calls = packed(lengths, Packer(tokens))
     assert sorted(row for rows in calls for row in rows) == list(range(len(lengths)))
@@ -26,7 +26,7 @@ def test_each_row_is_in_one_call_and_calls_keep_to_the_budget(lengths: list[int]
         longest = lengths[rows[0]]
         assert longest == max(lengths[row] for row in rows)
         assert tokens is None or len(rows) == 1 or len(rows) * longest <= tokens
-        assert tokens is None or longest <= 2 * min(lengths[row] for row in rows)
+        assert tokens is None or len(rows) * longest - sum(lengths[row] for row in rows) <= tokens // 64
     assert [lengths[row] for rows in calls for row in rows] == sorted(lengths, reverse=True)
     assert tokens is not None or len(calls) <= 1
 
@@ -63,7 +63,7 @@ def test_where_each_row_fits_alone_lack_of_memory_loses_none_and_is_learnt_once(
 def test_a_row_that_fits_nowhere_is_raised_and_what_was_learnt_of_it_is_little() -> None:
     """The budget is as before; only rows as long as this one go alone from now on."""
     packer = Packer(100)
-    lengths = [25, 50, 40, 25]
+    lengths = [25, 50, 50, 25]
     calls: list[list[int]] = []
 
     def call(rows: np.ndarray) -> None:
@@ -76,7 +76,7 @@ def test_a_row_that_fits_nowhere_is_raised_and_what_was_learnt_of_it_is_little()
             packer.run(np.array(lengths), call)
     assert calls == [[1, 2], [1], [1]]
     assert (packer.tokens, packer.forced, packer.alone) == (100, 0, 50)
-    assert packed([30, 60, 49, 51], packer) == [[1], [3], [2, 0]]
+    assert packed([49, 60, 49, 51], packer) == [[1], [3], [0, 2]]
 
 
 def test_another_error_than_of_memory_is_raised_at_once() -> None:
@@ -103,7 +103,8 @@ def test_texts_are_padded_at_their_ends_up_to_the_longest_of_them() -> None:
     assert {name: values.tolist() for name, values in alone.items()} == {"input_ids": [[4]], "attention_mask": [[1]]}
 
 
-def test_short_rows_do_not_wait_for_the_end_of_a_long_ones_call() -> None:
-    """Two long rows leave room for a third: rows less than half as long would be mostly padding there."""
-    assert packed([9, 100, 4, 100, 50, 10, 49], Packer(400)) == [[1, 3, 4], [6], [5, 0], [2]]
+def test_a_call_that_would_be_padded_much_ends_sooner() -> None:
+    """Of 640 tokens at most 10 may be padding, although each call has room for more rows."""
+    assert packed([90, 100, 94, 96, 3], Packer(640)) == [[1, 3, 2], [0], [4]]
+    assert packed([90, 100, 94, 95, 3], Packer(640)) == [[1, 3], [2, 0], [4]]
     assert packed([9, 100, 4], Packer(None)) == [[1, 0, 2]], "unless a call is exactly the micro-batch"
