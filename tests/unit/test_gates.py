@@ -102,6 +102,8 @@ def test_the_budget_is_the_exact_floor(millionths: int, rows: int) -> None:
 
 def test_exactly_at_the_budget_passes_and_one_more_row_does_not() -> None:
     assert gates(job_of(0.003), rows_quarantined=3)["quarantine"].passed
+    assert gates(job_of(0.003), rows_quarantined=1, rows_partial=2)["quarantine"].passed
+    assert not gates(job_of(0.003), rows_quarantined=2, rows_partial=2)["quarantine"].passed
     result = gates(job_of(0.003), rows_quarantined=4)["quarantine"]
     assert not result.passed
     assert (result.observed, result.limit) == ("4 of 1,000 rows", "3 rows (0.003 of the run)")
@@ -165,6 +167,11 @@ def test_a_number_of_any_size_is_compared_as_it_is_written(
     passes, fails = gate(values, max=least), gate(values, max=beyond)
     assert (passes.passed, fails.passed) == (True, False)
     assert (passes.limit, fails.limit, fails.observed) == (str(least), str(beyond), shown)
+
+
+def test_a_number_is_shown_as_short_as_is_exact() -> None:
+    assert gate(pa.array([3e6]), max=5e6).observed == "3000000"
+    assert gate(pa.array([0.1 + 0.2]), max=0.3).observed == "0.30000000000000004"
 
 
 @pytest.mark.parametrize(
