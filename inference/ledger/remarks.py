@@ -26,8 +26,8 @@ class Remarks:
 
     again: why shards with a result were scored again. preflight: the last preflight's notes. outside: what predictors
     used that the identity does not cover. loaded: the packages with which results were scored. tried: the packages with
-    which preflight last loaded the model. unproven: whether `tried` has no result yet. snapshots: those of the
-    table that were the input, the last one last.
+    which preflight last loaded the model. unproven: whether `tried` has no result yet. snapshots: of the table that
+    is the input, that of the first plan and that of the last.
     """
 
     again: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Remarks:
             case Planned():
                 self.again += tuple(why for why in line.again if why not in self.again)
                 if line.snapshot:
-                    self.snapshots = (*(each for each in self.snapshots if each != line.snapshot), line.snapshot)
+                    self.snapshots = (*self.snapshots[:1], line.snapshot)
             case Noticed() | Seen():
                 self.outside.add(Seen(line.kind, line.name, line.by, line.more))
             case Preflight():
@@ -102,8 +102,8 @@ def _layer(loaded: States, depth: int) -> dict[str, Package]:
 def _of_table(snapshots: tuple[str, ...]) -> list[str]:
     if not snapshots:
         return []
-    *before, now = snapshots
-    was = f"; the run began with snapshot {before[0]}, and kept what is the same" if before else ""
+    first, now = snapshots[0], snapshots[-1]
+    was = f"; the run began with snapshot {first}, and kept what is the same" if first != now else ""
     return [f"the input is snapshot {now} of its table{was}"]
 
 

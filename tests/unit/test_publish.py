@@ -119,6 +119,7 @@ def test_the_latest_night_is_the_highest_date_so_a_backfill_rewinds_nobody(outpu
     published(output, "2026-11-19", "2026-11-17", "2026-11-18")
     assert now(output).latest() == "2026-11-19"
     assert publish.published_run(LakeStorage(), output, None) == ("2026-11-19", entry("2026-11-19"))
+    assert publish.published_run(LakeStorage(), output, None, "2026-11-17") == ("2026-11-17", entry("2026-11-17"))
     published(output, "2026-11-19-again", "2026-11-18-again")
     assert now(output).latest() == "2026-11-19"
     assert Snapshot(1).latest() is None
@@ -437,6 +438,10 @@ def test_a_night_is_shown_by_the_run_that_is_named_by_it(output: str) -> None:
     nights = Snapshot(1, runs).nights()
     assert list(nights.items()) == [("2026-11-17", "2026-11-20"), ("2026-11-18", "2026-11-18"), ("2026-11-19", "b")]
     assert Snapshot(1, runs).latest() == "b"
+    for date, run in nights.items():
+        assert publish.seen(Snapshot(1, runs), output, None, date) == (run, runs[run])
+    with pytest.raises(JobError, match="the run '2026-11-16' is not published"):
+        publish.seen(Snapshot(1, runs), output, None, "2026-11-16")
 
 
 def test_what_is_not_published_is_answered_with_what_is(output: str) -> None:
@@ -535,13 +540,19 @@ def test_the_files_of_a_publication_are_those_its_snapshot_vouches_for(tmp_path:
     assert list(data_files(made.storage, made.uri, NIGHT)) == [f"{folder}/{name}" for name in names]
     assert all("2026-11-20" in file for file in data_files(made.storage, made.uri, None))
     published = made.now().runs[NIGHT]
-    assert data_parts(made.storage, made.uri, NIGHT, published).table["name"].to_pylist() == names
+    found = data_parts(made.storage, made.uri, NIGHT, published)
+    assert (found.table["name"].to_pylist(), found.exports, found.partitioned_by) == (names, (), {})
+    manifest = folder / "manifest-000001.json"
+    divided = {"exports": ["csv"], "partitioned_by": {"country": "string"}}
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | divided))
+    published = replace(published, checksum=checksum(manifest.read_bytes()))
+    found = data_parts(made.storage, made.uri, NIGHT, published)
+    assert (found.exports, found.partitioned_by) == (("csv",), {"country": "string"})
     listed = folder / "shards-000001.parquet"
     listed.write_bytes(listed.read_bytes() + b"0")
     with pytest.raises(JobError) as refused:
         data_parts(made.storage, made.uri, NIGHT, published)
     assert str(refused.value) == f"{listed}: not the file that was published; restore it"
-    manifest = folder / "manifest-000001.json"
     manifest.write_bytes(b"{}")
     with pytest.raises(JobError) as refused:
         data_parts(made.storage, made.uri, NIGHT, published)

@@ -20,11 +20,11 @@ from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.epochs import LedgerWriter
-from nightjar.inference.ledger.lines import Intent, Packages, Preflight, Published, decode, encode
+from nightjar.inference.ledger.lines import Intent, Packages, Planned, Preflight, Published, decode, encode
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.ledger.remarks import FEW_CUTS, Remarks, cut_batches
+from nightjar.inference.ledger.remarks import FEW_CUTS, Remarks, cut_batches, small_batches
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.records import Noticed, Receipt
+from nightjar.inference.records import Backoffs, Noticed, Receipt
 from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
@@ -416,6 +416,40 @@ def test_what_is_put_back_is_not_scored_again_and_not_said_to_be(lake: Lake) -> 
     with command(lake) as now:
         assert now.progress.done_shards == 8
         assert now.writer.state.about.again == ()
+
+
+# ---- what a run had to do without, and what it read ---------------------------------------------------------
+
+
+def test_each_kind_of_batch_that_lack_of_memory_made_smaller_has_a_sentence() -> None:
+    told = (
+        "memory did not suffice for {}, so that smaller ones were scored; more memory for each actor allows larger ones"
+    )
+    assert small_batches(Backoffs()) == []
+    assert small_batches(Backoffs(rows=1000, bytes=2_000_000, tokens=65_536)) == [
+        told.format("micro-batches of more than 1,000 rows"),
+        told.format("micro-batches of more than 2,000,000 bytes"),
+        told.format("calls of the model with more than 65,536 tokens"),
+    ]
+
+
+def test_a_run_says_which_snapshots_of_a_table_it_read() -> None:
+    """The last plan's, and the first one's, if it was another."""
+    about = Remarks()
+    told = []
+    for snapshot in ("", "4", "4", "5", "6", "5", "4"):
+        about.fold(Planned(file="plan-1.parquet", fingerprint="", date="2026-11-19", snapshot=snapshot))
+        told.append(about.notes(0))
+    began = "; the run began with snapshot {}, and kept what is the same".format
+    assert told == [
+        (),
+        ("the input is snapshot 4 of its table",),
+        ("the input is snapshot 4 of its table",),
+        (f"the input is snapshot 5 of its table{began(4)}",),
+        (f"the input is snapshot 6 of its table{began(4)}",),
+        (f"the input is snapshot 5 of its table{began(4)}",),
+        ("the input is snapshot 4 of its table",),
+    ]
 
 
 # ---- where it is told ---------------------------------------------------------------------------------------
