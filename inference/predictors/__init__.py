@@ -56,6 +56,7 @@ class Scorer(Protocol):
         Raises:
             OutputInvalid: An output is missing, has the wrong length, or does not fit its type; or the model cannot
                 take what the preprocess returned for these rows.
+            RowsRaised: Some of several rows have an exception as their output.
         """
 
 
@@ -198,11 +199,11 @@ class _Scorer:
             raise OutputInvalid(f"the model cannot take what preprocess returned: {error}") from error
 
     def score(self, prepared: Any) -> dict[str, pa.Array]:
-        raw = self._predictor.predict(prepared.content)
-        scored = outputs.normalise(raw, self._types, prepared.rows)
-        if not self._watched and prepared.given is not None:
-            self._watched, self.wrote = True, prepared.given.digest() != prepared.before
-        return scored
+        try:
+            return outputs.normalise(self._predictor.predict(prepared.content), self._types, prepared.rows)
+        finally:
+            if not self._watched and prepared.given is not None:
+                self._watched, self.wrote = True, prepared.given.digest() != prepared.before
 
 
 class _StagedScorer(_Scorer):

@@ -181,6 +181,6 @@ def _adapter(module: str) -> Adapter:
     return adapter
 
 
-def is_device_lost(error: Exception) -> bool:
+def is_device_lost(error: BaseException) -> bool:
     """Whether the device refuses every further call of this process, as after a failed assertion on the device."""
     return isinstance(error, tuple(kind for each in frameworks() for kind in each.device_errors()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -105,3 +105,20 @@ def columns(batch: Any) -> dict[str, Any] | None:
     if is_frame(batch):
         return {str(name): batch[name] for name in batch.columns}
     return dict(batch) if isinstance(batch, Mapping) else None
+
+
+def exceptions(column: Any) -> Iterator[tuple[int, BaseException]]:
+    """The exceptions among a column's values, by row. Only lists and columns of objects can hold one."""
+    objects = getattr(column, "dtype", None) == np.dtype(object) and column.ndim > 0
+    if isinstance(column, list | tuple) or objects:
+        yield from ((row, value) for row, value in enumerate(column) if isinstance(value, BaseException))
+
+
+def without(column: Any, rows: Container[int]) -> Any:
+    """A column of any kind of batch, without these rows."""
+    kept = [row for row in range(len(column)) if row not in rows]
+    if isinstance(column, list | tuple):
+        return [column[row] for row in kept]
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return column.take(pa.array(kept, pa.int64()))
+    return column.iloc[kept] if is_series(column) else column[kept]

@@ -10,9 +10,25 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError, OutputInvalid
-from nightjar.inference.predictors.arrays import Array, columns, is_tensor, joined
+from nightjar.inference.messages import counted
+from nightjar.inference.predictors.arrays import Array, columns, exceptions, is_tensor, joined, without
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.tensors import is_tensor_type
+
+
+class RowsRaised(Exception):
+    """Some rows have an exception as an output.
+
+    outputs: those of the other rows, in their order. raised: the exceptions, by the row's index in the batch.
+    """
+
+    def __init__(self, outputs: dict[str, pa.Array], raised: Mapping[int, BaseException]) -> None:
+        row, first = next(iter(raised.items()))
+        super().__init__(
+            f"an exception is the output of {counted(len(raised), 'row')}; row {row} of the batch: {first!r}"
+        )
+        self.outputs = outputs
+        self.raised = raised
 
 
 def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str, pa.Array]:
@@ -20,12 +36,17 @@ def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str
 
     Raises:
         OutputInvalid: An output is missing, does not have `rows` values, or does not fit its type.
+        RowsRaised: Some values are exceptions. If the batch is one row, its exception is raised itself.
     """
+    raised: dict[int, BaseException] = {}
     if isinstance(raw, GeneratorType):
-        # A generator may use the same memory again for its next piece, so each piece is converted at once.
-        pieces = [
-            {name: pa.concat_arrays([values]) for name, values in _outputs(piece, types, None).items()} for piece in raw
-        ]
+        pieces = []
+        for piece in raw:
+            found, of_piece = _outputs(piece, types, None)
+            # A generator may use the same memory again for its next piece, so each piece is converted at once.
+            pieces.append({name: pa.concat_arrays([values]) for name, values in found.items()})
+            before = sum(len(next(iter(each.values()))) for each in pieces[:-1]) + len(raised)
+            raised |= {before + row: error for row, error in of_piece.items()}
         if not pieces and rows:
             raise OutputInvalid(f"output {next(iter(types))!r} is missing: the predictor yielded nothing")
         outputs = {
@@ -33,13 +54,11 @@ def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str
             for name, declared in types.items()
         }
     else:
-        outputs = _outputs(raw, types, rows)
+        outputs, raised = _outputs(raw, types, rows)
     for name, values in outputs.items():
-        if len(values) != rows:
-            raise OutputInvalid(
-                f"output {name!r} has {len(values)} values for {rows} rows: return one for each input row, in "
-                "the same order, and None or NaN for a row without a result"
-            )
+        _check_length(name, len(values) + len(raised), rows)
+    if raised:
+        raise RowsRaised(outputs, raised) if rows > 1 else raised[0]
     return outputs
 
 
@@ -111,7 +130,10 @@ def _holds_several(kind: pa.DataType) -> bool:
     return is_list(kind) or is_tensor_type(kind)
 
 
-def _outputs(raw: Any, types: Mapping[str, pa.DataType], rows: int | None) -> dict[str, pa.Array]:
+def _outputs(
+    raw: Any, types: Mapping[str, pa.DataType], rows: int | None
+) -> tuple[dict[str, pa.Array], dict[int, BaseException]]:
+    """The outputs of the rows that have no exception, and the exceptions by row. rows: how many are expected."""
     held = columns(raw)
     if held is None:
         held = {_only(raw, types): raw}
@@ -119,7 +141,25 @@ def _outputs(raw: Any, types: Mapping[str, pa.DataType], rows: int | None) -> di
         if name not in held:
             returned = ", ".join(map(str, held)) or "nothing"
             raise OutputInvalid(f"output {name!r} is missing; the predictor returned {returned}")
-    return {name: to_arrow(name, held[name], declared, rows) for name, declared in types.items()}
+    raised: dict[int, BaseException] = {}
+    for name in types:
+        raised = dict(exceptions(held[name])) | raised
+    if raised:
+        rows = rows or max(len(held[name]) for name in types)
+        for name in types:
+            _check_length(name, len(held[name]), rows)
+        held = {name: without(held[name], raised) for name in types}
+        rows -= len(raised)
+    raised = {row: raised[row] for row in sorted(raised)}
+    return {name: to_arrow(name, held[name], declared, rows) for name, declared in types.items()}, raised
+
+
+def _check_length(name: str, values: int, rows: int) -> None:
+    if values != rows:
+        raise OutputInvalid(
+            f"output {name!r} has {values} values for {rows} rows: return one for each input row, in the same order, "
+            "None or NaN for a row without a result, and an exception for a row that cannot be scored"
+        )
 
 
 def _only(raw: Any, types: Mapping[str, pa.DataType]) -> str:

@@ -1,9 +1,10 @@
 """Scores a table: outputs for the rows that can be scored, and a failure for each row that cannot.
 
 This is pure: no Ray, no storage, no framework. Rows go to the scorer in micro-batches. A micro-batch that raises is cut
-in two, again and again, down to the rows that fail alone. One that runs out of memory is cut in two, and the smaller
-size is remembered. Every row ends exactly once, in `ScoredRows.outputs` or in `ScoredRows.failures`. If only rows
-together fail, the attempt ends with `BatchesBroken`, because scoring row by row would take all night.
+in two, again and again, down to the rows that fail alone; a row whose output is an exception fails at once. One that
+runs out of memory is cut in two, and the smaller size is remembered. Every row ends exactly once, in
+`ScoredRows.outputs` or in `ScoredRows.failures`. If only rows together fail, the attempt ends with `BatchesBroken`,
+because scoring row by row would take all night.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.messages import clip, utf8
 from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.outofmemory import is_memory
+from nightjar.inference.predictors.outputs import RowsRaised
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.ahead import Preparer
 from nightjar.inference.scoring.batchsize import BatchSize, Weighed
@@ -36,7 +38,7 @@ from nightjar.inference.scoring.parcels import Batch
 
 T = TypeVar("T")
 ScoreRows = Callable[[pa.Table], dict[str, pa.Array]]
-"""A function from n rows to exactly n values of each declared output; it may raise."""
+"""A function from n rows to exactly n values of each declared output; it may raise. `RowsRaised` costs single rows."""
 
 _ScorerOf = Callable[[pa.Table, Sequence[int]], ScoreRows]
 """Rows, and their indices in the whole table → what scores these rows."""
@@ -174,6 +176,20 @@ class _Raised:
     message: str
     traceback: str
 
+    def failure(self, row: int) -> RowFailure:
+        """As that of one row."""
+        return RowFailure(row, self.error, self.message, self.traceback)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """What a scorer returned: the declared outputs in order, and what is wrong with the rows that have none, by their
+    index in the batch.
+    """
+
+    columns: list[pa.Array]
+    raised: Mapping[int, _Raised]
+
 
 @dataclass(slots=True)
 class _Tally:
@@ -254,8 +270,10 @@ def _score_piece(
             now = now.part(0, fitting)
         yield now.ahead()
         outcome = _attempt(ready if now is piece else scorer_of(now.table, now.rows), now.table, tally.types)
-        if not isinstance(outcome, _Raised):
-            tally.chunks.append(outcome)
+        if isinstance(outcome, _Scored):
+            tally.chunks.append(outcome.columns)
+            for row, raised in outcome.raised.items():
+                tally.fail(now.rows[row], raised.failure(now.rows[row]))
             tally.done(now)
         elif len(now.rows) > 1:
             if outcome.memory:
@@ -269,21 +287,20 @@ def _score_piece(
             if outcome.memory:
                 # One row too large for memory says nothing of the others: they keep their batches.
                 size.most, size.forced = before
-            row = now.rows[0]
-            tally.fail(row, RowFailure(row, outcome.error, outcome.message, outcome.traceback))
+            tally.fail(now.rows[0], outcome.failure(now.rows[0]))
             tally.done(now)
 
 
-def _attempt(scorer: ScoreRows, table: pa.Table, types: dict[str, pa.DataType]) -> list[pa.Array] | _Raised:
+def _attempt(scorer: ScoreRows, table: pa.Table, types: dict[str, pa.DataType]) -> _Scored | _Raised:
     try:
-        return _checked(scorer(table), table.num_rows, types)
-    except Exception as error:
-        # An error of the user's code is about these rows; an error of Nightjar is about the shard.
-        if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
-            raise
-        if is_device_lost(error):
-            raise ProcessSpoilt(utf8(type(error).__name__), clip(utf8(str(error)))) from error
-        return _raised(error)
+        return _Scored(_checked(scorer(table), table.num_rows, types), {})
+    except RowsRaised as some:
+        raised = {row: _raised(error) for row, error in some.raised.items()}
+        # Memory lacks for the rows together.
+        lack = next((each for each in raised.values() if each.memory), None)
+        return lack or _Scored(_checked(some.outputs, table.num_rows - len(raised), types), raised)
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is told of the rows)
+        return _raised(error, own=True)
 
 
 def _checked(outputs: dict[str, pa.Array], rows: int, types: dict[str, pa.DataType]) -> list[pa.Array]:
@@ -299,8 +316,21 @@ def _checked(outputs: dict[str, pa.Array], rows: int, types: dict[str, pa.DataTy
     return [pa.concat_arrays([outputs[name]]) for name in types]
 
 
-def _raised(error: Exception) -> _Raised:
-    frames = error.__traceback__.tb_next if error.__traceback__ else None  # without `_attempt` itself
+def _raised(error: BaseException, *, own: bool = False) -> _Raised:
+    """What was raised, or returned for a row, as text. own: `_attempt` is the first frame of the traceback.
+
+    Raises:
+        NightjarError: It is one other than `OutputInvalid`: an error of the user's code is about these rows, one of
+            Nightjar is about the shard.
+        ProcessSpoilt: It says that the device is lost.
+    """
+    if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
+        raise error
+    if is_device_lost(error):
+        raise ProcessSpoilt(utf8(type(error).__name__), clip(utf8(str(error)))) from error
+    frames = error.__traceback__
+    if own and frames is not None:
+        frames = frames.tb_next
     lines = traceback.format_exception(type(error), error, frames, limit=-_FRAMES)
     said = traceback.format_exception_only(error)[-1]  # survives a `__str__` that raises
     with contextlib.suppress(Exception):

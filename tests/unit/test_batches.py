@@ -15,7 +15,7 @@ from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.predictors.arrays import to_numpy
 from nightjar.inference.predictors.batches import to_batch, weight
 from nightjar.inference.predictors.conversion import to_arrow
-from nightjar.inference.predictors.outputs import normalise
+from nightjar.inference.predictors.outputs import RowsRaised, normalise
 
 F32 = pa.float32()
 
@@ -213,3 +213,70 @@ def test_outputs_of_the_wrong_length_are_refused() -> None:
         normalise({"score": [1, 2]}, {"score": F32}, 3)
     with pytest.raises(OutputInvalid, match="output 'score' has 1 values for 3 rows"):
         normalise(np.float32(1), {"score": F32}, 3)
+
+
+BAD, WORSE = ValueError("bad"), KeyError("worse")
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        [1, 2, 3, 4],
+        (1, 2, 3, 4),
+        np.array([1, 2, 3, 4]),
+        np.ma.masked_array([1, 2, 3, 4], [False] * 4),
+        torch.tensor([1, 2, 3, 4]),
+        pd.Series([1, 2, 3, 4], index=[7, 7, 8, 9]),
+        pa.array([1, 2, 3, 4]),
+        pa.chunked_array([[1, 2], [3, 4]]),
+    ],
+    ids=lambda column: type(column).__name__,
+)
+@pytest.mark.parametrize(
+    "answers",
+    [["a", BAD, "c", BAD], np.array(["a", BAD, "c", BAD], object), pd.Series(["a", BAD, "c", BAD])],
+    ids=lambda column: type(column).__name__,
+)
+def test_a_value_that_is_an_exception_is_what_its_row_raised(answers: Any, beside: Any) -> None:
+    """Whatever kind of column is beside it."""
+    with pytest.raises(RowsRaised, match=r"the output of 2 rows; row 1 of the batch: ValueError\('bad'\)") as found:
+        normalise({"answer": answers, "n": beside}, {"answer": pa.string(), "n": pa.int64()}, 4)
+    assert found.value.raised == {1: BAD, 3: BAD}
+    assert {name: values.to_pylist() for name, values in found.value.outputs.items()} == {
+        "answer": ["a", "c"],
+        "n": [1, 3],
+    }
+
+
+def test_exceptions_of_several_outputs_are_those_of_rows() -> None:
+    """The first output's comes first. A column that the job does not ask for may hold any."""
+    raw = {"p": [1.0, BAD, 3.0], "q": [WORSE, WORSE, 6.0], "unasked": [BAD, BAD, BAD]}
+    with pytest.raises(RowsRaised) as found:
+        normalise(raw, {"p": F32, "q": F32}, 3)
+    assert found.value.raised == {0: WORSE, 1: BAD}
+    assert {name: values.to_pylist() for name, values in found.value.outputs.items()} == {"p": [3.0], "q": [6.0]}
+
+
+def test_exceptions_are_counted_over_the_pieces_of_a_generator() -> None:
+    pieces = ({"score": piece} for piece in ([1.0, BAD], np.array([3.0]), [WORSE], [5.0, BAD]))
+    with pytest.raises(RowsRaised) as found:
+        normalise(pieces, {"score": F32}, 6)
+    assert found.value.raised == {1: BAD, 3: WORSE, 5: BAD}
+    assert found.value.outputs["score"].to_pylist() == [1.0, 3.0, 5.0]
+
+
+def test_an_exception_for_each_row_leaves_no_output_and_that_of_a_single_row_is_raised() -> None:
+    with pytest.raises(RowsRaised) as found:
+        normalise([BAD, WORSE], {"score": F32}, 2)
+    assert (found.value.raised, len(found.value.outputs["score"])) == ({0: BAD, 1: WORSE}, 0)
+    with pytest.raises(KeyError, match="worse"):
+        normalise([WORSE], {"score": F32}, 1)
+
+
+def test_exceptions_make_no_output_longer() -> None:
+    with pytest.raises(OutputInvalid, match="output 'score' has 2 values for 3 rows"):
+        normalise({"score": [1.0, BAD]}, {"score": F32}, 3)
+    with pytest.raises(OutputInvalid, match="output 'q' has 1 values for 3 rows"):
+        normalise({"p": [1.0, 2.0, BAD], "q": [1.0]}, {"p": F32, "q": F32}, 3)
+    with pytest.raises(OutputInvalid, match="output 'score' is declared float32, but the predictor returned string"):
+        normalise({"score": ["one", BAD, "three"]}, {"score": F32}, 3)

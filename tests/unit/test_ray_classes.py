@@ -13,6 +13,8 @@ from predicting import TABLE, MakeJob, jobs_in, scored
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.user import check_usable, imported
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import drained, score_table
 
 
 @pytest.fixture
@@ -56,6 +58,36 @@ class Predictor:
 def test_requests_of_a_batch_run_together(make_job: MakeJob) -> None:
     """Each row waits until all rows are there."""
     assert scored(make_job(TOGETHER), TABLE) == {"score": [2.0, 4.0, 6.0]}
+
+
+SOME_FAIL = """
+import asyncio
+
+asked = []
+
+class Predictor:
+    async def __call__(self, batch):
+        return {"score": await asyncio.gather(*map(self.one, batch["a"]), return_exceptions=True)}
+
+    async def one(self, x):
+        await asyncio.sleep(0)
+        asked.append(x)
+        if x == 2:
+            raise ConnectionError("the line is cut")
+        return x * 2
+"""
+
+
+def test_a_request_that_fails_costs_its_row_and_no_other_is_asked_again(make_job: MakeJob) -> None:
+    job = make_job(SOME_FAIL)
+    done = drained(score_table(TABLE, load_scorer(job, None), BatchSize(3), job.model.output_types()))
+    assert done.outputs["score"].to_pylist() == [2.0, 6.0]
+    (failure,) = done.failures
+    assert (failure.row, failure.error, failure.message) == (1, "ConnectionError", "the line is cut")
+    assert 'raise ConnectionError("the line is cut")' in failure.traceback
+    import mine  # type: ignore[import-not-found]
+
+    assert mine.asked == [1, 2, 3]
 
 
 def test_what_async_code_started_goes_on_between_two_batches(make_job: MakeJob) -> None:

@@ -21,6 +21,7 @@ from nightjar.inference.errors import (
     OverBudget,
     ProcessSpoilt,
 )
+from nightjar.inference.predictors.outputs import normalise
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.batchsize import BatchSize, auto_batch_rows
 from nightjar.inference.scoring.microbatches import (
@@ -405,3 +406,53 @@ def test_the_automatic_batch_size_depends_on_schema_and_device_alone(
 ) -> None:
     assert auto_batch_rows(schema, gpu) == expected
     assert auto_batch_rows(schema, gpu, packs=True) == (16384 if gpu else 2048), "its rows are packed by their tokens"
+
+
+class Answering(Recorder):
+    """Doubles x, and returns an exception for some rows in place of raising one."""
+
+    def __init__(self, members: Iterable[int], error: Callable[[str], BaseException] = ValueError) -> None:
+        super().__init__()
+        self.members, self.error = set(members), error
+
+    def __call__(self, batch: pa.Table) -> dict[str, pa.Array]:
+        seen = batch["x"].to_pylist()
+        self.batches.append(seen)
+        values = [self.error(f"bad {x}") if x in self.members else 2 * x for x in seen]
+        return normalise({"score": values}, TYPES, len(seen))
+
+
+@given(bad_sets())
+def test_rows_whose_output_is_an_exception_are_quarantined_and_no_row_is_scored_twice(
+    case: tuple[int, set[int], int],
+) -> None:
+    count, members, size = case
+    scorer = Answering(members)
+    scored, _ = run(rows(count), scorer, size)
+    assert [(each.row, each.error, each.message) for each in scored.failures] == [
+        (row, "ValueError", f"bad {row}") for row in sorted(members)
+    ]
+    assert covers(scored, count)
+    assert [row for batch in scorer.batches for row in batch] == list(range(count))
+
+
+def test_returned_exceptions_count_against_the_budget_as_soon_as_it_is_spent() -> None:
+    scorer = Answering({1, 4, 6})
+    with pytest.raises(OverBudget):
+        run(rows(100), scorer, 5, budget=1)
+    assert len(scorer.batches) == 1
+
+
+def test_too_little_memory_for_some_rows_is_too_little_for_the_batch() -> None:
+    """Its halves are tried; a row that does not fit alone is lost alone."""
+    scorer, size = Answering({3}, MemoryError), BatchSize(8)
+    scored, _ = run(rows(8), scorer, size)
+    assert covers(scored, 8)
+    assert [(each.row, each.error) for each in scored.failures] == [(3, "MemoryError")]
+    assert scorer.batches[:3] == [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3], [0, 1]]
+
+
+def test_a_returned_error_that_is_not_about_its_row_ends_the_attempt() -> None:
+    """As one that is raised."""
+    with pytest.raises(InputCorrupt, match="bad 3"):
+        run(rows(8), Answering({3}, InputCorrupt), 8)
