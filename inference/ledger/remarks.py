@@ -46,7 +46,7 @@ class Remarks:
             case Planned():
                 self.again += tuple(why for why in line.again if why not in self.again)
                 if line.snapshot:
-                    self.snapshots = (*self.snapshots[:1], line.snapshot)
+                    self.snapshots = tuple(dict.fromkeys((*self.snapshots[:1], line.snapshot)))
             case Noticed() | Seen():
                 self.outside.add(Seen(line.kind, line.name, line.by, line.more))
             case Preflight():

@@ -22,7 +22,6 @@ from nightjar.inference.run.replay import Replayed, _replay_here, replay_row
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.validation.audit import _prove_cover
 from support import Lake, Measuring
 
 SOME = "x >= 1500 AND name NOT LIKE '%7' AND x < 6000"
@@ -172,35 +171,6 @@ def test_where_no_file_can_match_that_is_said(lake: Lake) -> None:
     ):
         run.discover(lake.request())
     assert path.exists()
-
-
-def lineage(rows: list[int], uri: str = "a") -> pa.Table:
-    return pa.table(
-        {"_file": pa.array([uri] * len(rows), pa.string()).dictionary_encode(), "_row": pa.array(rows, pa.int64())}
-    )
-
-
-@pytest.mark.parametrize(
-    ("kept", "lost", "said"),
-    [
-        ([12, 15], [13], ""),
-        ([15, 12], [], "rows of a are not in input order"),
-        ([12, 12], [], "rows of a are not in input order, or one occurs twice"),
-        ([12, 15], [15], "row 15 of a is there 2 times"),
-        ([9, 12], [], "row 9 of a is in a part, and not in this shard"),
-        ([12, 20], [], "row 20 of a is in a part, and not in this shard"),
-    ],
-)
-def test_the_audit_proves_that_what_is_there_is_there_once(kept: list[int], lost: list[int], said: str) -> None:
-    """Rows may be absent then; how many is proved by their number."""
-    pieces = [{"uri": "a", "first_row": 10, "rows": 10}]
-    if said:
-        with pytest.raises(AuditFailed, match=said):
-            _prove_cover(pieces, lineage(kept), lineage(lost), left_out=7)
-    else:
-        _prove_cover(pieces, lineage(kept), lineage(lost), left_out=7)
-    with pytest.raises(AuditFailed, match="1 rows name files that are not in this shard"):
-        _prove_cover(pieces, lineage([12]), lineage([13], "b"), left_out=7)
 
 
 def test_a_row_that_is_neither_scored_nor_left_out_is_missed(lake: Lake) -> None:

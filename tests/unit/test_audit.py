@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightjar.inference.engine import blocks as cuts
+from nightjar.inference.errors import AuditFailed
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import UNKNOWN, Piece, Receipt, Shard
@@ -26,6 +27,7 @@ from nightjar.inference.validation.audit import (
     MAX_DAMAGED,
     MAX_FINDINGS,
     Audited,
+    _prove_cover,
     audit_block,
     check_plan_covers,
 )
@@ -130,6 +132,10 @@ def test_blocks_audited_apart_come_to_what_one_block_comes_to(scored: Scored) ->
         metrics=together.metrics,
         offenders=together.offenders,
     )
+    first_files, last_files = pa.array(["a"]), pa.array(["b"])
+    summed = Audited(rows_left_out=1, rows_partial=2, files=[first_files])
+    summed.merge(Audited(rows_left_out=10, rows_partial=20, files=[last_files]))
+    assert summed == Audited(rows_left_out=11, rows_partial=22, files=[first_files, last_files])
     assert [offender.row for offender in together.offenders["checks[0].min"]] == [0]
     counted = Metrics.from_bytes(together.metrics)
     assert (counted.columns["score"].rows, counted.columns["score"].high) == (1200, 2 * 2199)
@@ -339,6 +345,44 @@ def test_parts_without_lineage_columns_are_whole_by_their_counts(tmp_path: Path)
     audited = plain.audit(*plain.lines, lineage=False)
     assert audited.damaged == {}
     assert (audited.rows_in, audited.rows_out, audited.rows_quarantined) == (2200, 2199, 1)
+
+
+def lineage(rows: list[int], uri: str = "a") -> pa.Table:
+    return pa.table(
+        {"_file": pa.array([uri] * len(rows), pa.string()).dictionary_encode(), "_row": pa.array(rows, pa.int64())}
+    )
+
+
+@pytest.mark.parametrize(
+    ("kept", "lost", "said"),
+    [
+        ([12, 15], [13], ""),
+        ([10, 29], [], ""),
+        ([15, 12], [], "rows of a are not in input order"),
+        ([12, 12], [], "rows of a are not in input order, or one occurs twice"),
+        ([12, 15], [15], "row 15 of a is there 2 times"),
+        ([9, 12], [], "row 9 of a is in a part, and not in this shard"),
+        ([12, 30, 31], [], "row 30 of a is in a part, and not in this shard"),
+        ([12, 15, 16, 17], [15, 16], "row 15 of a is there 2 times"),
+    ],
+)
+def test_the_audit_proves_that_what_is_there_is_there_once(kept: list[int], lost: list[int], said: str) -> None:
+    """Rows may be absent then; how many is proved by their number."""
+    pieces = [{"uri": "a", "first_row": 10, "rows": 10}, {"uri": "b", "first_row": 0, "rows": 2}]
+    pieces.append({"uri": "a", "first_row": 20, "rows": 10})
+    if said:
+        with pytest.raises(AuditFailed, match=said):
+            _prove_cover(pieces, lineage(kept), lineage(lost), left_out=7)
+    else:
+        _prove_cover(pieces, lineage(kept), lineage(lost), left_out=7)
+    with pytest.raises(AuditFailed, match="row 2 of b is in a part, and not in this shard"):
+        _prove_cover(pieces, lineage([12]), lineage([2], "b"), left_out=7)
+    with pytest.raises(AuditFailed, match="1 rows name files that are not in this shard"):
+        _prove_cover(pieces, lineage([12]), lineage([13], "c"), left_out=7)
+    uncounted = [{"uri": "a", "first_row": 0, "rows": UNKNOWN}]
+    _prove_cover(uncounted, lineage([0, 99]), lineage([5]), left_out=7)
+    with pytest.raises(AuditFailed):  # without left_out each row must be there
+        _prove_cover(uncounted, lineage([0, 99]), lineage([5]))
 
 
 def plan_lines(*spans: tuple[int, int]) -> list[Line]:

@@ -100,6 +100,9 @@ def test_the_evidence_says_what_was_found(tmp_path: Path, compares: bool) -> Non
     assert said(counted) == said(counted, 59) == Found(3, 60, 1, last)
     assert said(uncounted) == Found(4, 10, 1, last, 2)
     assert said(uncounted, 75) == Found(4, 75, 1, last)
+    job = job.model_copy(update={"input": job.input.model_copy(update={"where": "x > 1"})})
+    assert said(counted) == Found(3, 0, 1, last, 3), "which rows match is not known before they are read"
+    assert said(counted, 59) == Found(3, 59, 1, last)
 
 
 def listed(*files: list[int] | None) -> Discovery:

@@ -23,11 +23,11 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Packages, Planned, Preflight, Published
 from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output.outcomes import OUTCOMES
+from nightjar.inference.output.outcomes import FILES, OUTCOMES
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.audit import Audited
-from nightjar.inference.validation.manifest import Content, manifest_of, read_manifest, write_manifest
+from nightjar.inference.validation.manifest import Content, Totals, manifest_of, read_manifest, write_manifest
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.witness import Collection, Seen
 from nightjar.inference.witness.packages import Package
@@ -143,6 +143,46 @@ def test_a_manifest_says_what_a_person_should_know_of_the_scoring(
     assert manifest.fingerprint == identity.fingerprint
     assert "numpy" in manifest.libraries
     assert "no-such-library" not in manifest.libraries
+    assert (manifest.snapshots, manifest.exports, manifest.partitioned_by) == ((), (), {})
+    assert manifest.totals == Totals(0, 0, 0, 0, 0)
+
+
+def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: Lake) -> None:
+    """The smallest batches of all shards; the columns and files of a night that is divided into folders."""
+    job = lake.ready(output__exports=["csv"], output__partition_by=["name"]).request().job
+    uri = str(lake.out / "runs/2026-11-19/r1")
+    writer = open_epoch(LakeStorage(), uri, this_holder("validate"))
+    writer.append([Planned(file="p", fingerprint="f", date="2026-11-19", snapshot="7")])
+    found = [(100, (0, 30), 0, 9000), (0, (20, 0), 5000, 0), (50, (), 4000, 8000)]
+    sizes = ("batch_rows", "ceilings", "batch_bytes", "batch_tokens")
+    lines = [{"shard": str(index), **dict(zip(sizes, each, strict=True))} for index, each in enumerate(found)]
+    seldom = {"ceilings": pa.list_(pa.int64()), "batch_bytes": pa.int64(), "batch_tokens": pa.int64()}
+    table = pa.Table.from_pylist(lines, schema=pa.schema([*OUTCOMES, *seldom.items()]))
+    parts = [pa.array([[{"name": f"{index}.parquet"}]], FILES) for index in range(3)]
+    audited = Audited(rows_in=9, rows_out=8, rows_quarantined=1, size=77, rows_left_out=4, rows_partial=2, files=parts)
+    figures = Metrics.for_job(job).results()
+    night = (job, "2026-11-19", "2026-11-19", 1, Identity({}, [], [], {}, {}, {}, "", ""), writer, uri)
+    name, _, shards = write_manifest(*night, table, audited, figures, (), None, 5, {"name": "string"})
+    writer.stop(release=True)
+    manifest = manifest_of((lake.out / name).read_bytes())
+    assert manifest.totals == Totals(
+        shards=3,
+        rows_in=9,
+        rows_out=8,
+        rows_quarantined=1,
+        bytes=77,
+        batch_rows=50,
+        rows_left_out=4,
+        files_left_out=5,
+        rows_partial=2,
+        ceilings=(20, 30),
+        batch_bytes=4000,
+        batch_tokens=8000,
+    )
+    assert (manifest.snapshots, manifest.exports, manifest.partitioned_by) == (("7",), ("csv",), {"name": "string"})
+    assert manifest.remarks().notes(0) == ("the input is snapshot 7 of its table",)
+    listed = pq.read_table(lake.out / shards)
+    assert [files[0]["name"] for files in listed["files"].to_pylist()] == ["0.parquet", "1.parquet", "2.parquet"]
 
 
 def test_without_lineage_and_rescoring_a_manifest_claims_neither(lake: Lake) -> None:
