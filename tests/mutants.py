@@ -76,7 +76,7 @@ ROOMS = {
         unit("publish", "ledger_versions", "evidence"),
     ),
     "audit": Room(
-        ("validation/*.py",), unit("audit", "contradictions", "evidence", "offenders", "rescore", "manifest")
+        ("validation/*.py",), unit("audit", "contradictions", "evidence", "offenders", "partly", "rescore", "manifest")
     ),
     "gates": Room(("validation/gates/*.py",), unit("gates", "evidence", "offenders")),
     "scoring": Room(

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from nightjar.inference.engine import blocks as cuts
 from nightjar.inference.errors import AuditFailed
 from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output import exports, hive
 from nightjar.inference.output import parts as sink
+from nightjar.inference.output.outcomes import FILES
 from nightjar.inference.records import UNKNOWN, Piece, Receipt, Shard
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
@@ -266,6 +268,70 @@ def test_what_is_wrong_with_a_part_is_said_with_what_was_found(scored: Scored) -
         ({**first, "data": part}, f"shard named in {part['name']}: found , the receipt says {first['shard']}"),
     ):
         assert finding(scored.audit(line)) == said
+
+
+def test_exports_are_what_the_part_says_of_them(tmp_path: Path) -> None:
+    """Of each kind that the job names, every byte; the other shards stay whole."""
+    scored = Scored(tmp_path, output__exports=["csv", "jsonl"])
+    first, second, third = scored.lines
+    assert scored.audit(*scored.lines).damaged == {}
+    folder = Path(scored.revision)
+    csv, jsonl = (exports.name_of(first["data"]["name"], kind) for kind in ("csv", "jsonl"))
+    whole = (folder / csv).read_bytes()
+    for damaged, said in (
+        (whole[:-1], f"bytes of {csv}: found {len(whole) - 1}, the receipt says {len(whole)}"),
+        (whole[:-2] + b"0\n", f"checksum of {csv}: found "),
+    ):
+        (folder / csv).write_bytes(damaged)
+        assert finding(scored.audit(first)).startswith(said)
+    (folder / csv).write_bytes(whole)
+    (folder / jsonl).unlink()
+    audited = scored.audit(first, second, third)
+    assert list(audited.damaged) == [first["shard"]]
+    assert jsonl in audited.damaged[first["shard"]]
+    scored.job = scored.job.model_copy(update={"output": scored.job.output.model_copy(update={"exports": ("csv",)})})
+    said = f"exports of {second['data']['name']}: found ['csv', 'jsonl'], the receipt says ['csv']"
+    assert finding(scored.audit(second)) == said
+
+
+class Divided(Scored):
+    """Two thousand and two hundred rows in the folders of their `group`, of which there are two."""
+
+    def __init__(self, folder: Path) -> None:
+        def grouped(name: str, first: int, rows: int, row_group: int = 1000) -> Path:
+            path = write(name, first, rows, row_group)
+            with pq.ParquetFile(path) as file:
+                table = file.read()
+            groups = pa.array(["even" if i % 2 == 0 else "odd" for i in table["id"].to_pylist()])
+            pq.write_table(table.append_column("group", groups), path, row_group_size=row_group)
+            return path
+
+        with pytest.MonkeyPatch.context() as here:
+            write = Lake(folder).write_file
+            here.setattr(Lake, "write_file", lambda _, *given: grouped(*given))
+            super().__init__(folder, output__partition_by=["group"], carry=["id", "group"], model__features=["x"])
+
+
+def test_each_row_lies_in_the_folder_of_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of each part are listed for readers, in the order of the shards."""
+    scored = Divided(tmp_path)
+    audited = scored.audit(*scored.lines)
+    assert audited.damaged == {}
+    (files,) = audited.files
+    assert files.type == FILES
+    assert [[(Path(file["name"]).parent.name, file["rows"]) for file in part] for part in files.to_pylist()] == [
+        [("group=even", 500), ("group=odd", 500)],
+        [("group=even", 499), ("group=odd", 500)],
+        [("group=even", 100), ("group=odd", 100)],
+    ]
+    first = scored.lines[0]
+    output = scored.job.output.model_copy(update={"partition_by": ("id",)})
+    other = audit_block(scored.storage, scored.revision, scored.job.model_copy(update={"output": output}), [first])
+    name = first["data"]["name"]
+    assert finding(other) == f"columns of the folders of {name}: found ('group',), the receipt says ('id',)"
+    monkeypatch.setattr(hive, "as_read", lambda folder, schema: {"group": f"{schema.names} {folder}"})
+    said = f"the folder group=even of {name} is read as {{'group': \"['group'] group=even\"}}, and its rows have "
+    assert finding(scored.audit(first)) == said + "{'group': 'even'}"
 
 
 def test_a_quarantine_that_lost_its_row_is_found(scored: Scored) -> None:

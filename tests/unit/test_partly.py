@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nightjar.inference.output import parts as sink
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import RowFailure, as_line
 from nightjar.inference.validation.audit import Audited, audit_block
+from nightjar.inference.validation.rescore import Rescored, rescore
 from support import Lake
 
 Rows = list[tuple[int, str | None]]
@@ -127,3 +129,17 @@ def test_a_row_that_is_partly_lost_must_be_in_the_data(night: Night) -> None:
 
 def test_where_all_must_score_a_row_every_row_of_the_quarantine_is_lost(night: Night) -> None:
     assert "rows of the quarantine: found 3, the receipt says 1" in finding(night.audit(night.line, rows="all"))
+
+
+def test_scored_again_each_model_leaves_out_its_own_rows(night: Night) -> None:
+    """What one of them cannot score is no difference; what it could is."""
+    spec = replace(night.lake.worker_spec(), revision=night.revision)
+    line, other = night.line, night.others[0]
+    assert list(rescore(spec, [line, other])) == [Rescored(1, 999), Rescored(1, 1000)]
+    less = night.with_quarantine(TRUE[1:], rows_partial=1)
+    (found,) = rescore(spec, [less])
+    assert found.first == f"1 rows of shard {line['shard']} could be scored at first, but not again"
+    more = night.with_quarantine([*TRUE, (9, "double")], rows_partial=3)
+    (found,) = rescore(spec, [more])
+    assert found.first.startswith(f"row 9 of {line['pieces'][0]['uri']}: 'double_score' was 18.0, ")
+    assert found.differing == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import socket
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,15 @@ import pytest
 from test_audit import Line, Scored
 
 from nightjar.inference.errors import RunFailed, Transient
+from nightjar.inference.records import Receipt
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.rescore import Rescored, differences, rescore, sample
+from support import Lake
 
 NAN, INF = math.nan, math.inf
 
@@ -55,6 +59,7 @@ def differing(kind: pa.DataType, before: list[Any], after: list[Any], tolerance:
         (pa.list_(pa.string()), [["a"], ["b"]], [["a"], ["c"]], [1]),
         (pa.struct([("x", pa.float32())]), [{"x": NAN}, {"x": 1.0}], [{"x": NAN}, {"x": 2.0}], [1]),
         (pa.string_view(), ["a", "b"], ["a", "c"], [1]),
+        (pa.map_(pa.string(), pa.int8()), [{"a": 1}, {}, None], [{"a": 2}, {}, None], [0]),
         (pa.float32(), [], [], []),
         (pa.struct([("x", pa.float32())]), [], [], []),
     ],
@@ -190,6 +195,23 @@ def test_the_tolerance_is_for_outputs_and_not_for_carried_columns(tmp_path: Path
 def test_the_first_and_the_last_row_of_a_shard_may_be_in_the_quarantine(tmp_path: Path, row: int) -> None:
     scored = Scored(tmp_path, bad=row)
     assert found(scored, scored.lines[1]) == [Rescored(1, 999)]
+
+
+def test_what_was_left_out_or_could_not_be_read_is_so_again(tmp_path: Path) -> None:
+    """Rows that `input.where` leaves out, a line that is no JSON, and a row that the model refused."""
+    lake = Lake(tmp_path)
+    lake.write_file("part.parquet", 0, 100)
+    lake.to_json_lines()
+    (path,) = (tmp_path / "data").iterdir()
+    path.write_text(path.read_text().replace('{"id": 50,', '{"id": 50 ', 1))
+    lake.write_model("def score(batch):\n    assert 60 not in batch['x']\n    return {'score': batch['x'] * 2}\n")
+    lake.write_job(input={"uri": "data/", "format": "jsonl", "where": "id >= 10"}, retry__max_quarantined=0.5)
+    plan, spec = lake.planned(), lake.worker_spec()
+    events = ShardWorker(spec).process(map(Assignment, plan.shards()))
+    (receipt,) = [event for event in events if isinstance(event, Receipt)]
+    assert (receipt.rows_out, receipt.rows_quarantined, receipt.rows_left_out) == (88, 2, 10)
+    (line,) = plan.table.to_pylist()
+    assert list(rescore(spec, [{**line, **asdict(receipt)}])) == [Rescored(1, 88)]
 
 
 def test_what_can_not_be_compared_is_said(tmp_path: Path) -> None:
