@@ -9,8 +9,8 @@ import pytest
 
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Closed, Doing, Line, Opened, Planned, Revoked, Split
-from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.records import Failed, Receipt
+from nightjar.inference.ledger.progress import Progress, lowest
+from nightjar.inference.records import Backoffs, Failed, Receipt
 
 PLANNED = Planned(
     file="plan-000001.parquet",
@@ -64,6 +64,35 @@ def test_a_plan_says_what_there_is_and_what_is_done_of_it() -> None:
     older = replace(PLANNED, cuts=None)
     assert folded(older, start=before).cuts == 7, "an older release did not write how many there were"
     assert folded(replace(PLANNED, cuts=0), start=before).cuts == 0
+
+
+SOME = replace(SCORED, rows_left_out=30, rows_partial=3, batch_rows=50, ceilings=(0, 50))
+"""As `SCORED`, of a job with a condition and two models, for one of which memory did not suffice."""
+
+
+def test_rows_that_were_left_out_and_those_of_some_models_are_counted_like_others() -> None:
+    """A new plan says how many there are; what memory has shown is kept."""
+    before = folded(opened("score"), replace(PLANNED, rows_left_out=60, rows_partial=5))
+    assert (before.rows_left_out, before.rows_partial, before.ceilings) == (60, 5, ())
+    after = folded(SOME, replace(SOME, ceilings=(40, 70)), start=before)
+    assert (after.rows_left_out, after.rows_partial, after.rows_in_quarantine) == (120, 11, 31)
+    assert (after.backoffs, after.ceilings) == (Backoffs(rows=50), (40, 50))
+    revoked = Revoked("s1", 1, "PartDamaged", "no", rows_out=995, rows_quarantined=5, rows_left_out=30, rows_partial=3)
+    less = folded(revoked, start=after)
+    assert (less.rows_left_out, less.rows_partial) == (90, 8)
+    planned = folded(replace(PLANNED, rows_left_out=7, rows_partial=1), start=after)
+    assert (planned.rows_left_out, planned.rows_partial) == (7, 1)
+    assert (planned.backoffs, planned.ceilings) == (Backoffs(rows=50), (40, 50))
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "least"),
+    [((), (), ()), ((), (0, 7), (0, 7)), ((5,), (0, 7), (5, 7)), ((5, 9), (6, 0), (5, 9)), ((0, 9), (6, 7), (6, 7))],
+)
+def test_each_model_has_the_lowest_ceiling_that_memory_has_shown(
+    before: tuple[int, ...], said: tuple[int, ...], least: tuple[int, ...]
+) -> None:
+    assert lowest([before, said]) == least
 
 
 def test_a_plan_with_shards_nobody_counted_has_at_least_the_rows_that_were_read() -> None:
