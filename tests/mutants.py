@@ -87,7 +87,7 @@ ROOMS = {
         ),
         unit(
             *("scoring", "worker", "suspects", "cuts", "watchdog", "spoilt_worker", "fenced_worker", "worker_memory"),
-            *("preflight", "assignment", "batch_bytes", "out_of_memory"),
+            *("preflight", "assignment", "batch_bytes", "out_of_memory", "models", "stages"),
         ),
     ),
     "stages": Room(

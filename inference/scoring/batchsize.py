@@ -48,9 +48,7 @@ class BatchSize:
         return BatchSize(self.most, self.unit)
 
     def rows_like(self, table: pa.Table) -> int:
-        """The rows of a micro-batch if all rows are like those of this table."""
-        if self.unit == "rows":
-            return self.most
+        """The rows of a micro-batch in bytes if all rows are like those of this table."""
         weight = int(row_sizes(table).sum())
         return max(1, min(_MOST_ROWS, self.most * table.num_rows // weight)) if weight else 1
 

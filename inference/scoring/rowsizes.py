@@ -88,9 +88,7 @@ def _of_lists(array: Any) -> Sizes:
         starts, stops = offsets, offsets + _numbers(array.sizes)
     else:
         starts, stops = offsets[:-1], offsets[1:]
-    items = (array.keys, array.items) if is_.is_map(array.type) else (array.values,)
-    found = [_of_ranges(each, starts, stops) for each in items]
-    return _known(array, np.sum(found, axis=0, dtype=np.int64))
+    return _known(array, _of_ranges(array.values, starts, stops))
 
 
 def _of_ranges(items: Any, starts: Sizes, stops: Sizes) -> Sizes:

@@ -56,7 +56,10 @@ SHAPED = VariableShapedTensor(pa.uint8())
         (pa.array([[1, 2], None], pa.list_(pa.float64(), 2)), [16, 16]),
         (pa.array([["a", "bc"], None], pa.list_(pa.string(), 2)), [3, 0]),
         (pa.array(STRUCTS), [10, 9, 0, 8]),
-        (pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int32())), [5, 0]),
+        (pa.array([{"a": 1, "b": 2}, None], pa.struct([("a", pa.int32()), ("b", pa.int8())])), [5, 5]),
+        (pa.array([["a"], ["bc", "d"], None, ["efg"], ["h"]], pa.list_(pa.string())), [1, 3, 0, 3, 1]),
+        (pa.array([[("k", 1)], [], [("ab", 2), ("c", 3)], None], pa.map_(pa.string(), pa.int32())), [5, 0, 11, 0]),
+        (pa.array([[(1, True)], None], pa.map_(pa.int16(), pa.bool_())), [3, 0]),
         (pa.array(["abc", "d", None, "abc"]).dictionary_encode(), [3, 1, 0, 3]),
         (pa.nulls(2), [0, 0]),
         (pa.array([None, 1], pa.decimal128(5)), [16, 16]),
@@ -80,12 +83,23 @@ def test_a_row_weighs_what_its_values_take(column: Any, sizes: list[int]) -> Non
     assert row_sizes(pa.table({"x": column.slice(1)})).tolist() == wanted[1:]
     chunked = pa.chunked_array([column.slice(1), column.slice(0, 1), column.slice(0, 0)])
     assert row_sizes(pa.table({"x": chunked})).tolist() == [*wanted[1:], wanted[0]]
+    singly = pa.chunked_array([column.slice(row, 1) for row in range(len(column))])
+    assert row_sizes(pa.table({"x": singly})).tolist() == wanted
+    beside = row_sizes(pa.table({"x": column, "flag": pa.array([True] * len(column))}))
+    assert beside.tolist() == [1 + size for size in sizes]
+    assert beside.dtype == row_sizes(pa.table({"x": column.slice(0, 0)})).dtype == np.int64
 
 
 def test_the_columns_of_a_row_are_added_up() -> None:
     table = pa.table({"x": pa.array([1, 2], pa.int16()), "text": ["ab", "abcd"]})
     assert row_sizes(table).tolist() == [4, 6]
     assert row_sizes(pa.table({"x": pa.array([], pa.int16())})).tolist() == []
+
+
+@pytest.mark.parametrize(("sizes", "rows"), [([4, 6], 20), ([150, 50], 1), ([300], 1), ([1], 100), ([], 1)])
+def test_the_rows_of_a_micro_batch_are_reckoned_from_others(sizes: list[int], rows: int) -> None:
+    assert BatchSize(100, "bytes").rows_like(texts(sizes)) == rows
+    assert BatchSize(10**9, "bytes").rows_like(texts(sizes)) == (65536 if sizes else 1), "so many at most"
 
 
 # ---- where a micro-batch ends -------------------------------------------------------------------------------------
