@@ -167,6 +167,29 @@ def test_a_place_that_turns_out_to_have_no_rows_is_no_verdict(small: Lake) -> No
     ]
 
 
+def test_rows_that_cannot_be_read_are_left_out_and_do_not_shift_the_others(lake: Lake) -> None:
+    """Where none can be read, that is said, and the passes will find them."""
+    lake.write_file("a.parquet", 0, 10)
+    lake.to_json_lines()
+    path = lake.folder / "data" / "a.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line if '"id": 3,' not in line else "no JSON\n" for line in lines))
+    lake.write_model()
+    lake.write_job(input={"uri": "data/", "format": "jsonl"}, retry__max_quarantined=1.0)
+    seen: list[float] = []
+    assert tried(lake, lambda x: (seen.extend(x), x)[1])[-1] == Loaded("meta")
+    assert seen == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    (place,) = samples(lake.planned())
+    found = tried(lake, refuses)[-1]
+    assert found == f"none of the first 9 rows of {place.uri} can be scored: ValueError: not 0"
+    path.write_text("no JSON\n" * 10)
+    path.with_name("b.jsonl").write_text("".join(lines))
+    (place,) = [piece for shard in lake.planned().shards() for piece in shard.pieces if piece.uri == str(path)]
+    (step, told) = tried(lake, same, [place])
+    assert isinstance(told, Loaded)
+    assert (step, told.sample_error.startswith(f"{path}")) == (Loaded("meta"), True)
+
+
 def test_the_last_rows_of_a_place_are_tried_if_asked_for(small: Lake) -> None:
     (first, *_) = samples(small.planned())
     found = tried(small, refuses, [first], last=True)[-1]

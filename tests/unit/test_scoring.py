@@ -441,6 +441,8 @@ def test_returned_exceptions_count_against_the_budget_as_soon_as_it_is_spent() -
     with pytest.raises(OverBudget):
         run(rows(100), scorer, 5, budget=1)
     assert len(scorer.batches) == 1
+    scored, _ = run(rows(100), scorer, 5, budget=3)
+    assert covers(scored, 100), "so many may fail"
 
 
 def test_too_little_memory_for_some_rows_is_too_little_for_the_batch() -> None:
