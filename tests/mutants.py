@@ -138,6 +138,26 @@ def explanations() -> list[Explanation]:
     return [Explanation(**{**each, "now": tuple(each.get("now", ()))}) for each in entries]
 
 
+def outdated(known: Iterable[Explanation]) -> list[Explanation]:
+    """Those whose function or line is not in the code any more."""
+    inference = ROOT / "inference"
+    modules = {
+        ".".join(path.relative_to(inference).with_suffix("").parts): " ".join(path.read_text().split())
+        for path in inference.rglob("*.py")
+    }
+
+    def is_there(each: Explanation) -> bool:
+        name = each.function.rpartition(".")[2]
+        return any(
+            (fnmatchcase(module, each.function.rpartition(".")[0]) or each.function.startswith(f"{module}."))
+            and (name == "*" or f"def {name}(" in text or f"class {name}" in text)
+            and " ".join(each.was.split()) in text
+            for module, text in modules.items()
+        )
+
+    return [each for each in known if not is_there(each)]
+
+
 def prepare(place: Path, room: Room) -> None:
     """Bring a copy of packages and tests up to date, with what mutmut is to do there."""
     for source, target in (
