@@ -35,6 +35,7 @@ from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.runlogs import expect_failures
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Night
+from nightjar.flows.waiting import looking_once
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.errors import (
@@ -215,7 +216,8 @@ def _seen(request: RunRequest) -> Published | None:
 def _run(asked: _Asked, date: dt.date) -> tuple[bool, str]:
     """Run one night. Returns whether it is done (published or not) as far as Prefect knows, and a sentence about it."""
     try:
-        state: State[Any] = nightly(job=asked.job, date=date, ray=asked.ray, engine=asked.engine, return_state=True)
+        with looking_once():
+            state: State[Any] = nightly(job=asked.job, date=date, ray=asked.ray, engine=asked.engine, return_state=True)
     except _API_AWAY as error:
         return False, f"Prefect's API was away: {str(error) or type(error).__name__}"
     done = state.is_completed() or isinstance(state.result(raise_on_failure=False), TakenBack)

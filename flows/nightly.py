@@ -103,9 +103,9 @@ def nightly(
             events.refused(job_name(flow_run.parameters), job, error)
         else:
             _keep_reason(request, error)
-            if not isinstance(error, Held):  # the page of the run's holder says how it stands
+            if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
                 artifacts.show_failure(request, error, ray)
-            events.failed(request, error)
+                events.failed(request, error)
         # The run's page shows the message alone; calling the flow still raises the error.
         return Failed(message=str(error), data=error)
     except (KeyboardInterrupt, TerminationSignal) as signal:

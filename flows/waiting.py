@@ -36,10 +36,23 @@ def showing(show: Callable[[str], None]) -> Iterator[None]:
         _show.reset(token)
 
 
+_once: ContextVar[bool] = ContextVar("once", default=False)
+
+
+@contextmanager
+def looking_once() -> Iterator[None]:
+    """Make the flows called in this context look for their input only once: other nights wait behind them."""
+    token = _once.set(True)
+    try:
+        yield
+    finally:
+        _once.reset(token)
+
+
 def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
     """Return when the input that the job waits for is there. Returns whether the run had to wait.
 
-    patient: False to look only once.
+    patient: False to look only once, as `looking_once` says, too.
 
     Raises:
         GateFailed: The input did not come in time; its page shows the gate.
@@ -53,7 +66,7 @@ def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
         deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
 
     try:
-        waited = await_input(request.storage, request.job, tell, patient=patient)
+        waited = await_input(request.storage, request.job, tell, patient=patient and not _once.get())
     except GateFailed as error:
         artifacts.show_gates(request, error.gates)
         raise

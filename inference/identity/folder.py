@@ -29,7 +29,7 @@ from nightjar.inference.identity.ignores import (
 from nightjar.inference.identity.neighbours import Neighbours, is_job
 from nightjar.inference.identity.ownstate import FileId, OwnState, file_id
 from nightjar.inference.identity.packages import is_environment
-from nightjar.inference.input.everydate import EveryDate, beside, tells_input, whole
+from nightjar.inference.input.everydate import EveryDate, EveryList, beside, tells_input, whole
 from nightjar.inference.input.listing import Places, hidden
 from nightjar.inference.job.locations import is_dated
 from nightjar.inference.job.model import Job
@@ -228,14 +228,14 @@ class _Walk:
         return _OUTPUT if name in _RESULTS and self._is_output else ""
 
     @cached_property
-    def _dated(self) -> list[EveryDate]:
+    def _dated(self) -> list[EveryDate | EveryList]:
         """The input of every date, and the output if it differs by date: both may lie among the code."""
         source, target, *others = self.job.templates
-        # Of a list the lines are those of tonight: only the list itself is known of other dates.
         own_uris = [self.job.input.list_] if self.job.input.list_ else self.job.input.uris
-        sources = [source, *others] if source else own_uris
-        own = [EveryDate(each, self.job.input.format, self._ends) for each in sources]
-        return [*own, *([EveryDate(target)] if is_dated(target) else [])]
+        sources, kind = [source, *others] if source else own_uris, self.job.input.format
+        lists = [EveryList(each, kind, Path(self.job.folder)) for each in sources if self.job.input.list_]
+        own = [EveryDate(each, kind, self._ends) for each in sources]
+        return [*own, *lists, *([EveryDate(target)] if is_dated(target) else [])]
 
     @cached_property
     def _is_output(self) -> bool:

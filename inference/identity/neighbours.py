@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.input.everydate import EveryDate, beside
+from nightjar.inference.input.everydate import EveryDate, EveryList, beside
 from nightjar.inference.job.locations import absolute, fixed, is_dated
 from nightjar.inference.job.yamlfile import MAX_BYTES
 
@@ -38,28 +38,47 @@ class Neighbours:
 
     def __init__(self, folder: Path, jobs: Iterable[Path], with_models: bool) -> None:
         self._places: dict[str, str] = {}
-        self._among: list[tuple[EveryDate, str]] = []
-        keys = {"input": "uri", "output": "uri", **({"model": "path"} if with_models else {})}
+        self._among: list[tuple[Callable[[str], bool], str]] = []
         for job in jobs:
-            for section, uri, ends in _locations(job, keys):
-                place = fixed(uri, job.parent)
-                if f"{folder}/".startswith(f"{place}/"):
-                    self._add_open(section, uri, ends, job)
-                elif section != "output" or not os.path.isfile(place):  # noqa: PTH113 (text, as a location is)
-                    self._places |= dict.fromkeys((place, *(f"{place}{end}" for end in ends)), str(job))
+            for named in _named(job):
+                if with_models or named.section != "model":
+                    self._add(folder, named, job)
 
     def owner(self, path: str) -> Owned | None:
         """The other job that a file or folder belongs to; None if no other job names it."""
         for place, job in self._places.items():
             if f"{path}/".startswith(f"{place}/"):
                 return Owned(place, job)
-        return next((Owned(path, job) for each, job in self._among if each.takes(path)), None)
+        return next((Owned(path, job) for takes, job in self._among if takes(path)), None)
 
-    def _add_open(self, section: str, uri: str, ends: tuple[str, ...], job: Path) -> None:
-        """Note data and results that lie among the code, by the patterns of their names."""
+    def _add(self, folder: Path, named: _Named, job: Path) -> None:
+        place = fixed(named.uri, job.parent)
         with suppress(JobError, ValueError, RuntimeError):  # an error of the other job, reported when that job is used
-            if (section == "input" and _OPEN.search(uri)) or (section == "output" and is_dated(uri)):
-                self._among.append((EveryDate(absolute(uri, job.parent, pattern=True), ends=ends), str(job)))
+            if f"{folder}/".startswith(f"{place}/"):
+                # Data and results that lie among the code are known by the patterns of their names.
+                if (named.section == "input" and _OPEN.search(named.uri)) or is_dated(named.uri):
+                    every = EveryDate(absolute(named.uri, job.parent, pattern=True), ends=named.ends)
+                    self._among.append((every.takes, str(job)))
+            elif named.section != "output" or not os.path.isfile(place):  # noqa: PTH113 (text, as a location is)
+                self._places |= dict.fromkeys((place, *(f"{place}{end}" for end in named.ends)), str(job))
+            if named.is_list:
+                every_list = EveryList(absolute(named.uri, job.parent, pattern=True), named.kind, job.parent)
+                self._among.append((every_list.takes, str(job)))
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A local location that a job file names.
+
+    section: of the job file: `input`, `output` or `model`. uri: its text. kind: `input.format`. ends: of the files that
+    belong to a file there. is_list: whether a list of further input lies there.
+    """
+
+    section: str
+    uri: str
+    kind: str = ""
+    ends: tuple[str, ...] = ()
+    is_list: bool = False
 
 
 def is_job(path: str) -> bool:
@@ -72,21 +91,38 @@ def is_job(path: str) -> bool:
 
 def _models(content: dict[Any, Any]) -> list[dict[Any, Any]]:
     """The model of a job file, or its several models."""
-    several = content.get("models")
-    given = [content.get("model"), *(several if isinstance(several, list) else [])]
-    return [model for model in given if isinstance(model, dict)]
+    return _maps([content.get("model"), *_maps(content.get("models"))])
 
 
-def _locations(job: Path, keys: dict[str, str]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """The section and text of each local location that a job file names, and the ends of files that belong to it."""
+def _named(job: Path) -> Iterator[_Named]:
+    """Each local location that a job file names."""
     content = _parsed(job)
-    for section, key in keys.items():
-        for given in _models(content) if section == "model" else [content.get(section)]:
-            value = given.get(key) if isinstance(given, dict) else None
-            ends = beside(str(given.get("format"))) if section == "input" and isinstance(given, dict) else ()
-            for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, str) and "://" not in each.removeprefix("sqlite:///"):
-                    yield section, each, ends
+    source, target = _section(content, "input"), _section(content, "output")
+    kind = str(source.get("format") or "")
+    tables = target.get("tables")
+    found = [
+        *(_Named("input", uri, kind, beside(kind)) for uri in _texts(source.get("uri"))),
+        *(_Named("input", uri, kind, is_list=True) for uri in _texts(source.get("list"))),
+        *(_Named("output", uri) for uri in _texts(target.get("uri"))),
+        *(_Named("output", uri) for table in _maps(tables) for uri in _texts(list(table.values()))),
+        *(_Named("model", uri) for model in _models(content) for uri in _texts(model.get("path"))),
+    ]
+    return (each for each in found if "://" not in each.uri.removeprefix("sqlite:///"))
+
+
+def _section(content: dict[Any, Any], key: str) -> dict[Any, Any]:
+    found = content.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _maps(given: Any) -> list[dict[Any, Any]]:
+    """The maps of a list; none if it is none."""
+    return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+
+
+def _texts(given: Any) -> list[str]:
+    """A text, or the texts of a list."""
+    return [each for each in (given if isinstance(given, list) else [given]) if isinstance(each, str)]
 
 
 def _parsed(path: Path) -> dict[Any, Any]:

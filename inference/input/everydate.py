@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 import re
 import string
 from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
 
-from nightjar.inference.input.listing import takes_in
+from nightjar.inference.errors import JobError
+from nightjar.inference.input.listing import Places, takes_in
+from nightjar.inference.input.lists import named_in
 from nightjar.inference.input.sources.reading import format_of, source_named
 from nightjar.inference.job.seams import SOURCES
 
@@ -85,3 +90,30 @@ class EveryDate:
         if self._place and (self.is_place(file) or takes_in(f"{self._place}/", file)):
             return True
         return tells_input(file, self._kinds) and takes_in(self._pattern, file)
+
+
+class EveryList:
+    """The input that a local list names: of a list with `{date}`, on all dates for which there is one.
+
+    uri: of the list, with its placeholders. kind: `input.format`, if the job names it. folder: where the list's
+    relative paths are looked up.
+
+    Raises:
+        ValueError: As in `pattern_of`.
+    """
+
+    def __init__(self, uri: str, kind: str | None, folder: Path) -> None:
+        found: set[str] = set()
+        for file in glob.glob(pattern_of(uri)):  # noqa: PTH207 (the pattern is absolute)
+            with suppress(JobError, OSError):  # an error of the run that needs this list, which will say so
+                found.update(named_in(file, Path(file).read_bytes(), folder))
+        self._kinds = [kind] if kind else []
+        self._places = Places(found)
+
+    def is_place(self, path: str) -> bool:
+        """Whether a folder or file is the location itself: that is `EveryDate` of the list."""
+        return False
+
+    def takes(self, file: str) -> bool:
+        """Whether a file is such input."""
+        return file in self._places.exact or (tells_input(file, self._kinds) and self._places.takes(file))

@@ -28,16 +28,26 @@ def with_list(storage: Storage, job: Job) -> Job:
     if uri is None or job.input.lines:
         return job
     try:
-        content = storage.read(uri).removeprefix(lines.BOM)
+        content = storage.read(uri)
     except Missing as error:
         raise JobError(f"input.list: there is no list {uri}") from error
-    found: dict[str, int] = {}
-    for number, line in enumerate(content.splitlines(), 1):
-        if place := _place(line, f"input.list: {uri}, line {number}", Path(job.folder)):
-            found.setdefault(place, number)
+    found = named_in(uri, content, Path(job.folder))
     if not found:
         raise JobError(f"input.list: {uri} names no files: each of its lines is blank or a comment")
     return job.model_copy(update={"input": job.input.listing(found)})
+
+
+def named_in(uri: str, content: bytes, folder: Path) -> dict[str, int]:
+    """The inputs that a list names, with the number of the line that names each first. uri: of the list.
+
+    Raises:
+        JobError: A line is no place. Names `input.list` and the line.
+    """
+    found: dict[str, int] = {}
+    for number, line in enumerate(content.removeprefix(lines.BOM).splitlines(), 1):
+        if place := _place(line, f"input.list: {uri}, line {number}", folder):
+            found.setdefault(place, number)
+    return found
 
 
 def _place(line: bytes, where: str, folder: Path) -> str:

@@ -169,6 +169,45 @@ def test_what_belongs_to_other_jobs_is_left_out(tmp_path: Path) -> None:
     assert listing.left_out == {"theirs/in/": other, "theirs/out/": other, "theirs/m.bin": other}
 
 
+def test_every_place_that_another_job_names_is_its_own(tmp_path: Path) -> None:
+    """Its tables, several models, its lists of any date, and what these name; other data is what a predictor may read.
+
+    A list that cannot be read is the other job's error.
+    """
+    other = """
+        name: other
+        input: {list: "lists/{date}.txt"}
+        models: [{name: a, uses: "m:f", path: a.bin}, {name: b, uses: "m:f", path: "b-{date}.bin"}]
+        output: {uri: theirs/out, tables: [{delta: table}]}
+    """
+    lists = {
+        "lists/2026-11-18.txt": "day/*.csv\nlone",
+        "lists/2026-11-19.txt": "b{c}.parquet",
+        "lists/x.txt": "s3a://x",
+    }
+    files = ["day/a.csv", "lone", "b{c}.parquet", "table/_delta_log/0.json", "a.bin", "b-2026-11-18.bin"]
+    lay(
+        tmp_path,
+        "predict.py",
+        "day/notes.json",
+        "rates.csv",
+        *files,
+        *lists,
+        "other.yaml",
+        **lists,
+        **{"other.yaml": other},
+    )
+    listing = list_code(job_in(tmp_path))
+    assert set(listing.files) == {"predict.py", "day/notes.json", "rates.csv"}
+    own = {"day/a.csv", "lone", "b{c}.parquet", "table/", "a.bin", "b-2026-11-18.bin", "lists/"}
+    assert listing.left_out == dict.fromkeys(own, str(tmp_path / "other.yaml"))
+    assert set(list_code(job_in(tmp_path, model={"code": ["*.py", "*.bin"]})).files) == {
+        "predict.py",
+        "a.bin",
+        "b-2026-11-18.bin",
+    }
+
+
 def test_model_code_takes_in_what_another_job_names(tmp_path: Path) -> None:
     """A model by any pattern; of its data and results, which change each night, a file by its whole path."""
     theirs = JOB.format(name="o", input="theirs/in/*", output="theirs/out", model="theirs/m.json")

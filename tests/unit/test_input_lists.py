@@ -179,6 +179,19 @@ def test_a_list_and_what_it_names_are_no_code(lake: Lake) -> None:
     assert "names.txt" not in list_code(with_list(STORAGE, request.job)).files
 
 
+def test_what_the_list_of_another_night_names_is_no_code(tmp_path: Path) -> None:
+    """Else each new night would make the results of those before it old."""
+    lists = {"lists/2026-11-18.txt": "a.parquet", "lists/2026-11-19.txt": "b.parquet"}
+    write(*(tmp_path / name for name in ("a.parquet", "b.parquet", "c.parquet")))
+    (tmp_path / "lists").mkdir()
+    for name, content in {**lists, "m.py": ""}.items():
+        (tmp_path / name).write_text(content)
+    given = job(tmp_path, list="lists/{date}.txt").at(dt.date(2026, 11, 19))
+    listing = list_code(with_list(STORAGE, given))
+    assert set(listing.files) == {"m.py", "c.parquet"}
+    assert listing.left_out == {"a.parquet": "input.uri"}
+
+
 def test_a_run_waits_for_its_list(lake: Lake) -> None:
     listed(lake.ready(), "part-00", input__wait={"for": "1h", "until": 1})
     lake.write_job(input={"list": "names.txt", "wait": {"for": "1h", "until": "_SUCCESS"}})
