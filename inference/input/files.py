@@ -188,7 +188,7 @@ def _is_of_format(source: Source, wanted: str, uri: str, entry: Entry) -> bool:
     if wanted not in SOURCES:
         return entry.uri.lower().endswith(source.suffixes)
     told = format_of(entry.uri)
-    return told in (None, wanted) or source_named(told).says_text
+    return told in (None, wanted) or entry.uri.lower().endswith(source.plain)
 
 
 def _own_files(source: Source, own: str, storage: Storage, uri: str) -> Iterator[Entry]:

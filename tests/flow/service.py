@@ -27,6 +27,8 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
+from prefect.events.filters import EventFilter, EventNameFilter
+from prefect.events.schemas.events import ReceivedEvent
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from nightjar.flows.prefect_api.server import listening, start_api
@@ -239,3 +241,9 @@ def wait_gone(process: psutil.Process) -> None:
         process.wait(20)
     except psutil.TimeoutExpired:
         process.kill()
+
+
+def events(api: str, name: str) -> list[ReceivedEvent]:
+    """The events of this name that the server has taken in."""
+    with client(api) as asked:
+        return asked.read_events(EventFilter(event=EventNameFilter(name=[name])), limit=50).events

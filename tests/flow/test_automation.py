@@ -16,11 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.client.schemas.objects import FlowRun
-from prefect.events.filters import EventFilter, EventNameFilter
 from prefect.events.schemas.events import ReceivedEvent
 
 from forked import forked
-from service import client, deployments, ended, runs_of, service, start_run
+from service import client, deployments, ended, events, runs_of, service, start_run
 from support import FLIGHTS, Lake, conforms, wait_until
 
 pytestmark = pytest.mark.flow
@@ -66,12 +65,6 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) 
     with client(api_env["PREFECT_API_URL"]) as asked:
         for each in deployments(api_env["PREFECT_API_URL"], "flight-delays", "late-by-carrier").values():
             asked.delete_deployment(each.id)
-
-
-def events(api: str, name: str) -> list[ReceivedEvent]:
-    """The events of this name that the server has taken in."""
-    with client(api) as asked:
-        return asked.read_events(EventFilter(event=EventNameFilter(name=[name])), limit=50).events
 
 
 def told_by(api: str, run: FlowRun) -> list[ReceivedEvent]:

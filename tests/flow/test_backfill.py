@@ -61,6 +61,18 @@ def test_a_killed_backfill_is_continued(tmp_path: Path, api_env: dict[str, str])
         assert lake.published(night)["id"].tolist() == list(range(day * 1000, day * 1000 + 1000))
 
 
+def test_a_night_without_its_input_holds_up_no_other(tmp_path: Path, api_env: dict[str, str]) -> None:
+    """A run of its own would wait an hour for it."""
+    lake = dated(tmp_path, name="nights-late", input__wait={"for": "1h", "until": "_SUCCESS"})
+    (lake.folder / "data" / "2026-11-02" / "_SUCCESS").touch()
+    words = ("--from", FIRST, "--to", "2026-11-02", "--json", *LOCAL)
+    done = forked("backfill", lake.job_path, *words, env=api_env)
+    assert done.returncode == 1
+    late, there = json.loads(done.stdout)
+    assert late["said"].startswith(f"Looked once for _SUCCESS in {lake.folder}/data/{FIRST}: not there")
+    assert (late["state"], there["state"]) == ("failed", "published")
+
+
 def test_only_nights_of_the_schedule(tmp_path: Path, api_env: dict[str, str]) -> None:
     lake = dated(tmp_path, name="nights-weekly", schedule={"cron": "0 2 * * MON"})
     done = forked("backfill", lake.job_path, "--from", FIRST, "--to", LAST, "--json", *LOCAL, env=api_env)

@@ -14,6 +14,7 @@ from commands import DATE
 from forked import forked
 from nightjar.inference.output import publications as publish
 from nightjar.inference.storage.lake import LakeStorage
+from service import events
 from support import Lake, nightjar, wait_until
 
 pytestmark = pytest.mark.flow
@@ -87,9 +88,11 @@ def score(batch):
 
 
 def test_two_commands_started_together_publish_once(lake: Lake, api_env: dict[str, str]) -> None:
-    """The real command, twice: one exits 0; the other exits 3 at once, and names the one that holds the run."""
+    """The real command, twice: one exits 0; the other exits 3 at once, and names the one that holds the run. That is
+    no failed night: no event says so.
+    """
     lake.write_model(WAITING)
-    lake.ready()
+    lake.ready(name="together")
     words = [nightjar(), "run", str(lake.job_path), "--date", DATE, "--json", *LOCAL]
     both = [subprocess.Popen(words, env={**os.environ, **api_env}, stdout=-1, stderr=-1, text=True) for _ in range(2)]
     try:
@@ -108,6 +111,13 @@ def test_two_commands_started_together_publish_once(lake: Lake, api_env: dict[st
     assert json.loads(published)["publication"] == 1
     opened = [record["writer"] for record in lake.records() if record["t"] == "opened"]
     assert f"process {opened[0]['pid']}" in said[1]
+
+    def told(event: str) -> list[str]:
+        found = events(api_env["PREFECT_API_URL"], f"nightjar.run.{event}")
+        return [each.payload["run_id"] for each in found if each.resource.id == "nightjar.job.together"]
+
+    wait_until(lambda: bool(told("published")), 30, "the server has taken in what was told before")
+    assert told("failed") == []
     assert f"flow run {opened[0]['flow_run']}" in said[1]
     assert lake.published()["id"].tolist() == list(range(8000))
     assert publish.newest(LakeStorage(), str(lake.out)).number == 1

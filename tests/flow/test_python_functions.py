@@ -46,7 +46,7 @@ BREAK_THE_JOB = "import pathlib; job = pathlib.Path('job.yaml'); _ = job.write_t
 
 def test_the_example_runs_as_it_stands(tmp_path: Path, api_env: dict[str, str]) -> None:
     """Run, look at the outcome, read the rows; then a job that is wrong. Nothing but the example's own is printed."""
-    lake = Lake(tmp_path).ready()
+    lake = Lake(tmp_path).ready(checks=[{"column": "score", "nulls": 0}])
     example, mistakes = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
     done = subprocess.run(
         [sys.executable, "-c", NOTEBOOK],

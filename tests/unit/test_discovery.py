@@ -89,6 +89,9 @@ def test_text_is_input_if_there_is_nothing_else_or_the_job_says_so(tmp_path: Pat
     assert names() == ["d.csv"]
     assert names(format="text") == ["a.txt", "b.TXT.gz", "c.bin"]
     assert names(format="csv") == ["a.txt", "b.TXT.gz", "c.bin", "d.csv"]
+    assert names(format="jsonl") == ["a.txt", "b.TXT.gz", "c.bin"]
+    for no_text in ("parquet", "arrow", "image", "audio", "tar"):
+        assert names(format=no_text) == ["c.bin"], "a text beside such files is a note"
     (tmp_path / "in" / "e.arrow").write_bytes(b"")
     with pytest.raises(JobError, match=r"d\.csv \(CSV\) and .*e\.arrow \(Arrow\)\. Set input\.format to csv or arrow"):
         names()

@@ -7,7 +7,7 @@ file's location; and with `label: folder` the name of the file's folder as `labe
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -88,10 +88,6 @@ class Image(FileSource):
                 "input.options.max_pixels"
             )
         return found
-
-    def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
-        """A text beside images is a note, whatever it may be beside files of other formats."""
-        return (entry for entry in super().files(storage, uri) if not entry.uri.lower().endswith(".txt"))
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Only the beginning is read. A file that is no image is a row, too: reading it will say what it is.

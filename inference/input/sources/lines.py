@@ -41,6 +41,7 @@ class TextSource(FileSource, ABC):
     unseen: as in `Description`.
     """
 
+    plain = packing.suffixes(".txt")
     unseen: pa.DataType | None = None
 
     @abstractmethod

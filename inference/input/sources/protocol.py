@@ -61,11 +61,12 @@ class Source(Protocol):
     the folder in which a table of this format has files of such names; empty for formats of files. divisible: whether
     `read` and `sample` take a piece that begins or ends within a unit, for which its `first_row` and `rows` say where;
     then a plan cuts large units. stands_back: without `input.format` its files are input only if there are no files of
-    another format. typed: whether a file says which types its columns have; else `read` takes any types as which the
-    values can be read. columns_apart: whether `read` spends next to nothing on columns that it is not asked for; then
-    the columns of `input.where` are read before the others. beside: the ends that are added to a file's name for files
-    that belong to it. options: those that `with_options` takes. extra: of pyproject.toml, which has what the source
-    needs; empty if it needs nothing.
+    another format. plain: the ends of names that tell plain text, if such a file may be of this format, too, where
+    `input.format` names it. typed: whether a file says which types its columns have; else `read` takes any types as
+    which the values can be read. columns_apart: whether `read` spends next to nothing on columns that it is not asked
+    for; then the columns of `input.where` are read before the others. beside: the ends that are added to a file's name
+    for files that belong to it. options: those that `with_options` takes. extra: of pyproject.toml, which has what the
+    source needs; empty if it needs nothing.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Source(Protocol):
     mark: str
     divisible: bool
     stands_back: bool
-    says_text: bool
+    plain: tuple[str, ...]
     typed: bool
     columns_apart: bool
     beside: tuple[str, ...]
@@ -169,7 +170,7 @@ class FileSource(ABC):
     mark = ""
     divisible = False
     stands_back = False
-    says_text = False
+    plain: ClassVar[tuple[str, ...]] = ()
     typed = True
     columns_apart = False
     beside: ClassVar[tuple[str, ...]] = ()

@@ -26,9 +26,8 @@ class Text(lines.TextSource):
     """The source of plain text. A file beside data is more often a note than data, so it stands back."""
 
     name = "text"
-    suffixes = packing.suffixes(".txt")
+    suffixes = lines.TextSource.plain
     stands_back = True
-    says_text = True
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises only if no line of the beginning is UTF-8 text, or it is UTF-16."""
