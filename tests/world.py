@@ -185,11 +185,25 @@ class World:
         wait_until(lambda: not self.head.up or _listens(self.address), UP_S, "the head listens")
         for node in self.nodes:
             node.start()
-        command = [sys.executable, "-c", _ALL_ALIVE, self.address, str(len(self.everywhere))]
+        self._wait_for(self.everywhere)
+
+    @contextlib.contextmanager
+    def further(self, name: str, *words: str) -> Iterator[Node]:
+        """One more node, for the length of the block. words: of its `ray start`, as `--num-cpus=2`."""
+        node = _node(self.folder, name, [f"--address={self.address}", *words], self.head.env)
+        node.start()
+        try:
+            self._wait_for([*self.everywhere, node])
+            yield node
+        finally:
+            node.kill()
+
+    def _wait_for(self, nodes: list[Node]) -> None:
+        command = [sys.executable, "-c", _ALL_ALIVE, self.address, str(len(nodes))]
         try:
             subprocess.run(command, env=self.head.env, check=True, timeout=UP_S, capture_output=True)
         except subprocess.SubprocessError as error:
-            logs = "\n".join(node.log.read_text(errors="replace")[-2000:] for node in self.everywhere)
+            logs = "\n".join(node.log.read_text(errors="replace")[-2000:] for node in nodes)
             raise AssertionError(f"the cluster did not come up: {error}\n{logs}") from error
 
     def supervise(self) -> list[str]:
@@ -268,13 +282,16 @@ def _world(folder: Path, store: S3Process, env: dict[str, str], gpus: int) -> Wo
     address = f"127.0.0.1:{port}"
     head = ["--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false", "--disable-usage-stats"]
     node = [f"--address={address}", "--num-cpus=1", f"--num-gpus={gpus}"]
-    made = []
-    for name, words in {"head": [*head, f"--ray-client-server-port={client}"], "node-a": node, "node-b": node}.items():
-        # Ports of its own for everything: these nodes share a host.
-        apart = ["--node-ip-address=127.0.0.1", "--dashboard-agent-listen-port=0", f"--temp-dir={folder / name}"]
-        memory = ["--object-store-memory=100000000", "--include-log-monitor=false"]
-        made.append(Node(name, [*words, *apart, *memory], env, folder / f"{name}.log"))
+    nodes = {"head": [*head, f"--ray-client-server-port={client}"], "node-a": node, "node-b": node}
+    made = [_node(folder, name, words, env) for name, words in nodes.items()]
     return World(folder, store, made[0], made[1:], address, f"ray://127.0.0.1:{client}", env)
+
+
+def _node(folder: Path, name: str, words: list[str], env: dict[str, str]) -> Node:
+    # Ports of its own for everything: these nodes share a host.
+    apart = ["--node-ip-address=127.0.0.1", "--dashboard-agent-listen-port=0", f"--temp-dir={folder / name}"]
+    memory = ["--object-store-memory=100000000", "--include-log-monitor=false"]
+    return Node(name, [*words, *apart, *memory], env, folder / f"{name}.log")
 
 
 def _aws(store: S3Process) -> dict[str, str]:

@@ -50,6 +50,9 @@ written."""
 FEW = 4
 """The most suspects that share one actor: Ray Data takes each crumb at once from one actor, but at 10 Hz from
 several."""
+_WITHOUT_GPU = "DEFAULT"
+"""How Ray places the workers of the CPU stage: first where there is no GPU. Ray Data by itself spreads its actors over
+all nodes; then they take CPUs beside the GPUs, while other hosts stand idle."""
 _FINITE: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
 """A lost actor is replaced, and its task is not repeated: the next pass has what is missing."""
 
@@ -171,7 +174,7 @@ def _staged(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> 
     )
     with DataContext.current(_context(spec.job.retry.stall_s, buffered=HANDED_AHEAD)):
         installed = {name: given for name, given in Demand(need).options().items() if name == "runtime_env"}
-        asked = {**installed, "num_cpus": step.cpus, **_FINITE}
+        asked = {**installed, "num_cpus": step.cpus, "scheduling_strategy": _WITHOUT_GPU, **_FINITE}
         prepared = mapped(from_blocks(blocks), Preparing, Sealed(spec), compute=before, **asked)
         return mapped(prepared, Accepting, Sealed(spec), compute=pool, **Demand(need).options(), **_FINITE)
 
