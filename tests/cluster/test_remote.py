@@ -11,8 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from ports import quiet_ports
 
@@ -45,20 +43,6 @@ print("left")
 """Waits for a step as the flow does, and leaves the cluster before that has ended; then once more.
 
 While it waits, nothing lies in the temporary folder, because a command that is killed would leave it there."""
-
-STAGES = """
-import ray
-
-def here(rows):
-    return [ray.get_runtime_context().get_node_id()] * rows
-
-def prep(batch):
-    return {**batch, "y": batch["x"] + 1, "on": here(len(batch["x"]))}
-
-def score(batch):
-    return {"score": batch["y"] * 2, "prepared_on": batch["on"], "scored_on": here(len(batch["y"]))}
-"""
-"""Says of each row on which node of the cluster it went through which step."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
 
@@ -162,28 +146,3 @@ def test_another_version_of_ray_at_the_address(fleet: Fleet, doubled: Lake, env:
     assert "Version mismatch: The cluster was started with: Ray: 2.59.0" in ended.stderr
     assert f"was started with: Ray: {before}" in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
-
-
-def test_the_cpu_stage_runs_where_there_are_only_cpus_and_the_model_where_there_are_gpus(
-    fleet: Fleet, env: dict[str, str]
-) -> None:
-    """On nodes with GPUs a CPU is free, too; the stage leaves it to those that need both."""
-    lake, _ = fleet.world.lake(
-        8000,
-        STAGES,
-        name="apart",
-        input__shard_rows=500,
-        preprocess={"uses": "model:prep", "placement": "staged", "workers": 2},
-        model__features=["y", "on"],
-        model__outputs={"score": "float32", "prepared_on": "string", "scored_on": "string"},
-        resources={"actors": 1, "gpus": 1},
-    )
-    with fleet.world.further("node-c", "--num-cpus=3") as plain:
-        ended = forked("run", lake.job_path, "--ray", fleet.world.address, env=env, timeout_s=300)
-        assert ended.returncode == 0, ended.stderr
-        only_cpus, gpus = plain.node_id(), {node.node_id() for node in fleet.world.nodes}
-    parts = forked("files", lake.job_path, env=env).stdout.split()
-    rows = pa.concat_tables(pq.read_table(fleet.world.storage.open(part)) for part in parts).to_pandas()
-    assert sorted(rows["id"]) == list(range(8000))
-    assert set(rows["prepared_on"]) == {only_cpus}
-    assert set(rows["scored_on"]) <= gpus
