@@ -66,10 +66,11 @@ photos: $(VENV)/.installed  ## The example of photos, end to end: fetch photos a
 	$(BIN)/nightjar run $(PHOTOS)/job.yaml
 	$(BIN)/python $(PHOTOS)/show.py
 
+# A test process that dies ends the tests: pytest-xdist may wait for ever for the process that it starts in its place.
 test: $(VENV)/.installed-dev $(VENV)/.installed-system check  ## Lint, types and tests
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/python $(FLIGHTS)/train.py
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0
 
 test-long: $(VENV)/.installed-dev $(VENV)/.installed-system  ## The tests that take too long for `test`: hundreds of rounds, and slow variants of its tests
 	$(BIN)/python $(FLIGHTS)/prepare.py
