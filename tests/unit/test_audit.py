@@ -77,9 +77,17 @@ class Scored:
     def path(self, line: Line, kind: str = "data") -> Path:
         return Path(self.revision) / str(line[kind]["name"])
 
-    def table(self, line: Line) -> pa.Table:
-        with pq.ParquetFile(self.path(line)) as file:
+    def table(self, line: Line, kind: str = "data") -> pa.Table:
+        with pq.ParquetFile(self.path(line, kind)) as file:
             return file.read()
+
+    def saying(self, line: Line, kind: str, footer: dict[bytes, bytes]) -> dict[str, Any]:
+        """Another part with the same rows, whose footer says this: what a receipt would have of it."""
+        written = pa.BufferOutputStream()
+        pq.write_table(self.table(line, kind).replace_schema_metadata(footer), written)
+        raw, name = written.getvalue(), sink.part_name(kind, line["shard"], 1)
+        self.storage.write(f"{self.revision}/{name}", raw)
+        return {**line[kind], "name": name, "size": raw.size, "checksum": sink.checksum(raw)}
 
     def moved(self, line: Line, index: int, row: int) -> Line:
         """The line with one row of its part taken for another row of the file."""
@@ -243,13 +251,10 @@ def test_what_is_wrong_with_the_rows_is_said_with_the_first_of_them(scored: Scor
 
 
 def test_what_is_wrong_with_a_part_is_said_with_what_was_found(scored: Scored) -> None:
-    first, _, third = scored.lines
-    data, other = first["data"], third["data"]
-    unnamed = pa.BufferOutputStream()
-    pq.write_table(scored.table(first).replace_schema_metadata(), unnamed)
-    raw = unnamed.getvalue()
-    scored.storage.write(f"{scored.revision}/data/unnamed.parquet", raw)
-    part = {"name": "data/unnamed.parquet", "rows": 1000, "size": raw.size, "checksum": sink.checksum(raw)}
+    first, second, third = scored.lines
+    data, other, lost = first["data"], third["data"], second["quarantine"]
+    part, nameless = scored.saying(first, "data", {}), scored.saying(second, "quarantine", {})
+    thirds = scored.saying(second, "quarantine", {sink.SHARD_KEY: third["shard"].encode()})
     for line, said in (
         ({**first, "rows_in": 1001}, "input rows: found 1001, the receipt says 1000"),
         ({**first, "rows_out": 1001}, "rows of the data part: found 1000, the receipt says 1001"),
@@ -266,6 +271,15 @@ def test_what_is_wrong_with_a_part_is_said_with_what_was_found(scored: Scored) -
             f"shard named in {other['name']}: found {third['shard']}, the receipt says {first['shard']}",
         ),
         ({**first, "data": part}, f"shard named in {part['name']}: found , the receipt says {first['shard']}"),
+        ({**second, "quarantine": {**lost, "rows": 7}}, f"rows of {lost['name']}: found 1, the receipt says 7"),
+        (
+            {**second, "quarantine": thirds},
+            f"shard named in {thirds['name']}: found {third['shard']}, the receipt says {second['shard']}",
+        ),
+        (
+            {**second, "quarantine": nameless},
+            f"shard named in {nameless['name']}: found , the receipt says {second['shard']}",
+        ),
     ):
         assert finding(scored.audit(line)) == said
 
@@ -297,7 +311,7 @@ def test_exports_are_what_the_part_says_of_them(tmp_path: Path) -> None:
 class Divided(Scored):
     """Two thousand and two hundred rows in the folders of their `group`, of which there are two."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **changes: Any) -> None:
         def grouped(name: str, first: int, rows: int, row_group: int = 1000) -> Path:
             path = write(name, first, rows, row_group)
             with pq.ParquetFile(path) as file:
@@ -309,7 +323,8 @@ class Divided(Scored):
         with pytest.MonkeyPatch.context() as here:
             write = Lake(folder).write_file
             here.setattr(Lake, "write_file", lambda _, *given: grouped(*given))
-            super().__init__(folder, output__partition_by=["group"], carry=["id", "group"], model__features=["x"])
+            keys = {"output__partition_by": ["group"], "carry": ["id", "group"], "model__features": ["x"], **changes}
+            super().__init__(folder, **keys)
 
 
 def test_each_row_lies_in_the_folder_of_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,6 +347,30 @@ def test_each_row_lies_in_the_folder_of_its_values(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(hive, "as_read", lambda folder, schema: {"group": f"{schema.names} {folder}"})
     said = f"the folder group=even of {name} is read as {{'group': \"['group'] group=even\"}}, and its rows have "
     assert finding(scored.audit(first)) == said + "{'group': 'even'}"
+
+
+def test_a_folder_may_have_one_row_and_a_divided_shard_none(tmp_path: Path) -> None:
+    """Of a shard that is damaged no files are listed."""
+    scored = Divided(tmp_path, input__where="id >= 1999")
+    first, second, third = scored.lines
+    assert [line["rows_out"] for line in scored.lines] == [0, 1, 200]
+    audited = scored.audit(first, second, {**third, "rows_in": 201})
+    assert list(audited.damaged) == [third["shard"]]
+    (files,) = audited.files
+    assert [[file["rows"] for file in part] for part in files.to_pylist()] == [[], [1]]
+    (none,) = scored.audit({**third, "rows_in": 201}).files
+    assert none.equals(pa.array([], FILES)), "of the type that the other blocks have"
+
+
+def test_rows_that_the_condition_left_out_are_rows_that_were_planned(tmp_path: Path) -> None:
+    """The audit counts them over all shards."""
+    scored = Scored(tmp_path, input__where="id >= 10 and id < 2195")
+    first, _, third = scored.lines
+    audited = scored.audit(*scored.lines)
+    assert audited.damaged == {}
+    assert (audited.rows_in, audited.rows_out, audited.rows_left_out) == (2185, 2184, 15)
+    assert finding(scored.audit({**first, "rows_left_out": 11})) == "input rows: found 1001, the receipt says 1000"
+    assert finding(scored.audit({**third, "rows_left_out": 0})) == "input rows: found 195, the receipt says 200"
 
 
 def test_a_quarantine_that_lost_its_row_is_found(scored: Scored) -> None:

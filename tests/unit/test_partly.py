@@ -16,6 +16,7 @@ from test_models import severals
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import parts as sink
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.hive import Division, divide
 from nightjar.inference.records import RowFailure, as_line
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored, rescore
@@ -25,12 +26,12 @@ Rows = list[tuple[int, str | None]]
 
 
 class Night:
-    """A shard of 1,000 rows, really scored: `double` cannot score 3, `named` not 5, neither of them 7."""
+    """A night that was really scored. line: of its first shard with a quarantine. others: of the shards without one."""
 
-    def __init__(self, folder: Path) -> None:
-        self.lake = severals(Lake(folder), double=[3, 7], named=[5, 7])
-        self.lake.run()
-        request = self.lake.request()
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        lake.run()
+        request = lake.request()
         self.job, self.storage, self.revision = request.job, request.storage, str(self.lake.revision())
         newest = revs.newest_revision(request.storage, request.run_uri)
         assert newest is not None
@@ -48,12 +49,12 @@ class Night:
         with pq.ParquetFile(Path(self.revision) / self.line[kind]["name"]) as file:
             return file.read()
 
-    def with_data(self, table: pa.Table, **receipt: int) -> Line:
+    def with_data(self, table: pa.Table, division: Division | None = None, **receipt: int) -> Line:
         """The line as if this table had been written, and its receipt said so."""
         path = Path(self.revision) / self.line["data"]["name"]
         metrics = sink.read_metrics(pq.read_metadata(path).metadata)
-        name = sink.part_name("data", self.line["shard"], 1)
-        part = sink.write_data(self.storage, self.revision, name, table, self.line["shard"], metrics)
+        name = sink.part_name("index" if division else "data", self.line["shard"], 1)
+        part = sink.write_data(self.storage, self.revision, name, table, self.line["shard"], metrics, division=division)
         return {**self.line, "data": as_line(part), **receipt}
 
     def with_quarantine(self, rows: Rows, **receipt: int) -> Line:
@@ -65,11 +66,18 @@ class Night:
         part = sink.write_quarantine(self.storage, self.revision, name, self.line["shard"], bad, inputs, several=True)
         return {**self.line, "quarantine": as_line(part), **receipt}
 
+    def rescored(self, *lines: Line) -> list[Rescored]:
+        """What scoring these shards again in this process finds."""
+        return list(rescore(replace(self.lake.worker_spec(), revision=self.revision), lines))
+
 
 @pytest.fixture(scope="module")
 def night(tmp_path_factory: pytest.TempPathFactory) -> Night:
-    """Never changed by a test: damage is done to copies."""
-    return Night(tmp_path_factory.mktemp("partly"))
+    """Of a shard of 1,000 rows `double` cannot score 3, `named` not 5, neither of them 7.
+
+    Never changed by a test: damage is done to copies.
+    """
+    return Night(severals(Lake(tmp_path_factory.mktemp("partly")), double=[3, 7], named=[5, 7]))
 
 
 TRUE: Rows = [(3, "double"), (5, "named"), (7, "double"), (7, "named")]
@@ -114,8 +122,25 @@ def test_a_value_where_the_quarantine_says_null_is_found(night: Night) -> None:
     values[at] = 6.0
     column = table.schema.get_field_index("double_score")
     line = night.with_data(table.set_column(column, table.schema.field(column), pa.array(values, pa.float32())))
-    assert "double_score: 0 nulls for 1 rows" in finding(night.audit(line))
-    assert "double_score: 0 nulls for 1 rows" in finding(night.audit(line, lineage=False))
+    said = (
+        "double_score: 0 nulls for 1 rows that the quarantine says the model 'double' could not score, the first of "
+        f"them row 3 of {line['pieces'][0]['uri']}"
+    )
+    assert finding(night.audit(line)) == said
+    assert finding(night.audit(line, lineage=False)) == said
+    bare = table.drop_columns(["_file", "_row"])
+    bare = bare.set_column(bare.schema.get_field_index("name"), "name", pa.array(["one name"] * bare.num_rows))
+    keys: dict[str, Any] = {"lineage": False, "partition_by": ("name",)}
+    assert night.audit(night.with_data(bare, divide(bare, ["name"])), **keys).damaged == {}
+    wrong = bare.set_column(column, table.schema.field(column), pa.array(values, pa.float32()))
+    assert finding(night.audit(night.with_data(wrong, divide(wrong, ["name"])), **keys)) == said
+
+
+def test_the_nulls_of_a_shard_are_looked_for_in_each_of_its_files(tmp_path: Path) -> None:
+    packed = Night(severals(Lake(tmp_path), double=[3, 2003], input__shard_rows=4000))
+    assert [piece["rows"] for piece in packed.line["pieces"]] == [2000, 2000]
+    audited = packed.audit(packed.line)
+    assert (audited.damaged, audited.rows_partial) == ({}, 2)
 
 
 def test_a_row_that_is_partly_lost_must_be_in_the_data(night: Night) -> None:
@@ -133,13 +158,26 @@ def test_where_all_must_score_a_row_every_row_of_the_quarantine_is_lost(night: N
 
 def test_scored_again_each_model_leaves_out_its_own_rows(night: Night) -> None:
     """What one of them cannot score is no difference; what it could is."""
-    spec = replace(night.lake.worker_spec(), revision=night.revision)
     line, other = night.line, night.others[0]
-    assert list(rescore(spec, [line, other])) == [Rescored(1, 999), Rescored(1, 1000)]
+    assert night.rescored(line, other) == [Rescored(1, 999), Rescored(1, 1000)]
     less = night.with_quarantine(TRUE[1:], rows_partial=1)
-    (found,) = rescore(spec, [less])
+    (found,) = night.rescored(less)
     assert found.first == f"1 rows of shard {line['shard']} could be scored at first, but not again"
     more = night.with_quarantine([*TRUE, (9, "double")], rows_partial=3)
-    (found,) = rescore(spec, [more])
+    (found,) = night.rescored(more)
     assert found.first.startswith(f"row 9 of {line['pieces'][0]['uri']}: 'double_score' was 18.0, ")
     assert found.differing == 1
+
+
+def test_scored_again_a_row_must_be_scored_by_all_models_where_the_job_says_so(tmp_path: Path) -> None:
+    night = Night(severals(Lake(tmp_path), double=[3, 7], named=[5, 7], output__rows="all"))
+    assert night.rescored(night.line) == [Rescored(1, 997)]
+
+
+def test_scored_again_a_row_that_could_not_be_read_is_lost_to_all_models(tmp_path: Path) -> None:
+    lake = severals(Lake(tmp_path))
+    lake.to_json_lines()
+    path = tmp_path / "data" / "part-00.jsonl"
+    path.write_text(path.read_text().replace('{"id": 5,', '{"id": 5 ', 1))
+    night = Night(lake)
+    assert night.rescored(night.line) == [Rescored(1, night.line["rows_out"])]
