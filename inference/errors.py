@@ -34,7 +34,11 @@ NightjarError                 * marks errors that are worth repeating
     ├── ModelChanged      a file that scores, and was not copied, was changed in mid-run
     ├── FoldersInvalid    values of output.partition_by cannot be folders, or there are too many of them
     ├── ShardTooSlow *    an attempt took longer than the job gives a shard
+    ├── EndpointFailed *  the endpoint that has the model did not answer, again and again
+    ├── EndpointRefused   the endpoint refuses every request: its key, its model or its address is wrong
     └── OutputInvalid *   what the predictor or the preprocess returned does not fit the job or the model
+        ├── PromptInvalid *   a row cannot be made into a prompt, or the model refuses it
+        └── AnswerInvalid *   a language model's answer has no outputs: it is cut, or does not follow the schema
 
 `ProcessSpoilt` and `Terminated` are not in this tree, and are no `Exception`, so that no `except Exception` stops them.
 
@@ -270,6 +274,24 @@ class OutputInvalid(ShardError):
     """Outputs are missing, of the wrong length, or do not fit their declared type; or what a preprocess returned is no
     input for the model.
     """
+
+
+class PromptInvalid(OutputInvalid):
+    """A row cannot be made into a prompt, or the model refuses the prompt. It costs the row."""
+
+
+class AnswerInvalid(OutputInvalid):
+    """A language model's answer has no outputs: it is cut, no JSON, or does not follow the schema. It costs the row."""
+
+
+class EndpointFailed(ShardError):
+    """The endpoint that has the model did not answer, however often it was asked, and answered no other row."""
+
+
+class EndpointRefused(ShardError):
+    """The endpoint refuses what all requests have in common, as a key or the model's name: the run ends."""
+
+    repeatable = False
 
 
 class Terminated(KeyboardInterrupt):

@@ -186,6 +186,33 @@ def least(sizes: Iterable[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What a language model was asked, and what it answered.
+
+    requests: with those that were repeated. retries: those alone. prompt_tokens, output_tokens: as the model counts
+    them. cached_tokens: of the prompts' those that the model had computed before. cut: answers that ended at the most
+    tokens that they may have. failed: rows without an answer, or without outputs in it.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cut: int = 0
+    failed: int = 0
+
+    def plus(self, *others: Usage) -> Usage:
+        """All together."""
+        each = (self, *others)
+        return Usage(*(sum(getattr(one, name) for one in each) for name in self.__dataclass_fields__))
+
+
+NO_USAGE = Usage()
+"""Nothing was asked, as of every model that is no language model."""
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """An attempt's output is durable. rows_in = rows_out + rows_quarantined.
 
@@ -196,7 +223,7 @@ class Receipt:
     scored in parts. rows_partial: rows that are in both, because some of several models could not score them; they
     count as `rows_out`. ceilings: for several models the same as `batch_rows` of each, of which that is the smallest.
     resident_mb, proportional_mb: memory of the worker's process, as `scoring.memory.in_use` has it; 0 if it was
-    measured a short while ago, or cannot be.
+    measured a short while ago, or cannot be. usage: of language models.
     """
 
     shard: str
@@ -221,6 +248,7 @@ class Receipt:
     proportional_mb: Int32 = field(default=0, metadata=SELDOM)
     batch_bytes: int = field(default=0, metadata=SELDOM)
     batch_tokens: int = field(default=0, metadata=SELDOM)
+    usage: Usage = field(default=NO_USAGE, metadata=SELDOM)
 
     @property
     def backoffs(self) -> Backoffs:

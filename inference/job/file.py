@@ -14,6 +14,7 @@ from nightjar.inference.job.locations import absolute, check_database, check_pla
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.job.schedule import Schedule
+from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.job.sections import (
     ActorRange,
     IdentityRules,
@@ -98,10 +99,22 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
         for name, most in _LONGEST.items():
             if len(getattr(section, name, None) or "") > most:
                 raise JobError(f"{path}: {key}{name}: is longer than {most} characters")
-    job = _placed(job, path.parent)
+    job = _placed(_with_documents(job, path.parent), path.parent)
     _check_places(job, path)
     _check_comparisons(job, path)
     return job
+
+
+def _with_documents(job: Job, folder: Path) -> Job:
+    """The job with the content of the files that options name, so that it is part of what scores."""
+
+    def read(model: Model) -> Model:
+        framework = FRAMEWORKS.get(model.uses)
+        named = {name: model.options.get(name) for name in (framework.documents if framework else ())}
+        found = {name: read_yaml(folder / at, "document") for name, at in named.items() if isinstance(at, str)}
+        return model.model_copy(update={"options": {**model.options, **found}}) if found else model
+
+    return job.model_copy(update=job.with_models(read))
 
 
 def _placed(job: Job, folder: Path) -> Job:

@@ -162,8 +162,12 @@ class Job(Section):
     @model_validator(mode="after")
     def _framework_has_its_model(self) -> Self:
         for key, model in self.models_by_key().items():
-            if (framework := FRAMEWORKS.get(model.uses)) and model.path is None:
+            if (framework := FRAMEWORKS.get(model.uses)) is None:
+                continue
+            if framework.model and model.path is None:
                 raise ValueError(f"{key}.path: the {model.uses} adapter needs the path of {framework.model}")
+            if model.path is not None and not framework.model:
+                raise ValueError(f"{key}.path: the {model.uses} adapter has no file; remove the key")
         return self
 
     @model_validator(mode="after")
@@ -244,15 +248,17 @@ class Job(Section):
             f"{job.model.prefix}{name}": kind for job in self.each for name, kind in job.model.output_types().items()
         }
 
+    def with_models(self, change: Callable[[Model], Model]) -> dict[str, Any]:
+        """The fields `model` and `models`, with each model changed."""
+        if self.models:
+            return {"models": tuple(map(change, self.models))}
+        return {"model": change(self.model)}
+
     def with_paths(self, place: Callable[[str], str]) -> dict[str, Any]:
         """The fields `model` and `models` with each model's path changed by `place`."""
-
-        def placed(model: Model) -> Model:
-            return model.model_copy(update={"path": place(model.path) if model.path else None})
-
-        if self.models:
-            return {"models": tuple(map(placed, self.models))}
-        return {"model": placed(self.model)}
+        return self.with_models(
+            lambda model: model.model_copy(update={"path": place(model.path) if model.path else None})
+        )
 
     def carried(self, names: Sequence[str]) -> tuple[str, ...]:
         """The columns that are copied to the output, each once. names: all columns of the input, in order.
@@ -373,7 +379,9 @@ class Job(Section):
             model["batch_bytes"] = self.model.batch_bytes
         # Column order matters to readers, so outputs are a list of pairs.
         model["outputs"] = list(self.model.outputs.items())
-        model["options"] = as_json(self.model.options)
+        framework = FRAMEWORKS.get(self.model.uses)
+        aside = framework.aside if framework else ()
+        model["options"] = as_json({name: given for name, given in self.model.options.items() if name not in aside})
         if self.model.path and is_registered(self.model.path):
             model["path"] = self.model.path  # the version that a registry has of it
         step = self.preprocess

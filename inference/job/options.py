@@ -54,10 +54,12 @@ def number(name: str, about: str, default: str, least: float, most: float) -> Op
     return Option(name, schema, default, about, f"a number from {least:g} to {most:g}")
 
 
-def text(name: str, about: str, default: str, pattern: str = "", write: str = "a text") -> Option:
+def text(
+    name: str, about: str, default: str, pattern: str = "", write: str = "a text", required: bool = False
+) -> Option:
     """An option that is a text. pattern: of all of it, as a regular expression."""
     schema = {"type": "string"} | ({"pattern": f"^{pattern}$"} if pattern else {})
-    return Option(name, schema, default, about, write)
+    return Option(name, schema, default, about, write, required)
 
 
 def texts(name: str, about: str, default: str, write: str, least: int = 0, required: bool = False) -> Option:
@@ -93,6 +95,8 @@ def check(
 
 def fits(value: Any, schema: Mapping[str, Any]) -> bool:
     """Whether a value conforms to the schema of an option."""
+    if "anyOf" in schema:
+        return any(fits(value, each) for each in schema["anyOf"])
     if "enum" in schema:
         return any(type(value) is type(each) and value == each for each in schema["enum"])
     kind = schema["type"]
@@ -110,7 +114,14 @@ def fits(value: Any, schema: Mapping[str, Any]) -> bool:
     if kind in {"integer", "number"}:
         of_kind = type(value) is int or (kind == "number" and type(value) is float)
         return of_kind and schema["minimum"] <= value <= schema.get("maximum", value)
-    return isinstance(value, bool) if kind == "boolean" else _is_mapping(value)
+    if kind == "boolean":
+        return isinstance(value, bool)
+    inner = schema.get("properties", {})
+    return (
+        _is_mapping(value)
+        and all(name in value for name in schema.get("required", ()))
+        and all(fits(value[name], inner[name]) for name in inner if name in value)
+    )
 
 
 def _is_mapping(value: Any) -> bool:

@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import schema_of
-from nightjar.inference.job.seams import FRAMEWORKS, SOURCES, TARGETS
+from nightjar.inference.job.seams import FRAMEWORKS, SOURCES, TARGETS, Framework
 
 _OWN = r"^[\w.]+:\w+$"
 """As in "module:Name"."""
@@ -45,7 +45,18 @@ def job_schema() -> dict[str, Any]:
     parts["Input"]["allOf"] = [_input_options(name, module) for name, module in SOURCES.items()]
     for part in ("Model", "NamedModel"):
         parts[part]["properties"]["uses"] = {"anyOf": [_choice(FRAMEWORKS), {"type": "string", "pattern": _OWN}]}
-        parts[part]["allOf"] = [_options(uses, framework.module) for uses, framework in FRAMEWORKS.items()]
+        parts[part]["allOf"] = [
+            _own_keys(uses, framework) if framework.own_keys else _options(uses, framework.module)
+            for uses, framework in FRAMEWORKS.items()
+        ]
+        parts[part]["allOf"].append(
+            {
+                "if": {"properties": {"uses": {"enum": [uses for uses, each in FRAMEWORKS.items() if each.own_keys]}}},
+                "else": {"properties": dict.fromkeys(sorted(_all_own_keys()), False)},
+            }
+        )
+        # What a key may be depends on `uses`; that it is known at all does not.
+        parts[part]["properties"] |= dict.fromkeys(sorted(_all_own_keys()), True)
         parts[part]["not"] = _both("batch_size", batch_bytes="integer")
     found["properties"]["model"].pop("default")
     found["properties"]["models"] |= {"minItems": 1}
@@ -79,6 +90,23 @@ def _options(uses: str, module: str) -> dict[str, Any]:
     if "required" in options:
         then["required"] = ["options"]
     return {"if": {"properties": {"uses": {"const": uses}}, "required": ["uses"]}, "then": then}
+
+
+def _own_keys(uses: str, framework: Framework) -> dict[str, Any]:
+    """What `model` itself may hold with an adapter that has its options there."""
+    own = schema_of(import_module(framework.module).ADAPTER.options)
+    others = {*_all_own_keys(), "options", *(() if framework.model else ("path",))} - set(own["properties"])
+    required = {"required": own["required"]} if "required" in own else {}
+    return {
+        "if": {"properties": {"uses": {"const": uses}}, "required": ["uses"]},
+        "then": {"properties": own["properties"] | dict.fromkeys(sorted(others), False), **required},
+    }
+
+
+def _all_own_keys() -> set[str]:
+    """The names of all such options."""
+    modules = [framework.module for framework in FRAMEWORKS.values() if framework.own_keys]
+    return {option.name for module in modules for option in import_module(module).ADAPTER.options}
 
 
 def _input_options(name: str, module: str) -> dict[str, Any]:

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A framework. module: its `ADAPTER` is a `predictors.adapter.Adapter`. model: what `model.path` names, for
-    messages. packs: its predictors sort the rows of a micro-batch, and pack them into calls of the model themselves; so
-    `batch_size: auto` is thousands of rows, whatever their size. factory: the key in `model.options` that may name the
-    user's own code, which makes the model; its value is called with the keywords `model.options.args`. rows: of
-    `batch_size: auto`, on the CPU and on a GPU, where every row weighs the same for the model.
+    """A framework.
+
+    module: its `ADAPTER` is a `predictors.adapter.Adapter`. model: what `model.path` names, for messages; '' if the
+    model is elsewhere. packs: its predictors sort the rows of a micro-batch, and pack them into calls of the model
+    themselves; so `batch_size: auto` is thousands of rows, whatever their size. factory: the key in `model.options`
+    that may name the user's own code, which makes the model; its value is called with the keywords
+    `model.options.args`. rows: of `batch_size: auto`, on the CPU and on a GPU, where every row weighs the same for the
+    model. streams: it is asked for one row at a time; so several shards are scored at once, and a micro-batch is a
+    whole shard. own_keys: its options are keys of `model` itself. documents: options that may be the name of a JSON or
+    YAML file, in place of its content. aside: options that change no output.
     """
 
     module: str
@@ -19,6 +24,10 @@ class Framework:
     packs: bool = False
     factory: str = ""
     rows: tuple[int, int] | None = None
+    streams: bool = False
+    own_keys: bool = False
+    documents: tuple[str, ...] = ()
+    aside: tuple[str, ...] = ()
 
 
 FRAMEWORKS = {
@@ -47,6 +56,15 @@ FRAMEWORKS = {
     "object-detection": Framework("nightjar.inference.predictors.objectdetection", "a model's folder", rows=(4, 16)),
     "speech-recognition": Framework(
         "nightjar.inference.predictors.speechrecognition", "a model's folder", rows=(4, 16)
+    ),
+    "openai": Framework(
+        "nightjar.inference.predictors.openai",
+        "",
+        rows=(1 << 16, 1 << 16),
+        streams=True,
+        own_keys=True,
+        documents=("json_schema",),
+        aside=("requests_in_flight", "requests_per_minute", "tokens_per_minute", "timeout_s", "key_env"),
     ),
 }
 """`model.uses` → the framework; anything else is "module:Name" of the user's own."""

@@ -77,6 +77,19 @@ class Model(Section):
 
     @model_validator(mode="before")
     @classmethod
+    def _own_keys(cls, value: Any) -> Any:
+        """Take the keys that an adapter has in `model` itself as its options."""
+        uses = value.get("uses") if isinstance(value, dict) else None
+        framework = FRAMEWORKS.get(uses) if isinstance(uses, str) else None
+        if framework is None or not framework.own_keys:
+            return value
+        if "options" in value:
+            raise ValueError(f"options: the {uses} adapter has its keys in model itself; write them there")
+        own = {name: given for name, given in value.items() if name not in cls.model_fields}
+        return {**{name: given for name, given in value.items() if name not in own}, "options": own}
+
+    @model_validator(mode="before")
+    @classmethod
     def _one_size(cls, value: Any) -> Any:
         if isinstance(value, dict) and "batch_size" in value and value.get("batch_bytes") is not None:
             raise ValueError("batch_size and batch_bytes both say how large a micro-batch is; keep one of them")
@@ -90,7 +103,14 @@ class Model(Section):
     @property
     def loaded_by(self) -> str:
         """The key that names what is loaded, for messages."""
-        return "model.path" if self.uses in FRAMEWORKS else "model.uses"
+        framework = FRAMEWORKS.get(self.uses)
+        return "model.path" if framework and framework.model else "model.uses"
+
+    @property
+    def options_key(self) -> str:
+        """The key that the options stand below, for messages."""
+        framework = FRAMEWORKS.get(self.uses)
+        return "model" if framework and framework.own_keys else "model.options"
 
     @property
     def called(self) -> str:

@@ -20,8 +20,8 @@ _MAX_VALUES, _MAX_LEVELS = 100_000, 50
 memory."""
 
 
-def read_yaml(path: Path) -> Any:
-    """Read the content of a file.
+def read_yaml(path: Path, what: str = "job file") -> Any:
+    """Read the content of a file. what: it is, for messages.
 
     Raises:
         JobError: it cannot be read, is too large, or is not YAML.
@@ -31,11 +31,11 @@ def read_yaml(path: Path) -> Any:
             raw = file.read(MAX_BYTES + 1)
         text = raw.decode()
     except FileNotFoundError:
-        raise JobError(f"{path}: no such job file") from None
+        raise JobError(f"{path}: no such {what}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise JobError(f"{path}: cannot be read: {error}") from error
     if len(raw) > MAX_BYTES:
-        raise JobError(f"{path}: is no job file: it is larger than {MAX_BYTES >> 20} MiB")
+        raise JobError(f"{path}: is no {what}: it is larger than {MAX_BYTES >> 20} MiB")
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,14 +14,16 @@ from nightjar.inference.job import options
 from nightjar.inference.job.model import ALL, Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches, outputs
-from nightjar.inference.predictors.adapter import Predictor, adapter_of, forced_tokens
+from nightjar.inference.predictors.adapter import NamesColumns, Predictor, adapter_of, forced_tokens
 from nightjar.inference.predictors.arrays import joined
 from nightjar.inference.predictors.naming import naming
 from nightjar.inference.predictors.ownbatch import own_batch
 from nightjar.inference.predictors.preprocessing import Preprocessor
 from nightjar.inference.predictors.private import Copier, OwnCopy
+from nightjar.inference.predictors.requests import Answered, Streaming
+from nightjar.inference.records import Usage
 
-__all__ = ["Preprocessor", "Scorer", "check_keys", "input_columns", "load_scorer", "warm"]
+__all__ = ["Preprocessor", "Scorer", "StreamingScorer", "check_keys", "input_columns", "load_scorer", "warm"]
 
 
 class Scorer(Protocol):
@@ -72,9 +75,13 @@ def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
     """
     if job.models:
         return tuple(dict.fromkeys(name for each in job.each for name in _named_columns(each, schema)))
-    features = job.model.features or ()
-    named, key = (job.preprocess.columns, "preprocess.columns") if job.preprocess else (features, "model.features")
-    for name in named or ():
+    features, adapter = job.model.features or (), adapter_of(job)
+    key, named = "model.features", features
+    if job.preprocess:
+        key, named = "preprocess.columns", job.preprocess.columns or ()
+    elif not features and isinstance(adapter, NamesColumns):
+        key, named = adapter.named(job)
+    for name in named:
         if name not in schema.names:
             raise JobError(
                 f"{key}: {name!r} is not a column of the input"
@@ -108,7 +115,7 @@ def check_keys(job: Job) -> None:
             batches.batch_format(each.model.options)
             adapter = adapter_of(each)
             if adapter.options is not None:
-                options.check(each.model.uses, each.model.options, adapter.options)
+                options.check(each.model.uses, each.model.options, adapter.options, each.model.options_key)
             adapter.check_keys(each)
 
 
@@ -132,8 +139,15 @@ def load_scorer(job: Job, model_path: str | None) -> Scorer:
     check_keys(job)
     preprocessor = Preprocessor(job)
     adapter = adapter_of(job)
-    made = _StagedScorer if job.model.staged else _Scorer
-    return made(job, preprocessor, adapter.load(job, model_path), adapter.reads_arrow)
+    predictor = adapter.load(job, model_path)
+    if job.model.staged:
+        return _StagedScorer(job, preprocessor, predictor, adapter.reads_arrow)
+    made = StreamingScorer if isinstance(predictor, Streaming) else _Scorer
+    return made(job, preprocessor, predictor, adapter.reads_arrow)
+
+
+AHEAD = 2
+"""A further batch is begun while fewer rows are underway than so many times those that are asked at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +173,7 @@ class _Scorer:
         self._features = job.model.features
         self._types = job.model.output_types()
         self._preprocessor = preprocessor
-        self._predictor = predictor
+        self._predictor: Any = predictor
         self._reads_arrow = reads_arrow
 
     @property
@@ -204,6 +218,34 @@ class _Scorer:
         finally:
             if not self._watched and prepared.given is not None:
                 self._watched, self.wrote = True, prepared.given.digest() != prepared.before
+
+
+class StreamingScorer(_Scorer):
+    """Of a predictor that takes several batches at once."""
+
+    @property
+    def hungry(self) -> bool:
+        """Whether there are places that the rows underway will leave free before another batch is prepared."""
+        return bool(self._predictor.waiting < AHEAD * self._predictor.most)
+
+    @property
+    def done(self) -> int:
+        """The number of rows that are done, since the model was loaded."""
+        return int(self._predictor.done)
+
+    def submit(self, prepared: Any) -> Future[Answered]:
+        """Begin what `prepare` returned, and do not wait for it."""
+        begun: Future[Answered] = self._predictor.submit(prepared.content)
+        return begun
+
+    def collected(self, answered: Answered, rows: int) -> dict[str, pa.Array]:
+        """The declared outputs of a batch that is done. Raises as `__call__`."""
+        return outputs.normalise(answered.outputs, self._types, rows)
+
+    def claimed(self) -> Usage:
+        """The usage of the batches that were waited for, since this was last asked."""
+        usage: Usage = self._predictor.claimed()
+        return usage
 
 
 class _StagedScorer(_Scorer):

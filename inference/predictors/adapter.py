@@ -51,6 +51,14 @@ class Packing(Protocol):
     def forced_tokens(self) -> int: ...
 
 
+@runtime_checkable
+class NamesColumns(Protocol):
+    """An adapter whose options name the columns that the model sees, as a prompt does."""
+
+    def named(self, job: Job) -> tuple[str, tuple[str, ...]]:
+        """The key that names them, for messages, and these columns."""
+
+
 def forced_tokens(model: object) -> int:
     """The most tokens of a call if lack of memory reduced them; 0 if it did not, or if the model packs nothing."""
     return model.forced_tokens if isinstance(model, Packing) else 0

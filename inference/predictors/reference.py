@@ -13,8 +13,9 @@ from nightjar.inference.predictors.adapter import Adapter
 _HEAD = """\
 # Adapters and their options
 
-Every value of `model.uses` besides your own `"module:Name"`, with the keys that `model.options` may have. An option
-that is not in an adapter's table is an error, and so is a value of another type. This page is made from the code:
+Every value of `model.uses` besides your own `"module:Name"`, with the keys that `model.options` may have; those of
+language models stand in `model` itself. An option that is not in an adapter's table is an error, and so is a value of
+another type. This page is made from the code:
 `python -m nightjar.inference.predictors.reference > docs/adapters.md`. What each adapter does with columns, outputs and
 files is told in [the job file](job-file.md).
 """
@@ -30,12 +31,14 @@ def _section(uses: str, framework: Framework) -> str:
     adapter: Adapter = module.ADAPTER
     about = inspect.cleandoc(module.__doc__ or "").partition("\n\n")[0].partition("`: ")[2].replace("\n", " ")
     needs = f" It needs `pip install 'nightjar-batch[{adapter.extra}]'`." if adapter.extra else ""
-    lines = [f"## {uses}", "", f"{about[:1].upper()}{about[1:]} `model.path` names {framework.model}.{needs}", ""]
-    return "\n".join([*lines, *_table(adapter.options or ()), ""])
+    path = f" `model.path` names {framework.model}." if framework.model else ""
+    lines = [f"## {uses}", "", f"{about[:1].upper()}{about[1:]}{path}{needs}", ""]
+    key = "model" if framework.own_keys else "model.options"
+    return "\n".join([*lines, *_table(adapter.options or (), key), ""])
 
 
-def _table(options: tuple[Option, ...]) -> Iterator[str]:
-    yield "| `model.options` | value | default | |"
+def _table(options: tuple[Option, ...], key: str) -> Iterator[str]:
+    yield f"| `{key}` | value | default | |"
     yield "|---|---|---|---|"
     for each in options:
         yield f"| `{each.name}` | {each.write} | {each.default} | {each.about} |"

@@ -30,8 +30,24 @@ JOB: dict[str, Any] = {
     "schedule": {"cron": "0 2 * * *"},
 }
 
-REQUIRED: dict[str, dict[str, Any]] = {"zero-shot": {"labels": ["cat", "dog"]}}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "zero-shot": {"labels": ["cat", "dog"]},
+    "openai": {"url": "http://here/v1", "served_model": "m"},
+}
 """The options that an adapter cannot do without."""
+
+
+def model_of(uses: str, **given: Any) -> dict[str, Any]:
+    """The section of a model with these options, where the adapter has them."""
+    framework = FRAMEWORKS[uses]
+    path = {"path": "m"} if framework.model else {}
+    held = {**REQUIRED.get(uses, {}), **given}
+    return {
+        "uses": uses,
+        **path,
+        "outputs": {"score": "float32"},
+        **(held if framework.own_keys else {"options": held}),
+    }
 
 
 def judged(job: dict[str, Any]) -> tuple[bool, bool]:
@@ -111,35 +127,38 @@ def test_both_take_it(path: str, value: Any) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_both_take_each_framework(framework: str) -> None:
-    model = {"uses": framework, "path": "m", "outputs": {"score": "float32"}, "options": REQUIRED.get(framework, {})}
-    assert judged(changed("model", model)) == (True, True)
+    assert judged(changed("model", model_of(framework))) == (True, True)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_both_judge_each_option_alike(framework: str) -> None:
     """Values of every kind, for every option of every adapter: some are taken and some are not, by both."""
-    values = [True, 0, 1, 7, 0.5, -1, "", "any", "mean", "net:build", [], ["a"], ["a", "a"], [0, 5], {}, {"a": 1}]
+    texts = ["", "any", "mean", "net:build", "http://here/v1"]
+    values = [True, 0, 1, 7, 0.5, -1, *texts, [], ["a"], ["a", "a"], ["a", "b"], [0, 5], {}, {"a": 1}]
     for option in options_of(framework):
         verdicts = set()
         for value in values:
-            given = {**REQUIRED.get(framework, {}), option.name: value}
-            found = judged(
-                changed("model", {"uses": framework, "path": "m", "outputs": {"score": "float32"}, "options": given})
-            )
+            if isinstance(value, str) and option.name in FRAMEWORKS[framework].documents:
+                continue  # the name of a file that is not there
+            found = judged(changed("model", model_of(framework, **{option.name: value})))
             assert found[0] == found[1], (option.name, value)
             verdicts.add(found[0])
         assert verdicts == {True, False} or "enum" in option.schema, option.name
         for value in option.schema.get("enum", ()):
-            model = {"uses": framework, "path": "m", "outputs": {"score": "float32"}}
-            given = {**REQUIRED.get(framework, {}), option.name: value}
-            assert judged(changed("model", {**model, "options": given})) == (True, True)
+            assert judged(changed("model", model_of(framework, **{option.name: value}))) == (True, True)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_both_refuse_an_option_that_an_adapter_does_not_know(framework: str) -> None:
-    given = {**REQUIRED.get(framework, {}), "nonsense": 1}
-    model = {"uses": framework, "path": "m", "outputs": {"score": "float32"}, "options": given}
-    assert judged(changed("model", model)) == (False, False)
+    assert judged(changed("model", model_of(framework, nonsense=1))) == (False, False)
+
+
+@pytest.mark.parametrize("framework", [uses for uses, each in FRAMEWORKS.items() if each.own_keys])
+def test_both_refuse_the_keys_of_one_adapter_with_another_and_their_other_place(framework: str) -> None:
+    own = model_of(framework)
+    assert judged(changed("model", {**own, "options": {}})) == (False, False)
+    assert judged(changed("model", {**own, "uses": "torch", "path": "m"})) == (False, False)
+    assert judged(changed("model", {**own, "uses": "mine:score"})) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
     assert dt.timedelta(0) <= dt.datetime.now(dt.UTC) - at < dt.timedelta(minutes=5)
     assert (at.utcoffset(), at.microsecond) == (dt.timedelta(0), 0)
     libraries = {"nightjar-batch", "ray", "pyarrow", "numpy", "pandas", "prefect", "torch", "scikit-learn", "skops"}
-    libraries |= {"onnxruntime", "lightgbm", "xgboost-cpu", "transformers", "tokenizers", "keras"}
+    libraries |= {"onnxruntime", "lightgbm", "xgboost-cpu", "transformers", "tokenizers", "keras", "openai"}
     installed = {name: version(name) for name in libraries}
     assert manifest.pop("libraries") == {"python": platform.python_version(), **installed}
     assert "pyarrow" in manifest.pop("loaded")

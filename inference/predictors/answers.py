@@ -1,0 +1,168 @@
+"""What a language model answered, as the job's outputs.
+
+`prompt_tokens`, `output_tokens`, `cached_tokens` and `finish_reason` are known for each answer. With `json_schema`
+every other output is a property of the answer; with `choice`, or without either, the only other output is its text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from nightjar.inference.arrow_types import is_list, is_text
+from nightjar.inference.errors import AnswerInvalid, JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.messages import nearest
+
+COUNTED = ("prompt_tokens", "output_tokens", "cached_tokens")
+"""Outputs that are numbers of tokens."""
+
+REASON = "finish_reason"
+"""The output that says why the answer ended: `stop`, or `length` at the most tokens allowed."""
+
+_CHOSEN = "choice"
+"""The property of the answer that has the choice, where a schema is all that can be asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one prompt. vector: of the prompt, where that was asked for in place of a text."""
+
+    text: str = ""
+    finish_reason: str = ""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    vector: Sequence[float] | None = None
+
+
+class Reader:
+    """Reads the job's outputs out of answers. schema: that each answer is to follow, as JSON Schema; None for none."""
+
+    def __init__(self, job: Job, *, vectors: bool = False) -> None:
+        """vectors: whether the outputs are vectors of the prompts, and no answers.
+
+        Raises:
+            JobError: The job's outputs cannot be read out of an answer. Names the key.
+        """
+        options = job.model.options
+        self._types = job.model.output_types()
+        self._given: Mapping[str, Any] | None = options.get("json_schema")
+        self._choices: Sequence[str] | None = options.get("choice")
+        self._read = [name for name in self._types if name not in (*COUNTED, REASON)]
+        if self._given is not None and self._choices is not None:
+            raise JobError("model.json_schema: model.choice is there, too; keep one of the two")
+        for name in self._types:
+            _check_known(name, self._types[name])
+        if self._given is not None:
+            _check_properties(self._given, self._read)
+        elif vectors:
+            _check_only(self._read, self._types, is_list, "a list of numbers: the vector of the prompt")
+        else:
+            _check_only(self._read, self._types, is_text, "a text: the answer")
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """What an answer must follow."""
+        if self._choices is None:
+            return self._given
+        one = {"type": "string", "enum": list(self._choices)}
+        return {"type": "object", "properties": {_CHOSEN: one}, "required": [_CHOSEN], "additionalProperties": False}
+
+    def row(self, answer: Answer) -> dict[str, Any]:
+        """The outputs of one row.
+
+        Raises:
+            AnswerInvalid: The answer has them not.
+        """
+        known = {name: getattr(answer, name) for name in (*COUNTED, REASON) if name in self._types}
+        if answer.vector is not None:
+            return known | dict.fromkeys(self._read, answer.vector)
+        if self.schema is None:
+            return known | dict.fromkeys(self._read, answer.text)
+        found = self._parsed(answer)
+        if self._choices is not None:
+            return known | dict.fromkeys(self._read, found[_CHOSEN])
+        return known | {name: self._fitting(name, found.get(name)) for name in self._read}
+
+    def _parsed(self, answer: Answer) -> Any:
+        """The answer as JSON that follows the schema."""
+        if answer.finish_reason == "length":
+            raise AnswerInvalid(
+                f"the answer was cut after {answer.output_tokens} tokens, before its JSON was complete; raise "
+                f"max_tokens in model.sampling. It ends with {answer.text[-80:]!r}"
+            )
+        try:
+            found = json.loads(answer.text)
+        except ValueError as error:
+            raise AnswerInvalid(f"the answer is no JSON ({error}): {answer.text[:200]!r}") from None
+        if wrong := next(self._validator.iter_errors(found), None):
+            raise AnswerInvalid(f"the answer does not follow the schema: {wrong.message[:200]} (at {wrong.json_path})")
+        return found
+
+    @cached_property
+    def _validator(self) -> Any:
+        from jsonschema.validators import validator_for
+
+        schema = dict(self.schema or {})
+        return validator_for(schema)(schema)
+
+    def _fitting(self, name: str, value: Any) -> Any:
+        """The value, if the output's type can hold it."""
+        try:
+            pa.array([value], self._types[name])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            raise AnswerInvalid(f"the answer has {value!r} as {name!r}, which is no {self._types[name]}") from None
+        return value
+
+
+def check_schema(schema: Mapping[str, Any]) -> None:
+    """Check that a schema is one of an object.
+
+    Raises:
+        JobError: It is none.
+    """
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import validator_for
+
+    try:
+        validator_for(dict(schema)).check_schema(dict(schema))
+    except SchemaError as error:
+        raise JobError(f"model.json_schema: {error.message} (at {error.json_path})") from None
+    if schema.get("type") != "object" or not isinstance(schema.get("properties"), Mapping):
+        raise JobError('model.json_schema: must be of an object: {"type": "object", "properties": {…}}')
+
+
+def _check_known(name: str, kind: pa.DataType) -> None:
+    """Check the type of an output that is known for each answer."""
+    if name in COUNTED and not pa.types.is_integer(kind):
+        raise JobError(f"model.outputs.{name}: is a number of tokens; write int32, not {kind}")
+    if name == REASON and not is_text(kind):
+        raise JobError(f"model.outputs.{name}: is a text; write string, not {kind}")
+
+
+def _check_properties(schema: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Check that each output is a property of the answer."""
+    known = schema.get("properties", {})
+    for name in names:
+        if name not in known:
+            raise JobError(
+                f"model.outputs.{name}: is no property of model.json_schema"
+                + (nearest(name, known) or f", which has {', '.join(known)}")
+            )
+
+
+def _check_only(names: Sequence[str], types: Mapping[str, pa.DataType], fits: Any, what: str) -> None:
+    """Check that there is at most one output of the answer's own, of a type that fits."""
+    if len(names) > 1:
+        raise JobError(
+            f"model.outputs: {' and '.join(map(repr, names[:2]))}, and without model.json_schema there is only {what}; "
+            f"beside it {', '.join((*COUNTED, REASON))}"
+        )
+    if names and not fits(types[names[0]]):
+        raise JobError(f"model.outputs.{names[0]}: is {what}, and not {types[names[0]]}")

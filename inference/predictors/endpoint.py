@@ -1,0 +1,224 @@
+"""Asks an endpoint that speaks OpenAI's API, with OpenAI's own client. Imports openai.
+
+The client's own retries are off: here all requests share one policy. A busy endpoint (429) is left alone by all of them
+for as long as it says. A request that fails while others are answered costs its row; if none is answered, the endpoint
+is gone, and the shard is tried again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+
+from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, PromptInvalid
+from nightjar.inference.job.model import Job
+from nightjar.inference.messages import hide
+from nightjar.inference.predictors.answers import Answer
+from nightjar.inference.predictors.apis import CHAT, COMPLETIONS, EMBEDDINGS, KEY_ENV, reader_of
+from nightjar.inference.predictors.pace import Pace
+from nightjar.inference.predictors.prompts import prompt_of
+from nightjar.inference.predictors.requests import Requests
+from nightjar.inference.records import Usage
+
+IN_FLIGHT = 32
+TIMEOUT_S = 600.0
+LONGEST_PAUSE_S = 60.0
+"""The longest pause between two tries of a request, unless the endpoint asks for a longer one."""
+
+CHARS_PER_TOKEN = 4
+"""For `tokens_per_minute` a prompt counts with as many tokens as it has characters, divided by this, until the endpoint
+says how many it had."""
+
+_OF_THE_ROW = (openai.BadRequestError, openai.UnprocessableEntityError)
+"""Answers (400, 422) that blame the request."""
+
+_TOO_LARGE = 413
+
+_OF_THE_JOB = {
+    openai.AuthenticationError: "the endpoint does not accept the key",
+    openai.PermissionDeniedError: "the endpoint does not allow this",
+    openai.NotFoundError: "the endpoint has no such model, or nothing at this address",
+}
+"""Answers (401, 403, 404) that hold for every row."""
+
+
+class Endpoint(Requests):
+    """The model behind an endpoint, as a `Predictor`."""
+
+    def __init__(self, job: Job) -> None:
+        options = job.model.options
+        super().__init__(job, prompt_of(job), reader_of(job), options.get("requests_in_flight", IN_FLIGHT))
+        self._api = options.get("api", CHAT)
+        self._url = options["url"]
+        self.device = urlsplit(self._url).netloc
+        self._fixed = self._body(options)
+        self._asked: int = options.get("sampling", {}).get("max_tokens", 0)
+        actors = max(1, job.resources.max_actors)
+        self._requests = Pace(options.get("requests_per_minute", 0) / actors)
+        self._tokens = Pace(options.get("tokens_per_minute", 0) / actors)
+        self._tries, self._backoff_s = job.retry.attempts, job.retry.backoff_s
+        self._patience_s = job.retry.stall_s
+        self._answered = 0
+        self._pause_until = 0.0
+        self._client = self.call(self._connected(options)).result()
+
+    async def _connected(self, options: Mapping[str, Any]) -> openai.AsyncOpenAI:
+        """The client, made in the loop that it will be used in."""
+        timeout = options.get("timeout_s", TIMEOUT_S)
+        return openai.AsyncOpenAI(base_url=self._url, api_key=_key(options), max_retries=0, timeout=timeout)
+
+    def _body(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What every request has."""
+        fixed: dict[str, Any] = {"model": options["served_model"], **options.get("sampling", {})}
+        if (schema := self.reader.schema) is not None:
+            named = {"name": "answer", "schema": schema, "strict": True}
+            fixed["response_format"] = {"type": "json_schema", "json_schema": named}
+        if body := options.get("extra_body"):
+            fixed["extra_body"] = body
+        return fixed
+
+    def request(self, row: dict[str, Any]) -> dict[str, Any]:
+        if self._api == CHAT:
+            return {**self._fixed, "messages": self.prompt.messages(row)}
+        return {**self._fixed, "input" if self._api == EMBEDDINGS else "prompt": self.prompt.text(row)}
+
+    async def answer(self, request: Any) -> tuple[Answer, Usage]:
+        """Ask until there is an answer, or it is clear that there is none."""
+        tried, busy, answered, began = 0, 0, self._answered, time.monotonic()
+        while True:
+            spent = await self._permitted(request)
+            try:
+                found = await self._ask(request)
+            except openai.RateLimitError as error:
+                busy += 1
+                self._pause(error, busy)
+                if self._answered == answered and time.monotonic() - began > self._patience_s:
+                    raise EndpointFailed(
+                        f"model.url: {self._url} has been too busy for any request for retry.stall_s = "
+                        f"{self._patience_s:g} s: {_said(error)}"
+                    ) from None
+                # While others are answered, the row waits for its turn.
+                answered = self._answered
+                continue
+            except (openai.APIStatusError, openai.APIConnectionError) as error:  # a time-out is one of the second
+                if isinstance(error, openai.APIStatusError):
+                    self._refuse(error)
+                last = error
+            else:
+                self._answered += 1
+                self._tokens.correct(found.prompt_tokens + found.output_tokens - spent)
+                return found, _usage(found, tried + busy)
+            tried += 1
+            if tried >= self._tries:
+                raise self._given_up(last, answered, tried)
+            await asyncio.sleep(min(LONGEST_PAUSE_S, self._backoff_s * 2 ** (tried - 1)) * random.uniform(0.5, 1.0))
+
+    def _refuse(self, error: openai.APIStatusError) -> None:
+        """Raise what is wrong, unless it may pass.
+
+        Raises:
+            PromptInvalid: The endpoint blames the request.
+            EndpointRefused: It blames what all requests have in common.
+        """
+        for kind, what in _OF_THE_JOB.items():
+            if isinstance(error, kind):
+                raise EndpointRefused(f"model.url: {what} ({self._url}): {_said(error)}") from None
+        if isinstance(error, _OF_THE_ROW) or error.status_code == _TOO_LARGE:
+            raise PromptInvalid(f"the endpoint refuses the request: {_said(error)}") from None
+
+    def _given_up(self, error: Exception, answered: int, tried: int) -> Exception:
+        """What a request that failed so often costs: its row, if others were answered since it began."""
+        said = f"{tried} tries failed, the last with {type(error).__name__}: {_said(error)}"
+        if self._answered > answered:
+            return PromptInvalid(f"while other rows were answered, {said}")
+        return EndpointFailed(f"model.url: {self._url} answers no request: {said}")
+
+    async def _permitted(self, request: Mapping[str, Any]) -> int:
+        """Wait until a request may begin. Returns the tokens that it counts with."""
+        while (wait := self._pause_until - time.monotonic()) > 0:
+            await asyncio.sleep(wait)
+        await self._requests.spend(1)
+        tokens = len(str(request.get("messages") or request.get("prompt") or request.get("input")))
+        await self._tokens.spend(count := tokens // CHARS_PER_TOKEN + self._asked)
+        return count
+
+    def _pause(self, error: openai.RateLimitError, busy: int) -> None:
+        """Leave the endpoint alone for as long as it says, or longer each time."""
+        pause = _retry_after(error)
+        if pause is None:
+            pause = min(LONGEST_PAUSE_S, self._backoff_s * 2 ** (busy - 1)) * random.uniform(0.5, 1.0)
+        self._pause_until = max(self._pause_until, time.monotonic() + pause)
+
+    async def _ask(self, request: dict[str, Any]) -> Answer:
+        if self._api == EMBEDDINGS:
+            vectors = await self._client.embeddings.create(**request)
+            return Answer(prompt_tokens=vectors.usage.prompt_tokens, vector=vectors.data[0].embedding)
+        if self._api == COMPLETIONS:
+            whole = await self._client.completions.create(**request)
+            return _answer(whole, whole.choices[0].text)
+        chat = await self._client.chat.completions.create(**request)
+        message = chat.choices[0].message
+        if message.content is None:
+            raise PromptInvalid(f"the model gave no answer{f': {message.refusal}' if message.refusal else ''}")
+        return _answer(chat, message.content)
+
+
+def _answer(found: Any, text: str) -> Answer:
+    used = found.usage
+    details = getattr(used, "prompt_tokens_details", None)
+    return Answer(
+        text=text,
+        finish_reason=found.choices[0].finish_reason or "",
+        prompt_tokens=used.prompt_tokens if used else 0,
+        output_tokens=used.completion_tokens if used else 0,
+        cached_tokens=(details.cached_tokens or 0) if details else 0,
+    )
+
+
+def _usage(found: Answer, retries: int) -> Usage:
+    return Usage(
+        requests=1 + retries,
+        retries=retries,
+        prompt_tokens=found.prompt_tokens,
+        output_tokens=found.output_tokens,
+        cached_tokens=found.cached_tokens,
+        cut=int(found.finish_reason == "length"),
+    )
+
+
+def _key(options: Mapping[str, Any]) -> str:
+    """The key; it is hidden from everything that this process says.
+
+    Raises:
+        JobError: The variable that the job names is not set.
+    """
+    name = options.get("key_env", KEY_ENV)
+    key = os.environ.get(name, "")
+    if not key and "key_env" in options:
+        raise JobError(
+            f"model.key_env: the variable {name} is not set where the model is asked; set it there, or hand it on: "
+            f"resources: {{runtime_env: {{env_vars: {{{name}: ${{{name}}}}}}}}}"
+        )
+    hide([key] if key else [])
+    return key or "none"
+
+
+def _retry_after(error: openai.RateLimitError) -> float | None:
+    """Seconds that the endpoint asks to wait for; None if it does not say."""
+    try:
+        return max(0.0, float(error.response.headers.get("retry-after", "")))
+    except ValueError:
+        return None
+
+
+def _said(error: Exception) -> str:
+    """What the endpoint says, or what broke."""
+    cause = error.__cause__
+    return f"{error}{f' ({cause})' if cause is not None and str(cause) else ''}"

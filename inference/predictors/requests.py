@@ -1,0 +1,187 @@
+"""Predictors that ask for one row at a time: requests of several batches are underway at once, under one bound.
+
+All requests run in one event loop, which has a thread of its own. A batch is done when its last row is; meanwhile the
+rows of the next batch take the places that are free. So no batch waits for the slowest row of the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors import features
+from nightjar.inference.predictors.answers import Answer, Reader
+from nightjar.inference.predictors.arrays import is_frame, to_array
+from nightjar.inference.predictors.prompts import Prompt
+from nightjar.inference.records import NO_USAGE, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What became of a batch.
+
+    outputs: of each declared output a list, in which a row without outputs has its exception. usage: what all its
+    requests took, those of rows without outputs, too.
+    """
+
+    outputs: dict[str, list[Any]]
+    usage: Usage
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """A predictor that takes several batches at once, or the scorer around it.
+
+    most: the rows that are underway at once. waiting: the rows that were submitted and are not done. done: the number
+    of rows that are done, since the model was loaded.
+    """
+
+    most: int
+    waiting: int
+    done: int
+
+    def submit(self, prepared: Any) -> Future[Answered]:
+        """Begin a batch, and do not wait for it. Cancelling it cancels its requests."""
+
+
+@dataclass(slots=True)
+class _Left:
+    """The rows of a batch that wait."""
+
+    rows: int
+
+
+class Requests(ABC):
+    """Base of these predictors. Subclasses say how one row is asked.
+
+    prompt: what each row is made into. reader: reads the outputs out of an answer.
+    """
+
+    device = "cpu"
+
+    def __init__(self, job: Job, prompt: Prompt, reader: Reader, most: int) -> None:
+        self.most = most
+        self.waiting = 0
+        self.done = 0
+        self.unclaimed = NO_USAGE
+        self._uses = job.model.uses
+        self.prompt, self.reader = prompt, reader
+        self._outputs = tuple(job.model.outputs)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True, name="nightjar-requests").start()
+        weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+        self._counting = threading.Lock()
+        self._slots = asyncio.Semaphore(most)  # in order: who came first is asked first
+
+    @abstractmethod
+    def request(self, row: dict[str, Any]) -> Any:
+        """What is asked for one row.
+
+        Raises:
+            OutputInvalid: The row cannot be asked for; it costs the row.
+        """
+
+    @abstractmethod
+    async def answer(self, request: Any) -> tuple[Answer, Usage]:
+        """Ask for one row, in the loop. Returns the answer, and what it took.
+
+        Raises:
+            OutputInvalid: This row has no answer. Anything else costs the batch.
+        """
+
+    def prepare(self, batch: Any) -> list[Any]:
+        """A request for each row, or the exception of a row that has none."""
+        held = features.named(batch, self._uses)
+        if gone := [name for name in self.prompt.columns if name not in held]:
+            raise JobError(
+                f"model.{self.prompt.key}: {gone[0]!r} is not a column that the model gets: {', '.join(held)}"
+            )
+        columns = {name: _values(held[name]) for name in self.prompt.columns}
+        rows = len(next(iter(held.values())))
+        return [self._request({name: values[row] for name, values in columns.items()}) for row in range(rows)]
+
+    def predict(self, prepared: list[Any]) -> dict[str, Any]:
+        """Ask for a batch, and wait for it. Its usage is added to `unclaimed`."""
+        answered = self.submit(prepared).result()
+        self.unclaimed = self.unclaimed.plus(answered.usage)
+        return answered.outputs
+
+    def claimed(self) -> Usage:
+        """The usage of the batches that were waited for, since this was last asked."""
+        usage, self.unclaimed = self.unclaimed, NO_USAGE
+        return usage
+
+    def submit(self, prepared: list[Any]) -> Future[Answered]:
+        """As in `Streaming`."""
+        left = _Left(len(prepared))
+        with self._counting:
+            self.waiting += left.rows
+        begun: Future[Answered] = self.call(self._batch(prepared, left))
+        begun.add_done_callback(lambda _: self._settled(left, left.rows))  # also if it was cancelled before it began
+        return begun
+
+    def call(self, running: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Run something in the loop."""
+        return asyncio.run_coroutine_threadsafe(running, self._loop)
+
+    def _request(self, row: dict[str, Any]) -> Any:
+        try:
+            return self.request(row)
+        except OutputInvalid as error:
+            return error
+
+    def _settled(self, left: _Left, rows: int) -> None:
+        """So many rows of a batch do not wait any more."""
+        with self._counting:
+            rows = min(rows, left.rows)
+            left.rows -= rows
+            self.waiting -= rows
+
+    async def _batch(self, prepared: Sequence[Any], left: _Left) -> Answered:
+        """All rows of a batch. The first error that is not about a row cancels the others."""
+        tasks = [asyncio.create_task(self._row(request)) for request in prepared]
+        try:
+            for task in asyncio.as_completed(tasks):
+                await task
+                self.done += 1
+                self._settled(left, 1)
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        found = [task.result() for task in tasks]
+        usage = NO_USAGE.plus(*(used for _, used in found))
+        return Answered({name: [_of(name, row) for row, _ in found] for name in self._outputs}, usage)
+
+    async def _row(self, request: Any) -> tuple[dict[str, Any] | Exception, Usage]:
+        """The outputs of a row, or why it has none; and what it took."""
+        if isinstance(request, Exception):
+            return request, replace(NO_USAGE, failed=1)
+        async with self._slots:
+            try:
+                answer, usage = await self.answer(request)
+            except OutputInvalid as error:
+                return error, replace(NO_USAGE, requests=1, failed=1)
+        try:
+            return self.reader.row(answer), usage
+        except OutputInvalid as error:
+            return error, replace(usage, failed=1)
+
+
+def _of(name: str, row: dict[str, Any] | Exception) -> Any:
+    return row if isinstance(row, Exception) else row[name]
+
+
+def _values(column: Any) -> list[Any]:
+    """A column's values as Python's own, None for a null."""
+    if is_frame(column) or hasattr(column, "to_pylist"):
+        return list(column.to_pylist())
+    return list(to_array(column).tolist())

@@ -1,0 +1,122 @@
+"""What is read out of a language model's answer, and what of it costs the row."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nightjar.inference.errors import AnswerInvalid, JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors.answers import Answer, Reader, check_schema
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"label": {"enum": ["good", "bad"]}, "score": {"type": "number"}, "tags": {"type": "array"}},
+    "required": ["label"],
+}
+
+
+def reader(outputs: dict[str, str], *, vectors: bool = False, **model: Any) -> Reader:
+    keys = {
+        "uses": "openai",
+        "url": "http://here/v1",
+        "served_model": "m",
+        "prompt": "{a}",
+        "outputs": outputs,
+        **model,
+    }
+    job = Job.model_validate({"name": "ask", "input": {"uri": "a"}, "output": {"uri": "b"}, "model": keys})
+    return Reader(job, vectors=vectors)
+
+
+def test_an_answer_is_its_text_and_what_it_took() -> None:
+    outputs = {
+        "answer": "string",
+        "prompt_tokens": "int32",
+        "output_tokens": "int64",
+        "cached_tokens": "int32",
+        "finish_reason": "string",
+    }
+    found = reader(outputs).row(Answer("hi", "length", 5, 2, 4))
+    assert found == {
+        "answer": "hi",
+        "prompt_tokens": 5,
+        "output_tokens": 2,
+        "cached_tokens": 4,
+        "finish_reason": "length",
+    }
+
+
+def test_outputs_are_properties_of_a_structured_answer() -> None:
+    read = reader({"score": "float32", "label": "string", "finish_reason": "string"}, json_schema=SCHEMA)
+    assert read.schema == SCHEMA
+    answer = Answer(json.dumps({"label": "good", "score": 1}), "stop")
+    assert read.row(answer) == {"score": 1, "label": "good", "finish_reason": "stop"}
+    assert read.row(Answer('{"label": "bad"}', "stop"))["score"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "said"),
+    [
+        (
+            '{"label": "go',
+            "length",
+            "the answer was cut after 9 tokens, before its JSON was complete; raise max_tokens",
+        ),
+        ("good", "stop", "the answer is no JSON"),
+        ('{"label": "so"}', "stop", "the answer does not follow the schema: 'so' is not one of .*label"),
+        ('{"score": 1}', "stop", "the answer does not follow the schema: 'label' is a required property"),
+        ('{"label": "good", "score": 1e99}', "stop", r"the answer has 1e\+99 as 'score', which is no int32"),
+    ],
+)
+def test_an_answer_that_does_not_follow_the_schema_costs_the_row(text: str, reason: str, said: str) -> None:
+    read = reader({"label": "string", "score": "int32"}, json_schema=SCHEMA)
+    with pytest.raises(AnswerInvalid, match=said):
+        read.row(Answer(text, reason, 3, 9))
+
+
+def test_a_choice_is_asked_for_as_a_schema() -> None:
+    read = reader({"label": "string"}, choice=["yes", "no"])
+    assert read.schema is not None
+    assert read.schema["properties"] == {"choice": {"type": "string", "enum": ["yes", "no"]}}
+    assert read.row(Answer('{"choice": "no"}', "stop")) == {"label": "no"}
+    with pytest.raises(AnswerInvalid, match="'maybe' is not one of"):
+        read.row(Answer('{"choice": "maybe"}', "stop"))
+
+
+def test_a_vector_is_the_only_output_beside_what_it_took() -> None:
+    read = reader({"vector": "float32[2]", "prompt_tokens": "int32"}, vectors=True)
+    assert read.row(Answer(prompt_tokens=4, vector=[1.0, 2.0])) == {"vector": [1.0, 2.0], "prompt_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "keys", "said"),
+    [
+        ({"a": "string", "b": "string"}, {}, "model.outputs: 'a' and 'b', and without model.json_schema there is only"),
+        ({"a": "int32"}, {}, "model.outputs.a: is a text: the answer, and not int32"),
+        ({"prompt_tokens": "string"}, {}, "model.outputs.prompt_tokens: is a number of tokens"),
+        ({"finish_reason": "int32"}, {}, "model.outputs.finish_reason: is a text; write string, not int32"),
+        ({"lable": "string"}, {"json_schema": SCHEMA}, "is no property of model.json_schema.*did you mean 'label'"),
+        ({"a": "string"}, {"json_schema": SCHEMA, "choice": ["a", "b"]}, "model.json_schema: model.choice is there"),
+        ({"a": "string"}, {"vectors": True}, "model.outputs.a: is a list of numbers: the vector of the prompt"),
+    ],
+)
+def test_outputs_that_no_answer_has_are_errors_of_the_job(
+    outputs: dict[str, str], keys: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(JobError, match=said):
+        reader(outputs, **keys)
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "array"}, "model.json_schema: must be of an object"),
+        ({"type": "object", "properties": {"a": {"type": "numbr"}}}, "model.json_schema: 'numbr' is not valid"),
+    ],
+)
+def test_a_schema_must_be_one_of_an_object(schema: dict[str, Any], said: str) -> None:
+    with pytest.raises(JobError, match=said):
+        check_schema(schema)

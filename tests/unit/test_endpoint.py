@@ -1,0 +1,295 @@
+"""What an endpoint may do to requests, and what each costs: a row, the shard, the run, or only time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from endpoints import Asked, Endpoint, Half, Hang, Reply, endpoint, fault, said, upper, vector
+from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.messages import HIDDEN, clip
+from nightjar.inference.predictors import check_keys
+from nightjar.inference.predictors import endpoint as product
+from nightjar.inference.predictors.requests import Answered
+from support import is_true, wait_until
+
+KEY = "sk-very-secret-key"
+
+
+def job(url: str, *, retry: dict[str, Any] | None = None, actors: int = 1, rescoring: float = 0, **model: Any) -> Job:
+    keys = {"uses": "openai", "url": url, "served_model": "m", "prompt": "{text}", "outputs": {"answer": "string"}}
+    whole = {
+        "name": "ask",
+        "input": {"uri": "a"},
+        "output": {"uri": "b"},
+        "model": {name: value for name, value in {**keys, **model}.items() if value is not None},
+        "retry": {"backoff_s": 0.01, **(retry or {})},
+        "resources": {"actors": actors},
+        "rescore": {"share": rescoring},
+    }
+    found = Job.model_validate(whole)
+    check_keys(found)
+    return found
+
+
+@contextmanager
+def asking(behave: Any = upper, **keys: Any) -> Iterator[tuple[Endpoint, product.Endpoint]]:
+    """A server, and a predictor that asks it."""
+    with endpoint(behave) as server:
+        yield server, product.Endpoint(job(server.url, **keys))
+
+
+def begun(model: product.Endpoint, *texts: str | None) -> Future[Answered]:
+    return model.submit(model.prepare(pa.table({"text": pa.array(texts, pa.string())})))
+
+
+def ask(model: product.Endpoint, *texts: str | None) -> Answered:
+    return begun(model, *texts).result()
+
+
+def first_fails(error: Reply | Exception, times: int = 1) -> Any:
+    """Each text fails so often before it is answered."""
+
+    def behave(asked: Asked) -> Reply:
+        if asked.again >= times:
+            return upper(asked)
+        if isinstance(error, Exception):
+            raise error
+        return error
+
+    return behave
+
+
+def test_answers_come_in_the_order_of_the_rows() -> None:
+    """Whatever the order in which the endpoint gives them."""
+
+    def slowest_first(asked: Asked) -> Reply:
+        time.sleep(0.2 if asked.text == "a" else 0.0)
+        return upper(asked)
+
+    with asking(slowest_first) as (server, model):
+        found = ask(model, "a", "b", "c")
+        assert found.outputs == {"answer": ["A", "B", "C"]}
+        assert (found.usage.requests, found.usage.prompt_tokens, found.usage.output_tokens) == (3, 21, 9)
+        assert server.asked[0].path == "/v1/chat/completions"
+        assert (model.waiting, model.done) == (0, 3)
+
+
+def test_a_row_that_cannot_be_asked_costs_itself() -> None:
+    with asking() as (server, model):
+        found = ask(model, "a", None, "", "d")
+        answers = found.outputs["answer"]
+        assert (answers[0], answers[3]) == ("A", "D")
+        assert [str(answers[1]), str(answers[2])] == [
+            "column 'text' has no value, which the prompt needs",
+            "the prompt is empty",
+        ]
+        assert sorted(server.texts()) == ["a", "d"]
+        assert found.usage.failed == 2
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_what_the_endpoint_says_of_a_row_costs_the_row(status: int) -> None:
+    """Once: to ask again would not help."""
+    wrong = "This model's maximum context length is 10 tokens"
+    with asking(lambda a: fault(status, wrong) if a.text == "long" else upper(a)) as (server, model):
+        found = ask(model, "a", "long")
+        assert found.outputs["answer"][0] == "A"
+        assert wrong in str(found.outputs["answer"][1])
+        assert server.texts().count("long") == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_what_it_says_of_all_rows_ends_the_run(status: int) -> None:
+    with asking(lambda _: fault(status, "nope")) as (server, model):
+        with pytest.raises(EndpointRefused, match=rf"model.url: .*{server.url}.*nope"):
+            ask(model, "a")
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [fault(500), fault(503), Half(), fault(408), fault(409)], ids=["500", "503", "half", "408", "409"]
+)
+def test_what_may_pass_is_asked_again(error: Reply | Exception) -> None:
+    with asking(first_fails(error, 2)) as (server, model):
+        found = ask(model, "a", "b")
+        assert found.outputs == {"answer": ["A", "B"]}
+        assert (found.usage.requests, found.usage.retries) == (6, 4)
+        assert len(server.asked) == 6
+
+
+def test_a_request_that_hangs_is_asked_again() -> None:
+    with asking(first_fails(Hang()), timeout_s=0.3) as (_, model):
+        assert ask(model, "a").outputs == {"answer": ["A"]}
+
+
+def test_an_endpoint_that_is_gone_costs_the_shard_and_not_its_rows() -> None:
+    with asking(lambda _: fault(500, "broken")) as (server, model):
+        with pytest.raises(EndpointFailed, match=r"answers no request: 3 tries failed, the last with .*broken"):
+            ask(model, *(str(row) for row in range(40)))
+        assert model.waiting == 0
+        assert len(server.asked) <= 3 * 40
+    gone = product.Endpoint(job("http://127.0.0.1:9/v1"))
+    with pytest.raises(EndpointFailed, match="answers no request: 3 tries failed, the last with APIConnectionError"):
+        ask(gone, "a")
+
+
+def test_a_request_that_always_fails_while_others_are_answered_costs_its_row() -> None:
+    def behave(asked: Asked) -> Reply:
+        time.sleep(0.02)
+        return fault(500, "killed") if asked.text == "bad" else upper(asked)
+
+    with asking(behave, requests_in_flight=2, retry={"backoff_s": 0.1}) as (server, model):
+        found = ask(model, "bad", *"abcdefghijklmnop")
+        assert "while other rows were answered, 3 tries failed" in str(found.outputs["answer"][0])
+        assert found.outputs["answer"][1:] == list("ABCDEFGHIJKLMNOP")
+        assert server.texts().count("bad") == 3
+
+
+def test_a_busy_endpoint_is_left_alone_by_all_for_as_long_as_it_says() -> None:
+    busy: list[float] = []
+
+    def behave(asked: Asked) -> Reply:
+        if not busy:
+            busy.append(time.monotonic())
+            return fault(429, "slow down", Retry_After="0.5")
+        return upper(asked)
+
+    with asking(behave, requests_in_flight=1) as (server, model):
+        found = ask(model, "a", "b", "c")
+        assert found.outputs == {"answer": ["A", "B", "C"]}
+        assert found.usage.retries == 1
+        assert min(each.at for each in server.asked[1:]) >= busy[0] + 0.5
+
+
+def test_an_endpoint_that_is_too_busy_for_all_is_given_up() -> None:
+    with (
+        asking(lambda _: fault(429, "quota"), retry={"stall_s": 0.3}) as (_, model),
+        pytest.raises(EndpointFailed, match=r"too busy for any request for retry.stall_s = 0.3 s: .*quota"),
+    ):
+        ask(model, "a")
+
+
+@pytest.mark.parametrize(("per_minute", "actors", "seconds"), [(1200, 1, 0.45), (1200, 2, 0.9)])
+def test_no_more_requests_begin_than_may(per_minute: int, actors: int, seconds: float) -> None:
+    """All actors together: each has its share."""
+    with asking(requests_per_minute=per_minute, actors=actors) as (server, model):
+        ask(model, *"abcdefghij")
+        times = sorted(each.at for each in server.asked)
+        assert times[-1] - times[0] >= seconds * 0.9
+
+
+def test_tokens_are_counted_as_the_endpoint_counts_them() -> None:
+    """The first request was thought to be small."""
+    counted = lambda asked: said("x", prompt_tokens=900, output_tokens=100)  # noqa: E731
+    with asking(counted, tokens_per_minute=120_000, requests_in_flight=1) as (server, model):
+        ask(model, *"abcd")
+        times = [each.at for each in server.asked]
+        # 1,000 tokens are half a second.
+        assert times[3] - times[0] >= 1.4
+
+
+def test_no_more_requests_are_underway_than_may_and_batches_share_the_places() -> None:
+    def slow(asked: Asked) -> Reply:
+        time.sleep(0.6 if asked.text == "slow" else 0.05)
+        return upper(asked)
+
+    with asking(slow, requests_in_flight=4) as (server, model):
+        one, two = begun(model, "slow", "a", "b"), begun(model, *"cdefgh")
+        assert two.result().outputs["answer"] == list("CDEFGH")
+        assert not one.done(), "the second batch did not wait for the slowest row of the first"
+        assert one.result().outputs["answer"] == ["SLOW", "A", "B"]
+        assert server.most == 4
+
+
+def test_a_batch_that_is_cancelled_asks_no_more() -> None:
+    def slow(asked: Asked) -> Reply:
+        time.sleep(0.1)
+        return upper(asked)
+
+    with asking(slow, requests_in_flight=1) as (server, model):
+        batch = begun(model, *"abcdefghijkl")
+        wait_until(lambda: server.asked, 5, "the first request is there")
+        batch.cancel()
+        wait_until(lambda: model.waiting == 0, 5, "nothing waits")
+        asked = len(server.asked)
+        assert not is_true(lambda: len(server.asked) > asked + 1, 0.5)
+
+
+def test_vectors_and_completions_are_asked_for_too() -> None:
+    with asking(lambda _: vector([1.0, 2.0]), api="embeddings", outputs={"v": "float32[2]"}) as (server, model):
+        assert ask(model, "a").outputs == {"v": [[1.0, 2.0]]}
+        assert (server.asked[0].path, server.asked[0].body["input"]) == ("/v1/embeddings", "a")
+    with asking(upper, api="completions") as (server, model):
+        assert ask(model, "a").outputs == {"answer": ["A"]}
+        assert (server.asked[0].path, server.asked[0].body["prompt"]) == ("/v1/completions", "a")
+
+
+def test_what_the_job_says_goes_with_each_request() -> None:
+    keys = {"sampling": {"max_tokens": 5, "temperature": 0}, "extra_body": {"top_k": 3}, "choice": ["A", "B"]}
+    with asking(lambda _: said('{"choice": "A"}'), **keys) as (server, model):
+        assert ask(model, "a").outputs == {"answer": ["A"]}
+        body = server.asked[0].body
+        assert (body["model"], body["max_tokens"], body["temperature"], body["top_k"]) == ("m", 5, 0, 3)
+        assert body["response_format"]["json_schema"]["schema"]["properties"]["choice"]["enum"] == ["A", "B"]
+
+
+def test_the_key_comes_from_the_environment_and_is_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTHER_KEY", KEY)
+    with asking(lambda _: fault(401, f"{KEY} is wrong"), key_env="OTHER_KEY") as (server, model):
+        with pytest.raises(EndpointRefused) as raised:
+            ask(model, "a")
+        assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
+        assert KEY not in clip(str(raised.value))
+        assert HIDDEN in clip(str(raised.value))
+
+
+def test_a_key_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OTHER_KEY", raising=False)
+    with pytest.raises(JobError, match=r"model.key_env: the variable OTHER_KEY is not set where the model is asked"):
+        product.Endpoint(job("http://127.0.0.1:9/v1", key_env="OTHER_KEY"))
+
+
+def test_an_answer_without_a_text_costs_the_row() -> None:
+    def refuses(asked: Asked) -> Reply:
+        status, headers, body = said("")
+        body["choices"][0]["message"] |= {"content": None, "refusal": "I will not"}
+        return status, headers, body
+
+    with asking(refuses) as (_, model):
+        assert str(ask(model, "a").outputs["answer"][0]) == "the model gave no answer: I will not"
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"prompt": None}, "model.prompt: is required, or model.messages"),
+        ({"url": "ftp://x"}, "model.url: write a URL, as http://host:8000/v1, not 'ftp://x'"),
+        ({"url": "http://me:secret@x/v1"}, "model.url: has a name or a password before an @; leave them out"),
+        ({"served_model": None}, "model.served_model: write a text, not None"),
+        ({"promt": "x"}, "model.promt: the openai adapter knows only the options .*did you mean 'prompt'"),
+        ({"api": "embeddings", "sampling": {}}, "model.sampling: a vector is not sampled"),
+        ({"api": "completions", "choice": ["a", "b"]}, "model.choice: is for api: chat, and not for completions"),
+        ({"api": "completions", "prompt": None, "messages": "m"}, "model.messages: are for api: chat"),
+        ({"messages": [{"role": "user"}], "prompt": None}, "model.messages: write a list of"),
+        ({"json_schema": {"type": "array"}}, "model.json_schema: must be of an object"),
+        ({"rescoring": 0.1}, "rescore.share: compares outputs with those of a second scoring"),
+        ({"requests_in_flight": 0}, "model.requests_in_flight: write a whole number from 1 on"),
+    ],
+)
+def test_keys_that_make_no_sense_are_named(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        job(**{"url": "http://here/v1", **keys})
+
+
+def test_how_fast_it_is_asked_is_no_part_of_a_result() -> None:
+    slow = job("http://here/v1", requests_in_flight=1, timeout_s=5, key_env="A", tokens_per_minute=5)
+    assert slow.scoring_keys() == job("http://here/v1").scoring_keys()
+    assert job("http://here/v1", sampling={"seed": 1}).scoring_keys() != job("http://here/v1").scoring_keys()
