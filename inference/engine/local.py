@@ -26,6 +26,7 @@ from nightjar.inference.logs.inprocess import InProcess
 from nightjar.inference.records import Event, Failed, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, observed, preflight_steps
+from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.timing import Placement, Timed
 from nightjar.inference.scoring.watchdog import Watchdog
@@ -116,7 +117,8 @@ class LocalEngine:
         if self._worker is None or self._worker.spec != spec:
             self._process.lend(spec)
             logs = self._process.logs
-            self._worker = ShardWorker(spec, turn_to=logs.turn_to) if logs else ShardWorker(spec)
+            made = worker_of(spec)
+            self._worker = made(spec, turn_to=logs.turn_to) if logs else made(spec)
         return self._worker
 
 

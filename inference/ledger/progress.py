@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Doing, Line, Opened, Planned, Revoked, Split
-from nightjar.inference.records import NO_BACKOFFS, Backoffs, Failed, Receipt, least
+from nightjar.inference.records import NO_BACKOFFS, NO_USAGE, Backoffs, Failed, Receipt, Usage, least
 
 
 def lowest(ceilings: Iterable[Sequence[int]]) -> tuple[int, ...]:
@@ -27,7 +27,8 @@ class Progress:
     `rows_out`, those that only some of several models could score. backoffs: the smallest batches to which lack
     of memory forced one of them. ceilings: the same in rows for each of several models. memory: of each worker by its
     name the newest resident and proportional set size, in MB. step: the present step: plan, load, score, validate or
-    publish. writer: the nonce of its writer.
+    publish. writer: the nonce of its writer. usage: what language models took, in this run, by whichever command;
+    usage_before: that of earlier commands alone.
     """
 
     shards: int = 0
@@ -51,6 +52,8 @@ class Progress:
     rows_partial: int = 0
     ceilings: tuple[int, ...] = ()
     memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    usage: Usage = NO_USAGE
+    usage_before: Usage = NO_USAGE
 
     def fold(self, line: Line) -> None:
         """Count one line of the ledger."""
@@ -89,6 +92,7 @@ class Progress:
             self.reused_shards, self.reused_rows = self.done_shards, self.rows_out + self.rows_quarantined
             self.first_start = self.last_end = 0.0
             self.memory = {}
+            self.usage_before = self.usage
 
     def _plan(self, line: Planned) -> None:
         now = Progress(
@@ -101,6 +105,8 @@ class Progress:
             cuts=self.cuts if line.cuts is None else line.cuts,
             backoffs=self.backoffs,
             ceilings=self.ceilings,
+            usage=self.usage,
+            usage_before=self.usage_before,
             uncounted=line.uncounted,
             rows_left_out=line.rows_left_out,
             # Failures under an earlier plan count, too.
@@ -131,6 +137,7 @@ class Progress:
         if self.step in ("plan", "load"):  # older ledgers do not say when scoring began
             self.step = "score"
         self.retries += line.retries
+        self.usage = self.usage.plus(line.usage)
         started = line.started_at
         self.first_start = min(self.first_start or started, started)
         self.last_end = max(self.last_end, started + line.seconds)
@@ -165,6 +172,12 @@ class Progress:
     def rows_per_s(self) -> float:
         """Rows scored per second in steady state; 0 before there is a figure."""
         return self.scored_rows / self.steady_s if self.steady_s > 0 else 0.0
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Tokens of answers per second in steady state; 0 before there is a figure."""
+        now = self.usage.output_tokens - self.usage_before.output_tokens
+        return now / self.steady_s if self.steady_s > 0 else 0.0
 
     @property
     def resident_mb(self) -> int:

@@ -21,7 +21,12 @@ from nightjar.inference.records import Part, Receipt, encode
 
 NO_PARTS = pa.Table.from_batches([], record_schema(Part))  # `empty_table` would import pandas
 
-_TOGETHER: tuple[dict[str, Any], ...] = ({"rows_partial": 0, "ceilings": []}, {"batch_bytes": 0}, {"batch_tokens": 0})
+_TOGETHER: tuple[dict[str, Any], ...] = (
+    {"rows_partial": 0, "ceilings": []},
+    {"batch_bytes": 0},
+    {"batch_tokens": 0},
+    {"usage": None},
+)
 """What few receipts say, and what it means if it is left out. The columns of a group follow the others where a receipt
 says something in one of them."""
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import (
     ClusterLost,
+    EndpointRefused,
     Fenced,
     ModelChanged,
     OutsideIdentity,
@@ -39,6 +40,9 @@ from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.witness import Collection, Seen
 from nightjar.inference.witness.records import UNSURE
+
+_OF_THE_RUN = {kind.__name__ for kind in (EndpointRefused, ModelChanged, OutsideIdentity)}
+"""Causes for which every further shard would fail, too: the first one ends the run."""
 
 _LONGEST_BACKOFF_S = 60.0
 """The longest wait before a pass, however often its shards failed."""
@@ -168,7 +172,7 @@ class Campaign:
         if failed.cause == Fenced.__name__:
             self.writer.append([])  # the ledger knows by whom
         self._charge(failed)
-        if failed.cause in {ModelChanged.__name__, OutsideIdentity.__name__}:
+        if failed.cause in _OF_THE_RUN:
             raise RunFailed(failed.message)
         self._check_alike(self._failures.firsts())
 

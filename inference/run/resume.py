@@ -237,6 +237,8 @@ def progress_of(writer: LedgerWriter, made: Plan, job: Job) -> Progress:
         deaths=sum(failed.died for failed in failures),
         backoffs=writer.state.progress.backoffs,
         ceilings=writer.state.progress.ceilings,
+        usage=writer.state.progress.usage,
+        usage_before=writer.state.progress.usage_before,
     )
     assert writer.state.planned is not None
     progress.fold(_counted(writer.state.planned, writer, made, job))

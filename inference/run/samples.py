@@ -37,6 +37,7 @@ from nightjar.inference.scoring.preflight import (
     rows_at_once,
     score_sample,
 )
+from nightjar.inference.scoring.streaming import spans
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates import column_gates_of
@@ -161,7 +162,8 @@ def examine(worker: ShardWorker, places: Sequence[Piece], last: bool = False) ->
     if isinstance(step, Loaded) and not step.sample_error:
         for step in _look(worker, places):
             yield step
-    for model in worker.models:
+    # A model that is asked for one row at a time has no batch: more rows would only cost more.
+    for model in () if spans(worker.spec.job) else worker.models:
         if isinstance(step, Examined) and not step.sample_error:
             for outcome in _whole(worker, model, places, step):
                 step = outcome

@@ -196,6 +196,8 @@ def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> S
         cuts=totals.batches_cut,
         backoffs=totals.backoffs,
         ceilings=totals.ceilings,
+        usage=totals.usage,
+        usage_before=totals.usage,
         reused_shards=totals.shards,
         reused_rows=totals.rows_in,
         rows_left_out=totals.rows_left_out,

@@ -21,10 +21,11 @@ from nightjar.inference.errors import Fenced
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
-from nightjar.inference.predictors import Scorer
+from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import forced_tokens
 from nightjar.inference.records import (
     NO_BACKOFFS,
+    NO_USAGE,
     Backoffs,
     Crumb,
     Event,
@@ -33,6 +34,7 @@ from nightjar.inference.records import (
     Receipt,
     RowFailure,
     Started,
+    Usage,
 )
 from nightjar.inference.scoring.ahead import PreparingThread
 from nightjar.inference.scoring.assembly import Assembly
@@ -86,18 +88,23 @@ class ShardWorker(Worker):
         self._folders: set[str] = set()
 
     @property
+    def scorers(self) -> tuple[Scorer, ...]:
+        """Of all models, in the job's order."""
+        return self._opened.loaded
+
+    @property
     def device(self) -> str:
         """Where the models are: 'cpu', 'cuda:0' …, each once."""
-        return ", ".join(dict.fromkeys(scorer.device for scorer in self._opened.loaded))
+        return ", ".join(dict.fromkeys(scorer.device for scorer in self.scorers))
 
     @property
     def wrote(self) -> bool:
         """Whether the user's code wrote into the first batch."""
-        return any(scorer.wrote for scorer in self._opened.loaded)
+        return any(scorer.wrote for scorer in self.scorers)
 
     def timed(self, table: pa.Table) -> Timed:
         """What a row of each step costs, in all models together. table: rows that were scored before."""
-        each = zip(self.spec.job.each, self.models, self._opened.loaded, strict=True)
+        each = zip(self.spec.job.each, self.models, self.scorers, strict=True)
         return together(
             [timed(scorer, table.select(list(model.columns)), own=job.begins_apart) for job, model, scorer in each]
         )
@@ -209,8 +216,13 @@ class ShardWorker(Worker):
             yield from self.in_time(self.at, deadline)
             self.watchdog.calling()
 
-    def write(self, running: Running, output: Assembly, backoffs: Sequence[Backoffs]) -> Event:
-        """Write a shard, in the writing thread. Returns its receipt, or why it failed. backoffs: as `backoffs` was."""
+    def write(
+        self, running: Running, output: Assembly, backoffs: Sequence[Backoffs], usage: Usage | None = None
+    ) -> Event:
+        """Write a shard, in the writing thread. Returns its receipt, or why it failed.
+
+        backoffs: as `backoffs` was. usage: of its rows; None for what the scorers have counted.
+        """
         storage = running.storage
         try:
             table, metrics = output.table(), output.metrics()
@@ -259,11 +271,16 @@ class ShardWorker(Worker):
             batch_tokens=smallest.tokens,
             resident_mb=resident,
             proportional_mb=proportional,
+            usage=self._claimed() if usage is None else usage,
         )
+
+    def _claimed(self) -> Usage:
+        """What language models took since this was last asked."""
+        return NO_USAGE.plus(*(each.claimed() for each in self.scorers if isinstance(each, StreamingScorer)))
 
     def backoffs(self) -> tuple[Backoffs, ...]:
         """Of each model, to what lack of memory has forced its batches so far."""
-        calls = map(forced_tokens, self._opened.loaded)
+        calls = map(forced_tokens, self.scorers)
         return tuple(
             Backoffs(**{model.size.unit: model.size.forced}, tokens=tokens)
             for model, tokens in zip(self.models, calls, strict=True)

@@ -26,7 +26,7 @@ from nightjar.inference.output import outcomes
 from nightjar.inference.output.manifests import ShardsFile, read_verified
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.predictors.adapter import frameworks
-from nightjar.inference.records import Backoffs, least
+from nightjar.inference.records import NO_USAGE, Backoffs, Usage, least
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
@@ -51,7 +51,7 @@ class Totals:
     batch_bytes, batch_tokens: as in `Backoffs`. rows_left_out: the number of rows that were read and did not match
     `input.where`. files_left_out: the number of files that could not match, by what their paths or the table say, and
     were not read. rows_partial: of `rows_out`, those that only some of several models could score; they are in the
-    quarantine, too. ceilings: as in `Progress`.
+    quarantine, too. ceilings: as in `Progress`. usage: of language models.
     """
 
     shards: int
@@ -67,6 +67,7 @@ class Totals:
     ceilings: tuple[int, ...] = field(default=(), metadata=SELDOM)
     batch_bytes: int = field(default=0, metadata=SELDOM)
     batch_tokens: int = field(default=0, metadata=SELDOM)
+    usage: Usage = field(default=NO_USAGE, metadata=SELDOM)
 
     @property
     def backoffs(self) -> Backoffs:
@@ -224,6 +225,7 @@ def _totals(table: pa.Table, audited: Audited, files_left_out: int) -> Totals:
         ceilings=lowest(filter(None, outcomes.seldom(table, "ceilings"))),
         batch_bytes=least(outcomes.seldom(table, "batch_bytes")),
         batch_tokens=least(outcomes.seldom(table, "batch_tokens")),
+        usage=NO_USAGE.plus(*(Usage(**each) for each in outcomes.seldom(table, "usage") if each)),
     )
 
 

@@ -34,6 +34,7 @@ from nightjar.inference.records import (
     decode,
 )
 from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.streaming import spans
 from nightjar.inference.scoring.suspects import Attempt
 
 BLOCKS_PER_ACTOR = 64
@@ -47,6 +48,13 @@ only passes on. They bridge the time until the driver gives it more, which on bu
 AT_ONCE = 2
 """The shards that an actor behind the CPU stage has in memory: one is with the model; meanwhile another is unpacked or
 written."""
+_SPANNING: dict[str, Any] = {
+    "max_tasks_in_flight_per_actor": 4,
+    "max_concurrent_calls_per_actor": 2,
+    "enable_true_multi_threading": True,
+}
+"""Of an actor whose model is asked for one row at a time: the rows of the next block take the places that the slowest
+rows of this one leave free. Two more blocks are there before one of the two has ended."""
 FEW = 4
 """The most suspects that share one actor: Ray Data takes each crumb at once from one actor, but at 10 Hz from
 several."""
@@ -137,7 +145,7 @@ def _fused(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> A
     pool = ActorPoolStrategy(
         min_size=min(need.min_actors, most, len(blocks)),
         max_size=min(most, len(blocks)),
-        max_tasks_in_flight_per_actor=1 if suspects else 2,
+        **(_SPANNING if spans(spec.job) and not suspects else {"max_tasks_in_flight_per_actor": 1 if suspects else 2}),
     )
     with DataContext.current(_context(spec.job.retry.stall_s, buffered=1 if suspects else BUFFERED)):
         dataset = from_blocks(blocks)

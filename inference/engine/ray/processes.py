@@ -26,6 +26,7 @@ from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.parcels import PACKED
 from nightjar.inference.scoring.preparing import PreparingWorker
+from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.worker import ShardWorker
 
@@ -49,7 +50,7 @@ class Scoring:
 
     def __init__(self, sealed: Sealed) -> None:
         self.logs = capture(sealed.spec)
-        self.worker = ShardWorker(sealed.spec, turn_to=self.logs.turn_to)
+        self.worker = worker_of(sealed.spec)(sealed.spec, turn_to=self.logs.turn_to)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         return _told(self.worker.process(assignments(block)), self.logs)
@@ -107,7 +108,7 @@ def score_as_task(block: pa.Table, sealed: Sealed) -> Iterator[pa.Table]:
     _log[:] = [capture(sealed.spec)]
     try:
         if (key := task_key(sealed.spec)) not in _kept:
-            _kept[key] = ShardWorker(sealed.spec, turn_to=lambda started: _log[0].turn_to(started))
+            _kept[key] = worker_of(sealed.spec)(sealed.spec, turn_to=lambda started: _log[0].turn_to(started))
         yield from _told(_kept[key].process(assignments(block)), _log[0])
     finally:
         _log[0].close()

@@ -1,0 +1,245 @@
+"""Scores several shards at once, for a model that is asked for one row at a time.
+
+The rows of the next shard take the places that the slowest rows of this one leave free, so the model never waits for
+the end of a shard. A shard is written when its own rows are done. All shards that are begun are charged if the process
+dies; suspects are scored alone, as by `ShardWorker`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from nightjar.inference.errors import NightjarError, OutputInvalid, ProcessSpoilt, ShardTooSlow
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.predictors import Scorer, StreamingScorer
+from nightjar.inference.predictors.requests import Answered
+from nightjar.inference.records import Crumb, Event, Failed, Receipt, Started
+from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
+from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
+from nightjar.inference.scoring.models import LoadedModel, score_models
+from nightjar.inference.scoring.position import At, Running
+from nightjar.inference.scoring.stretch import Stretch
+from nightjar.inference.scoring.worker import ShardWorker
+
+MOST_OPEN = 32
+"""The most shards that are underway at once, however few rows they have: each is in memory, and lost with the
+process."""
+
+_LOOK_S = 0.5
+"""Seconds between two looks whether anything still moves."""
+
+
+_FREE_S = 0.05
+"""Seconds between two looks whether there is room for a shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A shard that is underway. asked: its rows, None if there are none to ask. deadline: on the monotonic clock."""
+
+    running: Running
+    stretch: Stretch
+    asked: Future[Answered] | None
+    rows: int
+    deadline: float
+
+
+class StreamingWorker(ShardWorker):
+    """Scores shards whose rows are requests. Several threads may call `process` at once."""
+
+    def __init__(self, spec: WorkerSpec, *scorers: Scorer, turn_to: Callable[[Started], None] = lambda _: None) -> None:
+        """As `ShardWorker`."""
+        super().__init__(spec, *scorers, turn_to=turn_to)
+        self._turn = Lock()
+
+    @property
+    def scorer(self) -> StreamingScorer:
+        """That of the only model."""
+        (scorer,) = self.scorers
+        assert isinstance(scorer, StreamingScorer)
+        return scorer
+
+    def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
+        """As `Worker.process`."""
+        many: list[Assignment] = []
+        for each in assignments:
+            if each.attempt.crumbs:
+                yield from self.alone(each)
+            else:
+                many.append(each)
+        if many:
+            yield from _Stream(self).events(many)
+
+    def alone(self, assignment: Assignment) -> Iterator[Event]:
+        """Score one shard batch by batch, as `ShardWorker` does."""
+        with self._turn:
+            yield from super().process([assignment])
+
+
+class _Stream:
+    """The shards of one call."""
+
+    def __init__(self, worker: StreamingWorker) -> None:
+        self._worker = worker
+        self._spec: WorkerSpec = worker.spec
+        self._open: list[_Open] = []
+        self._writing: dict[Future[Event], Running] = {}
+        self._moved_at = self._said_at = time.monotonic()
+        self._done = worker.scorer.done
+
+    def events(self, assignments: list[Assignment]) -> Iterator[Event]:
+        """Score them. Yields what happens."""
+        left = iter(assignments)
+        following = next(left, None)
+        try:
+            while following or self._open or self._writing:
+                while following and self._has_room():
+                    yield from self._begin(following)
+                    following = next(left, None)
+                yield from self._settle()
+                yield from self._signs()
+        finally:
+            for each in self._open:
+                if each.asked is not None:
+                    each.asked.cancel()
+
+    def _has_room(self) -> bool:
+        if len(self._open) + len(self._writing) >= MOST_OPEN:
+            return False
+        return self._worker.scorer.hungry
+
+    def _begin(self, assignment: Assignment) -> Iterator[Event]:
+        """Read a shard, and begin to ask for its rows."""
+        worker = self._worker
+        running = worker.begun(assignment)
+        yield running.started
+        worker.turn_to(running.started)
+        deadline = time.monotonic() + self._spec.job.retry.shard_s
+        pieces = assignment.shard.pieces
+        try:
+            reads = [each.result() for each in worker.read(running.storage, pieces)]
+            stretch = Stretch(pieces, reads)
+            asked, rows = self._ask(stretch)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+            yield from self._told(worker.failed(running, error))
+            return
+        if rows is None:
+            yield from worker.alone(assignment)
+        else:
+            self._open.append(_Open(running, stretch, asked, rows, deadline))
+
+    def _ask(self, stretch: Stretch) -> tuple[Future[Answered] | None, int | None]:
+        """Begin the requests for the rows that could be read. Returns how many there are; None if the user's preprocess
+        raised, so that the rows that it raised for must be found.
+        """
+        (model,) = self._worker.models
+        table = stretch.table.select(list(model.columns))
+        for rows in micro_batches(table, model.size, sorted(stretch.failures)):
+            try:
+                prepared = self._worker.scorer.prepare(rows.table)
+            except Exception as error:
+                if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
+                    raise
+                return None, None
+            return self._worker.scorer.submit(prepared), len(rows.rows)
+        return None, 0
+
+    def _settle(self) -> Iterator[Event]:
+        """Wait until something is done, for a moment at most, and see to it."""
+        waited: list[Future[Any]] = [*self._writing, *(each.asked for each in self._open if each.asked is not None)]
+        if not waited and not self._open:
+            time.sleep(_FREE_S)  # another call has all places
+        elif all(each.asked is not None for each in self._open):
+            wait(waited, _LOOK_S, FIRST_COMPLETED)
+        for each in [each for each in self._open if each.asked is None or each.asked.done()]:
+            self._open.remove(each)
+            yield from self._finish(each)
+        for future in [future for future in self._writing if future.done()]:
+            self._writing.pop(future)
+            yield from self._told(future.result())
+
+    def _finish(self, each: _Open) -> Iterator[Event]:
+        """Put a shard together whose rows are done, and begin to write it."""
+        worker, running = self._worker, each.running
+        assembly = Assembly(self._spec, running.assignment.shard)
+        try:
+            answered = each.asked.result() if each.asked is not None else None
+            scored = self._scored(each, answered)
+            for piece, read, part in each.stretch.parts(scored):
+                assembly.add(piece, read, part)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+            yield from self._told(worker.failed(running, error))
+            return
+        usage = answered.usage if answered is not None else None
+        writing = worker.writer.submit(worker.write, running, assembly, worker.backoffs(), usage)
+        self._writing[writing] = running
+
+    def _scored(self, each: _Open, answered: Answered | None) -> ScoredRows:
+        """What became of the rows, in the form in which every other model's come."""
+        worker, (model,) = self._worker, self._worker.models
+
+        def collected(_: Any) -> Any:
+            assert answered is not None
+            return worker.scorer.collected(answered, each.rows)
+
+        known = LoadedModel(model.name, model.prefix, model.columns, model.types, collected, model.size)
+        budget, stretch = self._spec.budget, each.stretch
+        steps = score_models(
+            stretch.table, [known], skip=stretch.failures, budget=budget, origin=stretch.origin, index=stretch.index
+        )
+        return drained(steps)
+
+    def _signs(self) -> Iterator[Event]:
+        """Give a sign of life if there was none for a while; end what takes too long.
+
+        Raises:
+            ProcessSpoilt: No row was done for `retry.stall_s`. It was reported, and the process must end.
+        """
+        now, stall_s = time.monotonic(), self._spec.job.retry.stall_s
+        if (done := self._worker.scorer.done) != self._done or not self._open:
+            self._done, self._moved_at = done, now
+        for each in [each for each in self._open if now > each.deadline]:
+            self._open.remove(each)
+            assert each.asked is not None
+            each.asked.cancel()
+            yield from self._told(self._worker.failed(each.running, self._too_slow()))
+        if now - self._moved_at > stall_s:
+            spoilt = ProcessSpoilt("Stalled", f"no row was done for retry.stall_s = {stall_s:g} s")
+            for each in self._open:
+                yield from self._worker.last_words(spoilt, At(each.running.started, each.stretch.pieces[0].uri))
+            raise spoilt
+        if self._open and now - self._said_at > stall_s / 4:
+            first = self._open[0]
+            self._said_at = now
+            yield Crumb(first.running.started.shard, first.stretch.pieces[0].uri, 0, 0)
+
+    def _too_slow(self) -> ShardTooSlow:
+        return ShardTooSlow(
+            f"this attempt takes longer than retry.shard_s = {self._spec.job.retry.shard_s:g} s; see why the model is "
+            "slow, lower input.shard_rows, or allow more"
+        )
+
+    def _told(self, event: Event) -> Iterator[Event]:
+        """An event, after what the user's code used meanwhile."""
+        self._said_at = time.monotonic()
+        if isinstance(event, (Receipt, Failed)):
+            yield from self._worker.noticed()
+        yield event
+
+
+def spans(job: Job) -> bool:
+    """Whether the rows of several shards are underway at once."""
+    framework = None if job.models else FRAMEWORKS.get(job.model.uses)
+    return framework is not None and framework.streams
+
+
+def worker_of(spec: WorkerSpec) -> type[ShardWorker]:
+    """What scores the shards of a job in its actors."""
+    return StreamingWorker if spans(spec.job) else ShardWorker

@@ -1,0 +1,261 @@
+"""A language model behind an endpoint: each prompt ends once, and none is asked for twice without need."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from endpoints import Asked, Endpoint, Hang, Reply, endpoint, fault, said, upper
+from nightjar.inference.errors import JobError, RunFailed, ShardsFailed
+from support import Lake
+
+ROWS, SHARD = 60, 10
+SCHEMA = {
+    "type": "object",
+    "properties": {"length": {"type": "integer"}, "word": {"type": "string"}},
+    "required": ["length", "word"],
+}
+
+
+class Server:
+    """An endpoint whose behaviour a test may change while it runs."""
+
+    def __init__(self) -> None:
+        self.behave: Any = upper
+        self.server = Endpoint()
+
+    def __call__(self, asked: Asked) -> Reply:
+        found: Reply = self.behave(asked)
+        return found
+
+    def asked(self) -> list[str]:
+        """What was asked since the last look."""
+        texts = self.server.texts()
+        self.server.asked.clear()
+        return sorted(texts)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    found = Server()
+    with endpoint(found) as found.server:
+        yield found
+
+
+def ready(lake: Lake, server: Server, *, texts: list[str | None] | None = None, **changes: Any) -> Lake:
+    """A lake of one file of texts, and a job that asks the endpoint."""
+    given = texts or [f"text {row}" for row in range(ROWS)]
+    (lake.folder / "data").mkdir(exist_ok=True)
+    table = pa.table({"id": pa.array(range(len(given)), pa.int64()), "text": pa.array(given, pa.string())})
+    pq.write_table(table, lake.folder / "data/texts.parquet", row_group_size=SHARD)
+    model = {
+        "uses": "openai",
+        "url": server.server.url,
+        "served_model": "m",
+        "prompt": "Say {text}",
+        "outputs": {"answer": "string"},
+    }
+    lake.write_job(**{"input__shard_rows": SHARD, "model": model, "carry": ["id"], **changes})
+    return lake
+
+
+def test_each_prompt_is_answered_once_and_what_it_took_is_said(lake: Lake, server: Server) -> None:
+    """In the receipts, the manifest, and the run's figures."""
+    ran = ready(lake, server, model__outputs={"answer": "string", "output_tokens": "int32"}).run()
+    rows = lake.published()
+    assert rows["answer"].tolist() == [f"SAY TEXT {row}" for row in range(ROWS)]
+    assert set(rows["output_tokens"]) == {3}
+    usage = ran.scored.progress.usage
+    assert (usage.requests, usage.prompt_tokens, usage.output_tokens, usage.failed) == (ROWS, 7 * ROWS, 3 * ROWS, 0)
+    receipts = [record["usage"] for record in lake.records() if record["t"] == "receipt"]
+    assert [each["requests"] for each in receipts] == [SHARD] * (ROWS // SHARD)
+    manifest = json.loads((lake.out / ran.publication.manifest).read_text())
+    assert manifest["totals"]["usage"]["output_tokens"] == 3 * ROWS
+
+
+def test_rows_without_an_answer_are_quarantined_each_with_its_own_reason(lake: Lake, server: Server) -> None:
+    """A prompt that is too long, one that is null, an answer that is cut, and one that does not follow the schema."""
+    (lake.folder / "schema.json").write_text(json.dumps(SCHEMA))
+
+    def behave(asked: Asked) -> Reply:
+        word = asked.text.removeprefix("Say ")
+        if word == "long":
+            return fault(400, "maximum context length is 10 tokens")
+        if word == "cut":
+            return said('{"length": 3, "wo', reason="length")
+        if word == "odd":
+            return said('{"length": "three", "word": "odd"}')
+        return said(json.dumps({"length": len(word), "word": word}))
+
+    server.behave = behave
+    texts: list[str | None] = [f"text {row}" for row in range(ROWS)]
+    texts[5], texts[15], texts[16], texts[47], texts[59] = "long", None, "cut", "odd", "\x01\x1b[31m"
+    ready(
+        lake,
+        server,
+        texts=texts,
+        model__json_schema="schema.json",
+        model__outputs={"word": "string", "length": "int16"},
+        retry__max_quarantined=0.1,
+    ).run()
+    rows, lost = lake.published(), lake.quarantined()
+    assert rows["id"].tolist() == [row for row in range(ROWS) if row not in {5, 15, 16, 47}]
+    assert rows["length"].iloc[-1] == len("\x01\x1b[31m")
+    assert lost["_row"].tolist() == [5, 15, 16, 47]
+    assert lost["error"].tolist() == ["PromptInvalid", "PromptInvalid", "AnswerInvalid", "AnswerInvalid"]
+    reasons = ["maximum context", "has no value", "cut after 3 tokens", "'three' is not of type 'integer'"]
+    for message, reason in zip(lost["message"], reasons, strict=True):
+        assert reason in message
+
+
+def test_the_rows_of_the_next_shards_take_the_places_that_a_slow_row_leaves_free(lake: Lake, server: Server) -> None:
+    """The slowest row of the first shard is answered only when rows of the last one were asked."""
+    last = threading.Event()
+
+    def behave(asked: Asked) -> Reply:
+        if asked.text == f"Say text {ROWS - 1}":
+            last.set()
+        if asked.text == "Say text 3" and asked.again and not last.wait(30):
+            return fault(400, "no row of the last shard was asked")
+        return upper(asked)
+
+    server.behave = behave
+    ready(lake, server, model__requests_in_flight=4).run()
+    assert len(lake.published()) == ROWS
+    order = [record["shard"] for record in lake.records() if record["t"] == "receipt"]
+    first = next(iter(lake.planned().shards())).id
+    assert order.index(first) > 0, "other shards were written before the first one"
+
+
+def test_a_key_that_expires_in_mid_run_ends_it_and_only_what_is_missing_is_asked_again(
+    lake: Lake, server: Server
+) -> None:
+    """One sentence, and nothing of what was committed is paid twice."""
+
+    def expires(asked: Asked) -> Reply:
+        number = int(asked.text.rsplit(" ", 1)[1])
+        return fault(401, "key expired") if number >= 35 and len(committed(lake)) >= 3 else upper(asked)
+
+    server.behave = expires
+    ready(lake, server, model__requests_in_flight=1)
+    with pytest.raises(RunFailed, match=r"model.url: the endpoint does not accept the key .*key expired"):
+        lake.run()
+    done = committed(lake)
+    assert 3 <= len(done) < ROWS // SHARD
+    server.behave = upper
+    server.asked()
+    lake.run()
+    missing = [shard for shard in lake.planned().shards() if shard.id not in done]
+    rows = [row for shard in missing for row in range(shard.pieces[0].first_row, shard.pieces[0].first_row + SHARD)]
+    again = server.asked()
+    assert set(again) >= {f"Say text {row}" for row in rows}
+    # Preflight asks a few rows, too.
+    assert sum(again.count(f"Say text {row}") == 1 for row in rows) >= len(rows) - 20
+    assert lake.published()["answer"].tolist() == [f"SAY TEXT {row}" for row in range(ROWS)]
+
+
+def test_an_endpoint_that_goes_away_costs_no_row(lake: Lake, server: Server) -> None:
+    """Its shards fail, as they do if the storage is away, and the next command goes on."""
+    server.behave = lambda asked: fault(503) if len(committed(lake)) >= 2 else upper(asked)
+    ready(lake, server, model__requests_in_flight=2)
+    with pytest.raises(ShardsFailed, match="answers no request"):
+        lake.run()
+    server.behave = upper
+    lake.run()
+    assert len(lake.published()) == ROWS
+    assert not (lake.revision() / "quarantine").exists()
+
+
+def test_another_schema_is_another_result(lake: Lake, server: Server) -> None:
+    """It is a file beside the job, and its content scores."""
+    server.behave = lambda asked: said('{"length": 1, "word": "x"}')
+    path = lake.folder / "schema.json"
+    path.write_text(json.dumps(SCHEMA))
+    ready(lake, server, model__json_schema="schema.json", model__outputs={"word": "string"}).run()
+    path.write_text(json.dumps(SCHEMA | {"required": ["word"]}))
+    ran = lake.run()
+    assert ran.scored.progress.reused_shards == 0
+    path.unlink()
+    with pytest.raises(JobError, match=r"schema\.json: no such document"):
+        lake.run()
+
+
+def test_a_column_that_the_input_has_not_is_named_with_its_key(lake: Lake, server: Server) -> None:
+    """Before anything is asked."""
+    with pytest.raises(JobError, match=r"model\.prompt: 'txt' is not a column of the input; did you mean 'text'"):
+        ready(lake, server, model__prompt="Say {txt}").run()
+    assert server.asked() == []
+
+
+def test_a_preprocess_that_raises_for_a_row_costs_the_row(lake: Lake, server: Server) -> None:
+    lake.write_model(
+        "def prep(batch):\n"
+        "    if 'text 23' in batch['text'].tolist():\n"
+        "        raise ValueError('not this one')\n"
+        "    return {'text': [text.upper() for text in batch['text']]}\n"
+    )
+    ready(lake, server, preprocess="model:prep", retry__max_quarantined=0.1).run()
+    assert lake.quarantined()["_row"].tolist() == [23]
+    assert lake.published()["answer"].tolist() == [f"SAY TEXT {row}" for row in range(ROWS) if row != 23]
+
+
+def test_a_model_that_answers_nothing_any_more_is_given_up(lake: Lake, server: Server) -> None:
+    def hangs(asked: Asked) -> Reply:
+        if len(committed(lake)) >= 2:
+            raise Hang
+        return upper(asked)
+
+    server.behave = hangs
+    ready(lake, server, model__requests_in_flight=1, retry__stall_s=2)
+    with pytest.raises(RunFailed, match=r"no row was done for retry.stall_s = 2 s"):
+        lake.run()
+
+
+def test_a_shard_that_takes_too_long_says_so(lake: Lake, server: Server) -> None:
+    """Rows of others are answered meanwhile, so the process does not hang."""
+
+    def behave(asked: Asked) -> Reply:
+        if asked.text == "Say text 3" and asked.again:
+            raise Hang
+        return upper(asked)
+
+    server.behave = behave
+    ready(lake, server, retry__shard_s=1, retry__attempts=1)
+    with pytest.raises(ShardsFailed, match=r"this attempt takes longer than retry.shard_s = 1 s"):
+        lake.run()
+
+
+def test_the_key_is_nowhere(lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In no ledger, manifest, part or log, and in no error, though the endpoint repeats it."""
+    key = "sk-0123456789-secret"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    server.behave = lambda asked: (
+        fault(400, f"{key} has no right to this") if asked.text.endswith(" 7") else upper(asked)
+    )
+    ready(lake, server, retry__max_quarantined=0.1).run()
+    assert server.server.asked[0].headers["authorization"] == f"Bearer {key}"
+    assert "has no right to this" in lake.quarantined()["message"][0]
+    assert list(holders(lake.folder, key.encode())) == []
+
+
+def holders(folder: Path, what: bytes) -> Iterator[Path]:
+    """The files that hold these bytes, Parquet files read as tables."""
+    for path in folder.rglob("*"):
+        if path.is_file() and (what in path.read_bytes() or (path.suffix == ".parquet" and what in content(path))):
+            yield path
+
+
+def content(path: Path) -> bytes:
+    return str(pq.read_table(path).to_pylist()).encode()
+
+
+def committed(lake: Lake) -> set[str]:
+    """The shards with a receipt."""
+    return {record["shard"] for record in lake.records() if record["t"] == "receipt"}
