@@ -14,6 +14,7 @@ from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.targets import TableShown
 from nightjar.inference.output.visibility import Change
+from nightjar.inference.records import Usage
 from nightjar.inference.run.report import Incident, ShardLine
 from nightjar.inference.run.standing import RunFigures
 
@@ -73,7 +74,7 @@ class RunResult:
     those that were committed before. again: what made shards old that had a result. notes: what a person should know of
     how it was scored. unreported: why Prefect's API does not know how the run ended. metrics: what the audit computed
     of outputs and labels. manifest: its URI. tables_behind: why tables of the job do not show what is published, a
-    sentence each.
+    sentence each. usage: what language models took in this run, by whichever command; zeros for other models.
     """
 
     job: str
@@ -101,6 +102,7 @@ class RunResult:
     manifest: str
     seconds: Seconds
     engine: EngineFigures
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)

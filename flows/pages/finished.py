@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nightjar.flows.pages.advice import committing, near, repeating, typed
 from nightjar.flows.pages.escaping import code, markdown
 from nightjar.flows.pages.evidence import rows_without_result
-from nightjar.flows.pages.wording import duration, evaluation_lines, left_out, memory, notes, partly
+from nightjar.flows.pages.wording import duration, evaluation_lines, left_out, memory, notes, partly, tokens
 from nightjar.flows.reports import EngineFigures, RunResult, Seconds
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
@@ -60,6 +60,7 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
             resident_mb=progress.resident_mb,
             proportional_mb=progress.proportional_mb,
         ),
+        usage=progress.usage,
     )
 
 
@@ -96,6 +97,8 @@ def as_text(launched: Launched, total_s: float) -> str:
             f"  speed      {progress.rows_per_s:,.0f} rows/s on {scored.device}; scored in {duration(scored.seconds)}, "
             f"audited in {duration(run.verdict.seconds)}"
         )
+    if progress.usage.requests:
+        lines.append(f"  tokens     {tokens(progress)}")
     if progress.memory:
         lines.append(f"  memory     {memory(progress)}")
     if progress.failed_attempts or progress.retries:
@@ -189,6 +192,7 @@ def as_page(request: RunRequest, scored: Scored, verdict: Verdict, publication: 
         f"| gates | {sum(gate.passed for gate in verdict.gates)} of {len(verdict.gates)} passed |",
         *[f"| {name} | {value} |" for name, value in evaluation_lines(verdict.metrics)],
         *([f"| device | {scored.device} |"] if scored.device else []),
+        *([f"| tokens | {tokens(progress)} |"] if progress.usage.requests else []),
         *([f"| memory | {memory(progress)} |"] if progress.memory else []),
         *[f"| {word} | {markdown(text)} |" for word, text in remarks],
         f"| output | {code(f'{where}/data', cell=True)} |",

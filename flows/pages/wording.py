@@ -61,6 +61,19 @@ def memory(progress: Progress) -> str:
     return f"{largest} in the largest of {len(progress.memory):,} workers; {progress.proportional_mb:,} MB together"
 
 
+def tokens(progress: Progress) -> str:
+    """What a language model was asked and answered."""
+    used = progress.usage
+    repeated = f" ({used.retries:,} repeated)" if used.retries else ""
+    known = f" ({used.cached_tokens / used.prompt_tokens:.0%} from the cache)" if used.cached_tokens else ""
+    speed = f", {progress.output_tokens_per_s:,.0f} a second" if progress.output_tokens_per_s else ""
+    cut = f"; {counted(used.cut, 'answer')} cut at the most tokens" if used.cut else ""
+    return (
+        f"{counted(used.requests, 'request')}{repeated}: {used.prompt_tokens:,} in{known}, {used.output_tokens:,} out"
+        f"{speed}{cut}"
+    )
+
+
 def shards_done(progress: Progress) -> str:
     """3/24 shards."""
     return f"{progress.done_shards:,}/{progress.shards:,} shards"
