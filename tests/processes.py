@@ -21,6 +21,7 @@ from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, observed, preflight_steps
+from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.worker import ShardWorker
 
@@ -61,7 +62,7 @@ def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece]) -> 
 
 def _score(spec: WorkerSpec, work: list[Assignment]) -> Iterator[Event]:
     try:
-        yield from ShardWorker(spec).process(work)
+        yield from worker_of(spec)(spec).process(work)
     except ProcessSpoilt:
         os._exit(1)
 

@@ -227,6 +227,11 @@ class Job(Section):
         return next(job for job in self.each if job.model.called == name)
 
     @property
+    def keeps_answers(self) -> bool:
+        """Whether answers are kept until the shard that they are for is written."""
+        return not self.models and self.model.keeps_answers
+
+    @property
     def loaded_by(self) -> str:
         """The key that names what is loaded, for messages."""
         return "models" if self.models else self.model.loaded_by

@@ -113,6 +113,12 @@ class Model(Section):
         return "model" if framework and framework.own_keys else "model.options"
 
     @property
+    def keeps_answers(self) -> bool:
+        """Whether answers are kept until the shard that they are for is written."""
+        framework = FRAMEWORKS.get(self.uses)
+        return bool(framework and framework.streams and self.options.get("journal"))
+
+    @property
     def called(self) -> str:
         """Its name; '' for an only model, which needs none."""
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from nightjar.inference.job.model import ALL, Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches, outputs
 from nightjar.inference.predictors.adapter import NamesColumns, Predictor, adapter_of, forced_tokens
+from nightjar.inference.predictors.answers import Answer
 from nightjar.inference.predictors.arrays import joined
 from nightjar.inference.predictors.naming import naming
 from nightjar.inference.predictors.ownbatch import own_batch
 from nightjar.inference.predictors.preprocessing import Preprocessor
 from nightjar.inference.predictors.private import Copier, OwnCopy
-from nightjar.inference.predictors.requests import Answered, Streaming
+from nightjar.inference.predictors.requests import Answered, Known, Streaming
 from nightjar.inference.records import Usage
 
 __all__ = ["Preprocessor", "Scorer", "StreamingScorer", "check_keys", "input_columns", "load_scorer", "warm"]
@@ -220,8 +222,23 @@ class _Scorer:
                 self._watched, self.wrote = True, prepared.given.digest() != prepared.before
 
 
+class Journal(Protocol):
+    """Keeps answers that were paid for."""
+
+    def known(self, requests: Sequence[Any]) -> Known:
+        """The answers to these requests that were paid for before, by row."""
+
+    def keep(self, request: Any, answer: Answer, usage: Usage) -> None:
+        """Keep an answer."""
+
+
 class StreamingScorer(_Scorer):
-    """Of a predictor that takes several batches at once."""
+    """Of a predictor that takes several batches at once.
+
+    journal: of the shard that is scored batch by batch, if its answers are kept.
+    """
+
+    journal: Journal | None = None
 
     @property
     def hungry(self) -> bool:
@@ -233,10 +250,25 @@ class StreamingScorer(_Scorer):
         """The number of rows that are done, since the model was loaded."""
         return int(self._predictor.done)
 
-    def submit(self, prepared: Any) -> Future[Answered]:
-        """Begin what `prepare` returned, and do not wait for it."""
-        begun: Future[Answered] = self._predictor.submit(prepared.content)
+    @property
+    def elsewhere(self) -> bool:
+        """As in `Streaming`."""
+        return bool(self._predictor.elsewhere)
+
+    def submit(self, prepared: Any, journal: Journal | None) -> Future[Answered]:
+        """Begin what `prepare` returned, and do not wait for it. What the journal knows is not asked for."""
+        begun: Future[Answered]
+        if journal is None:
+            begun = self._predictor.submit(prepared.content)
+        else:
+            begun = self._predictor.submit(prepared.content, journal.known(prepared.content), journal.keep)
         return begun
+
+    def score(self, prepared: Any) -> dict[str, pa.Array]:
+        if self.journal is None:
+            return super().score(prepared)
+        found = self._predictor.claim(self.submit(prepared, self.journal))
+        return outputs.normalise(found, self._types, prepared.rows)
 
     def collected(self, answered: Answered, rows: int) -> dict[str, pa.Array]:
         """The declared outputs of a batch that is done. Raises as `__call__`."""

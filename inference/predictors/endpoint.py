@@ -52,6 +52,8 @@ _OF_THE_JOB = {
 class Endpoint(Requests):
     """The model behind an endpoint, as a `Predictor`."""
 
+    elsewhere = True
+
     def __init__(self, job: Job) -> None:
         options = job.model.options
         super().__init__(job, prompt_of(job), reader_of(job), options.get("requests_in_flight", IN_FLIGHT))
@@ -59,7 +61,7 @@ class Endpoint(Requests):
         self._url = options["url"]
         self.device = urlsplit(self._url).netloc
         self._fixed = self._body(options)
-        self._asked: int = options.get("sampling", {}).get("max_tokens", 0)
+        self._max_tokens: int = options.get("sampling", {}).get("max_tokens", 0)
         actors = max(1, job.resources.max_actors)
         self._requests = Pace(options.get("requests_per_minute", 0) / actors)
         self._tokens = Pace(options.get("tokens_per_minute", 0) / actors)
@@ -99,13 +101,13 @@ class Endpoint(Requests):
             except openai.RateLimitError as error:
                 busy += 1
                 self._pause(error, busy)
-                if self._answered == answered and time.monotonic() - began > self._patience_s:
+                if self._answered != answered:
+                    answered, began = self._answered, time.monotonic()  # the row waits for its turn
+                elif time.monotonic() - began > self._patience_s:
                     raise EndpointFailed(
                         f"model.url: {self._url} has been too busy for any request for retry.stall_s = "
                         f"{self._patience_s:g} s: {_said(error)}"
                     ) from None
-                # While others are answered, the row waits for its turn.
-                answered = self._answered
                 continue
             except (openai.APIStatusError, openai.APIConnectionError) as error:  # a time-out is one of the second
                 if isinstance(error, openai.APIStatusError):
@@ -146,7 +148,7 @@ class Endpoint(Requests):
             await asyncio.sleep(wait)
         await self._requests.spend(1)
         tokens = len(str(request.get("messages") or request.get("prompt") or request.get("input")))
-        await self._tokens.spend(count := tokens // CHARS_PER_TOKEN + self._asked)
+        await self._tokens.spend(count := tokens // CHARS_PER_TOKEN + self._max_tokens)
         return count
 
     def _pause(self, error: openai.RateLimitError, busy: int) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.options import Option, choice, keywords, number, text, texts, whole
+from nightjar.inference.job.options import Option, choice, flag, keywords, number, text, texts, whole
 from nightjar.inference.predictors.adapter import Adapter, Predictor, WithoutDevices, check_cpu, check_no_pickles
 from nightjar.inference.predictors.answers import check_schema
 from nightjar.inference.predictors.apis import CHAT, COMPLETIONS, EMBEDDINGS, KEY_ENV, reader_of
@@ -68,6 +68,7 @@ class OpenAI(WithoutDevices):
         whole("requests_per_minute", "the most requests that begin in a minute, in all actors together", "no limit"),
         whole("tokens_per_minute", "the most tokens asked for in a minute, in all actors together", "no limit"),
         number("timeout_s", "the longest wait for an answer, in seconds", "600", 0.1, 86400),
+        flag("journal", "answers of shards that are not written yet are kept, so that none is paid for twice"),
         text("key_env", "the environment variable that has the key", f"`{KEY_ENV}`, if it is set"),
         BATCH_FORMAT,
     )

@@ -10,7 +10,7 @@ import asyncio
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -22,6 +22,14 @@ from nightjar.inference.predictors.answers import Answer, Reader
 from nightjar.inference.predictors.arrays import is_frame, to_array
 from nightjar.inference.predictors.prompts import Prompt
 from nightjar.inference.records import NO_USAGE, Usage
+
+Known = Mapping[int, tuple[Answer, Usage]]
+"""Row → its answer, and what it took."""
+
+Keep = Callable[[Any, Answer, Usage], None]
+"""Gets what was asked for a row, the answer, and what it took."""
+
+NOTHING: Known = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +49,21 @@ class Streaming(Protocol):
     """A predictor that takes several batches at once, or the scorer around it.
 
     most: the rows that are underway at once. waiting: the rows that were submitted and are not done. done: the number
-    of rows that are done, since the model was loaded.
+    of rows that are done, since the model was loaded. elsewhere: whether the model is in a process that is none of
+    ours, so that this one works on if it hangs.
     """
 
     most: int
     waiting: int
     done: int
+    elsewhere: bool
 
-    def submit(self, prepared: Any) -> Future[Answered]:
-        """Begin a batch, and do not wait for it. Cancelling it cancels its requests."""
+    def submit(self, prepared: Any, known: Known = NOTHING, keep: Keep | None = None) -> Future[Answered]:
+        """Begin a batch, and do not wait for it. Cancelling it cancels its requests.
+
+        known: answers that were paid for before, by row: these rows are not asked for. keep: called with each further
+        answer as it comes, in another thread.
+        """
 
 
 @dataclass(slots=True)
@@ -66,12 +80,13 @@ class Requests(ABC):
     """
 
     device = "cpu"
+    elsewhere = False
 
     def __init__(self, job: Job, prompt: Prompt, reader: Reader, most: int) -> None:
         self.most = most
         self.waiting = 0
         self.done = 0
-        self.unclaimed = NO_USAGE
+        self._unclaimed = NO_USAGE
         self._uses = job.model.uses
         self.prompt, self.reader = prompt, reader
         self._outputs = tuple(job.model.outputs)
@@ -109,22 +124,26 @@ class Requests(ABC):
         return [self._request({name: values[row] for name, values in columns.items()}) for row in range(rows)]
 
     def predict(self, prepared: list[Any]) -> dict[str, Any]:
-        """Ask for a batch, and wait for it. Its usage is added to `unclaimed`."""
-        answered = self.submit(prepared).result()
-        self.unclaimed = self.unclaimed.plus(answered.usage)
+        """Ask for a batch, and wait for it."""
+        return self.claim(self.submit(prepared))
+
+    def claim(self, begun: Future[Answered]) -> dict[str, Any]:
+        """Wait for a batch. Its usage is added to what `claimed` returns."""
+        answered = begun.result()
+        self._unclaimed = self._unclaimed.plus(answered.usage)
         return answered.outputs
 
     def claimed(self) -> Usage:
         """The usage of the batches that were waited for, since this was last asked."""
-        usage, self.unclaimed = self.unclaimed, NO_USAGE
+        usage, self._unclaimed = self._unclaimed, NO_USAGE
         return usage
 
-    def submit(self, prepared: list[Any]) -> Future[Answered]:
+    def submit(self, prepared: list[Any], known: Known = NOTHING, keep: Keep | None = None) -> Future[Answered]:
         """As in `Streaming`."""
         left = _Left(len(prepared))
         with self._counting:
             self.waiting += left.rows
-        begun: Future[Answered] = self.call(self._batch(prepared, left))
+        begun: Future[Answered] = self.call(self._batch(prepared, left, known, keep))
         begun.add_done_callback(lambda _: self._settled(left, left.rows))  # also if it was cancelled before it began
         return begun
 
@@ -145,9 +164,10 @@ class Requests(ABC):
             left.rows -= rows
             self.waiting -= rows
 
-    async def _batch(self, prepared: Sequence[Any], left: _Left) -> Answered:
+    async def _batch(self, prepared: Sequence[Any], left: _Left, known: Known, keep: Keep | None) -> Answered:
         """All rows of a batch. The first error that is not about a row cancels the others."""
-        tasks = [asyncio.create_task(self._row(request)) for request in prepared]
+        rows = (self._row(request, known.get(row), keep) for row, request in enumerate(prepared))
+        tasks = [asyncio.create_task(row) for row in rows]
         try:
             for task in asyncio.as_completed(tasks):
                 await task
@@ -161,19 +181,28 @@ class Requests(ABC):
         usage = NO_USAGE.plus(*(used for _, used in found))
         return Answered({name: [_of(name, row) for row, _ in found] for name in self._outputs}, usage)
 
-    async def _row(self, request: Any) -> tuple[dict[str, Any] | Exception, Usage]:
+    async def _row(
+        self, request: Any, known: tuple[Answer, Usage] | None, keep: Keep | None
+    ) -> tuple[dict[str, Any] | Exception, Usage]:
         """The outputs of a row, or why it has none; and what it took."""
         if isinstance(request, Exception):
             return request, replace(NO_USAGE, failed=1)
-        async with self._slots:
-            try:
-                answer, usage = await self.answer(request)
-            except OutputInvalid as error:
-                return error, replace(NO_USAGE, requests=1, failed=1)
+        try:
+            answer, usage = known or await self._asked(request, keep)
+        except OutputInvalid as error:
+            return error, replace(NO_USAGE, requests=1, failed=1)
         try:
             return self.reader.row(answer), usage
         except OutputInvalid as error:
             return error, replace(usage, failed=1)
+
+    async def _asked(self, request: Any, keep: Keep | None) -> tuple[Answer, Usage]:
+        """The answer, when there was a place for the request."""
+        async with self._slots:
+            answer, usage = await self.answer(request)
+        if keep is not None:
+            keep(request, answer, usage)
+        return answer, usage
 
 
 def _of(name: str, row: dict[str, Any] | Exception) -> Any:

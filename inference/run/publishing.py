@@ -43,7 +43,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
         try:
             number = publish.publish(writer, request.output, request.run_id, entry)
             # Sweep only now, when no later plan can need a part, whoever continues and whenever this writer wakes up.
-            swept = revs.sweep(writer, uri, made)
+            swept = revs.sweep(writer, uri, made, answers=request.job.keeps_answers)
             revs.mark_success(writer, uri, number, verdict.manifest)
         except StorageError as error:
             # What readers see decides. The next command does what is left to do: `finish_publication`.

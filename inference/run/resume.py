@@ -77,7 +77,7 @@ def finish_publication(request: RunRequest, newest: revs.Revision) -> bool:
         manifest = read_manifest(request.storage, request.output, entry)
         made = revs.read_plan(request.storage, newest.uri, writer.state, manifest.fingerprint)
         assert made is not None
-        revs.sweep(writer, newest.uri, made)
+        revs.sweep(writer, newest.uri, made, answers=request.job.keeps_answers)
         revs.mark_success(writer, newest.uri, number, entry.manifest)
     return True
 

@@ -10,18 +10,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from nightjar.inference.errors import NightjarError, OutputInvalid, ProcessSpoilt, ShardTooSlow
+from nightjar.inference.errors import (
+    EndpointFailed,
+    NightjarError,
+    OutputInvalid,
+    ProcessSpoilt,
+    ShardTooSlow,
+    StorageError,
+)
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.output.keptanswers import KeptAnswers
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.requests import Answered
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, Started
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
+from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.position import At, Running
@@ -42,12 +52,17 @@ _FREE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A shard that is underway. asked: its rows, None if there are none to ask. deadline: on the monotonic clock."""
+    """A shard that is underway.
+
+    asked: its rows, None if there are none to ask. kept: its answers, if the job keeps them. deadline: on the monotonic
+    clock.
+    """
 
     running: Running
     stretch: Stretch
     asked: Future[Answered] | None
     rows: int
+    kept: KeptAnswers | None
     deadline: float
 
 
@@ -80,7 +95,21 @@ class StreamingWorker(ShardWorker):
     def alone(self, assignment: Assignment) -> Iterator[Event]:
         """Score one shard batch by batch, as `ShardWorker` does."""
         with self._turn:
-            yield from super().process([assignment])
+            kept = self.scorer.journal = self.kept(assignment)
+            try:
+                for event in super().process([assignment]):
+                    if kept is not None:
+                        kept.discard() if isinstance(event, Receipt) else kept.flush(now=isinstance(event, Failed))
+                    yield event
+            finally:
+                self.scorer.journal = None
+
+    def kept(self, assignment: Assignment) -> KeptAnswers | None:
+        """The answers of a shard that were paid for, if the job keeps them."""
+        spec = self.spec
+        if not spec.job.keeps_answers:
+            return None
+        return KeptAnswers(spec.storage, spec.revision, assignment.shard.id, spec.epoch)
 
 
 class _Stream:
@@ -90,7 +119,7 @@ class _Stream:
         self._worker = worker
         self._spec: WorkerSpec = worker.spec
         self._open: list[_Open] = []
-        self._writing: dict[Future[Event], Running] = {}
+        self._writing: dict[Future[Event], KeptAnswers | None] = {}
         self._moved_at = self._said_at = time.monotonic()
         self._done = worker.scorer.done
 
@@ -122,33 +151,34 @@ class _Stream:
         yield running.started
         worker.turn_to(running.started)
         deadline = time.monotonic() + self._spec.job.retry.shard_s
-        pieces = assignment.shard.pieces
+        pieces, kept = assignment.shard.pieces, None
         try:
             reads = [each.result() for each in worker.read(running.storage, pieces)]
             stretch = Stretch(pieces, reads)
-            asked, rows = self._ask(stretch)
+            kept = worker.kept(assignment)
+            asked, rows = self._ask(stretch, kept)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield from self._told(worker.failed(running, error))
             return
         if rows is None:
             yield from worker.alone(assignment)
         else:
-            self._open.append(_Open(running, stretch, asked, rows, deadline))
+            self._open.append(_Open(running, stretch, asked, rows, kept, deadline))
 
-    def _ask(self, stretch: Stretch) -> tuple[Future[Answered] | None, int | None]:
+    def _ask(self, stretch: Stretch, kept: KeptAnswers | None) -> tuple[Future[Answered] | None, int | None]:
         """Begin the requests for the rows that could be read. Returns how many there are; None if the user's preprocess
         raised, so that the rows that it raised for must be found.
         """
-        (model,) = self._worker.models
+        (model,), scorer = self._worker.models, self._worker.scorer
         table = stretch.table.select(list(model.columns))
-        for rows in micro_batches(table, model.size, sorted(stretch.failures)):
+        for rows in micro_batches(table, BatchSize(table.num_rows), sorted(stretch.failures)):
             try:
-                prepared = self._worker.scorer.prepare(rows.table)
+                prepared = scorer.prepare(rows.table)
             except Exception as error:
                 if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
                     raise
                 return None, None
-            return self._worker.scorer.submit(prepared), len(rows.rows)
+            return scorer.submit(prepared, kept), len(rows.rows)
         return None, 0
 
     def _settle(self) -> Iterator[Event]:
@@ -162,8 +192,10 @@ class _Stream:
             self._open.remove(each)
             yield from self._finish(each)
         for future in [future for future in self._writing if future.done()]:
-            self._writing.pop(future)
-            yield from self._told(future.result())
+            event, kept = future.result(), self._writing.pop(future)
+            if kept is not None and isinstance(event, Receipt):
+                kept.discard()
+            yield from self._told(event)
 
     def _finish(self, each: _Open) -> Iterator[Event]:
         """Put a shard together whose rows are done, and begin to write it."""
@@ -175,11 +207,18 @@ class _Stream:
             for piece, read, part in each.stretch.parts(scored):
                 assembly.add(piece, read, part)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
-            yield from self._told(worker.failed(running, error))
+            yield from self._failed(each, error)
             return
         usage = answered.usage if answered is not None else None
         writing = worker.writer.submit(worker.write, running, assembly, worker.backoffs(), usage)
-        self._writing[writing] = running
+        self._writing[writing] = each.kept
+
+    def _failed(self, each: _Open, error: Exception) -> Iterator[Event]:
+        """A shard failed; what was answered is kept for the next attempt."""
+        if each.kept is not None:
+            with suppress(StorageError):  # it may be what failed
+                each.kept.flush(now=True)
+        yield from self._told(self._worker.failed(each.running, error))
 
     def _scored(self, each: _Open, answered: Answered | None) -> ScoredRows:
         """What became of the rows, in the form in which every other model's come."""
@@ -189,7 +228,7 @@ class _Stream:
             assert answered is not None
             return worker.scorer.collected(answered, each.rows)
 
-        known = LoadedModel(model.name, model.prefix, model.columns, model.types, collected, model.size)
+        known = LoadedModel(model.name, model.prefix, model.columns, model.types, collected, BatchSize(each.rows))
         budget, stretch = self._spec.budget, each.stretch
         steps = score_models(
             stretch.table, [known], skip=stretch.failures, budget=budget, origin=stretch.origin, index=stretch.index
@@ -200,7 +239,8 @@ class _Stream:
         """Give a sign of life if there was none for a while; end what takes too long.
 
         Raises:
-            ProcessSpoilt: No row was done for `retry.stall_s`. It was reported, and the process must end.
+            ProcessSpoilt: A model in this process had no row done for `retry.stall_s`. It was reported, and the process
+                must end.
         """
         now, stall_s = time.monotonic(), self._spec.job.retry.stall_s
         if (done := self._worker.scorer.done) != self._done or not self._open:
@@ -209,9 +249,15 @@ class _Stream:
             self._open.remove(each)
             assert each.asked is not None
             each.asked.cancel()
-            yield from self._told(self._worker.failed(each.running, self._too_slow()))
+            yield from self._failed(each, self._too_slow())
+        for each in [each for each in self._open if each.kept is not None]:
+            yield from self._kept(each)
         if now - self._moved_at > stall_s:
-            spoilt = ProcessSpoilt("Stalled", f"no row was done for retry.stall_s = {stall_s:g} s")
+            said = f"no row was answered for retry.stall_s = {stall_s:g} s"
+            if self._worker.scorer.elsewhere:
+                yield from self._give_up(EndpointFailed(f"{self._spec.job.loaded_by}: {said}"))
+                return
+            spoilt = ProcessSpoilt("Stalled", said)
             for each in self._open:
                 yield from self._worker.last_words(spoilt, At(each.running.started, each.stretch.pieces[0].uri))
             raise spoilt
@@ -219,6 +265,27 @@ class _Stream:
             first = self._open[0]
             self._said_at = now
             yield Crumb(first.running.started.shard, first.stretch.pieces[0].uri, 0, 0)
+
+    def _give_up(self, error: Exception) -> Iterator[Event]:
+        """All shards that are underway fail."""
+        self._moved_at = time.monotonic()
+        given_up, self._open = self._open, []
+        for each in reversed(given_up):  # the first ones have the places, which others would take
+            if each.asked is not None:
+                each.asked.cancel()
+        for each in given_up:
+            yield from self._failed(each, error)
+
+    def _kept(self, each: _Open) -> Iterator[Event]:
+        """Keep the answers that came since the last time."""
+        assert each.kept is not None
+        try:
+            each.kept.flush()
+        except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+            self._open.remove(each)
+            if each.asked is not None:
+                each.asked.cancel()
+            yield from self._failed(each, error)
 
     def _too_slow(self) -> ShardTooSlow:
         return ShardTooSlow(

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from endpoints import Asked, Endpoint, Hang, Reply, endpoint, fault, said, upper
-from nightjar.inference.errors import JobError, RunFailed, ShardsFailed
+from nightjar.inference import engine
+from nightjar.inference.errors import Damaged, JobError, RunFailed, ShardsFailed
+from nightjar.inference.output.keptanswers import KeptAnswers
+from nightjar.inference.predictors.answers import Answer
+from nightjar.inference.records import NO_USAGE, Usage
+from nightjar.inference.storage.lake import LakeStorage
+from processes import PROCESSES, ProcessEngine
 from support import Lake
 
 ROWS, SHARD = 60, 10
+
+DIES_ONCE = """
+import os
+from pathlib import Path
+
+def prep(batch):
+    died = Path(__LIVE__) / "died"
+    if "text 45" in batch["text"].tolist() and not died.exists():
+        died.touch()
+        os.kill(os.getpid(), 9)
+    return batch
+"""
+
 SCHEMA = {
     "type": "object",
     "properties": {"length": {"type": "integer"}, "word": {"type": "string"}},
@@ -25,14 +47,17 @@ SCHEMA = {
 
 
 class Server:
-    """An endpoint whose behaviour a test may change while it runs."""
+    """An endpoint whose behaviour a test may change while it runs. paid: what was answered."""
 
     def __init__(self) -> None:
         self.behave: Any = upper
         self.server = Endpoint()
+        self.paid: list[str] = []
 
     def __call__(self, asked: Asked) -> Reply:
         found: Reply = self.behave(asked)
+        if found[0] == 200:
+            self.paid.append(asked.text)
         return found
 
     def asked(self) -> list[str]:
@@ -173,6 +198,13 @@ def test_an_endpoint_that_goes_away_costs_no_row(lake: Lake, server: Server) -> 
     assert not (lake.revision() / "quarantine").exists()
 
 
+def test_the_size_of_micro_batches_says_nothing_to_a_model_that_is_asked_for_one_row(
+    lake: Lake, server: Server
+) -> None:
+    ready(lake, server, model__batch_size=3).run()
+    assert len(lake.published()) == ROWS
+
+
 def test_another_schema_is_another_result(lake: Lake, server: Server) -> None:
     """It is a file beside the job, and its content scores."""
     server.behave = lambda asked: said('{"length": 1, "word": "x"}')
@@ -213,8 +245,8 @@ def test_a_model_that_answers_nothing_any_more_is_given_up(lake: Lake, server: S
         return upper(asked)
 
     server.behave = hangs
-    ready(lake, server, model__requests_in_flight=1, retry__stall_s=2)
-    with pytest.raises(RunFailed, match=r"no row was done for retry.stall_s = 2 s"):
+    ready(lake, server, model__requests_in_flight=1, retry__stall_s=2, retry__attempts=1)
+    with pytest.raises(ShardsFailed, match=r"no row was answered for retry.stall_s = 2 s"):
         lake.run()
 
 
@@ -259,3 +291,108 @@ def content(path: Path) -> bytes:
 def committed(lake: Lake) -> set[str]:
     """The shards with a receipt."""
     return {record["shard"] for record in lake.records() if record["t"] == "receipt"}
+
+
+class TestJournal:
+    """`journal: true`: what was paid for is not paid for again."""
+
+    KEYS: ClassVar = {"model__journal": True, "model__requests_in_flight": 2, "retry__stall_s": 2}
+
+    def test_a_run_that_ended_in_mid_shard_pays_for_no_answer_twice(self, lake: Lake, server: Server) -> None:
+        """An endpoint that answers nothing any more."""
+
+        def hangs(request: Asked) -> Reply:
+            if request.text in {"Say text 25", "Say text 38"}:
+                raise Hang
+            return upper(request)
+
+        server.behave = hangs
+        ready(lake, server, **self.KEYS, retry__attempts=1)
+        with pytest.raises(ShardsFailed, match="no row was answered"):
+            lake.run()
+        assert len(answers(lake)) >= 5, "rows 20 to 24 at least"
+        server.behave = upper
+        ran = lake.run()
+        assert once(server) == {f"Say text {row}" for row in range(SHARD, ROWS)}
+        assert lake.published()["answer"].tolist() == [f"SAY TEXT {row}" for row in range(ROWS)]
+        assert ran.scored.progress.usage.output_tokens == 3 * ROWS, "what was paid before counts, too"
+        assert answers(lake) == []
+
+    def test_the_next_attempt_of_a_shard_that_failed_has_its_answers(self, lake: Lake, server: Server) -> None:
+        """Also in the same run."""
+        attempts = itertools.count()
+
+        def hangs(request: Asked) -> Reply:
+            if request.text in {"Say text 25", "Say text 38"} and next(attempts) < 2:
+                raise Hang
+            return upper(request)
+
+        server.behave = hangs
+        ran = ready(lake, server, **self.KEYS).run()
+        assert ran.scored.progress.failed_attempts > 0
+        assert once(server) == {f"Say text {row}" for row in range(SHARD, ROWS)}
+        assert len(lake.published()) == ROWS
+
+    def test_a_process_that_dies_loses_the_answers_of_two_seconds(
+        self, lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its shards are scored alone then, batch by batch, and have what was kept, too."""
+
+        def slow(request: Asked) -> Reply:
+            time.sleep(0.25 if "Say text 30" <= request.text < "Say text 45" else 0)
+            return upper(request)
+
+        server.behave = slow
+        monkeypatch.setitem(engine.ENGINES, PROCESSES, ProcessEngine)
+        lake.write_model(DIES_ONCE)
+        ready(
+            lake,
+            server,
+            **{**self.KEYS, "model__requests_in_flight": 1},
+            preprocess={"uses": "model:prep", "placement": "fused"},
+        )
+        ran = lake.run(engine=PROCESSES)
+        assert (lake.folder / "died").exists()
+        assert ran.scored.progress.deaths > 0
+        twice = {text for text, count in Counter(server.paid).items() if count > 1} - sampled()
+        assert len(twice) <= 2 / 0.25 + 2
+        assert len(once(server)) >= ROWS - SHARD - len(twice)
+        assert lake.published()["answer"].tolist() == [f"SAY TEXT {row}" for row in range(ROWS)]
+        assert answers(lake) == []
+
+    def test_an_answer_is_never_taken_for_that_to_another_question(self, lake: Lake) -> None:
+        """As where a preprocess makes another prompt of the same row. Two rows that ask the same are two answers."""
+        storage, revision = LakeStorage(), str(lake.revision())
+        one = KeptAnswers(storage, revision, "ab", 1)
+        assert one.known([{"prompt": "a"}, {"prompt": "b"}]) == {}
+        one.keep({"prompt": "a"}, Answer("A"), NO_USAGE)
+        one.keep({"prompt": "b"}, Answer(vector=[1.0]), Usage(requests=2))
+        one.flush(now=True)
+        other = KeptAnswers(storage, revision, "ab", 2)
+        asked = [{"prompt": "other"}, {"prompt": "b"}, {"prompt": "b"}]
+        assert other.known(asked) == {1: (Answer(vector=[1.0]), Usage(requests=2))}
+        assert KeptAnswers(storage, revision, "a", 2).known(asked) == {}
+        other.discard()
+        assert answers(lake) == []
+
+    def test_a_damaged_file_is_named_with_what_to_do(self, lake: Lake) -> None:
+        path = lake.revision() / "answers" / "ab-000001-12345678.jsonl"
+        LakeStorage().write(str(path), b"{}")
+        with pytest.raises(Damaged, match=rf"{path}: is not as it was written .*; delete it"):
+            KeptAnswers(LakeStorage(), str(lake.revision()), "ab", 1)
+
+
+def answers(lake: Lake) -> list[str]:
+    """The answers that are kept, a line for each."""
+    return [line for path in (lake.revision() / "answers").glob("*") for line in path.read_text().splitlines()]
+
+
+def sampled() -> set[str]:
+    """What preflight asks for as well."""
+    return {f"Say text {row}" for row in range(SHARD)}
+
+
+def once(server: Server) -> set[str]:
+    """What was answered exactly once, of the rows that preflight does not ask for."""
+    counts = Counter(server.paid)
+    return {text for text, count in counts.items() if count == 1 and int(text.rsplit(" ", 1)[1]) >= SHARD}
