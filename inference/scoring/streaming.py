@@ -37,6 +37,7 @@ from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.position import At, Running
 from nightjar.inference.scoring.stretch import Stretch
 from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.storage.retrying import RetryingStorage
 
 MOST_OPEN = 32
 """The most shards that are underway at once, however few rows they have: each is in memory, and lost with the
@@ -95,21 +96,28 @@ class StreamingWorker(ShardWorker):
     def alone(self, assignment: Assignment) -> Iterator[Event]:
         """Score one shard batch by batch, as `ShardWorker` does."""
         with self._turn:
-            kept = self.scorer.journal = self.kept(assignment)
+            try:
+                kept = self.scorer.journal = self.kept(assignment)
+            except NightjarError as error:
+                running = self.begun(assignment)
+                yield from (running.started, self.failed(running, error))
+                return
             try:
                 for event in super().process([assignment]):
                     if kept is not None:
-                        kept.discard() if isinstance(event, Receipt) else kept.flush(now=isinstance(event, Failed))
+                        with suppress(StorageError):  # what is not written now is written with the next answers
+                            kept.discard() if isinstance(event, Receipt) else kept.flush(now=isinstance(event, Failed))
                     yield event
             finally:
                 self.scorer.journal = None
 
     def kept(self, assignment: Assignment) -> KeptAnswers | None:
         """The answers of a shard that were paid for, if the job keeps them."""
-        spec = self.spec
+        spec, retry = self.spec, self.spec.job.retry
         if not spec.job.keeps_answers:
             return None
-        return KeptAnswers(spec.storage, spec.revision, assignment.shard.id, spec.epoch)
+        storage = RetryingStorage(spec.storage, retry.attempts, retry.backoff_s)
+        return KeptAnswers(storage, spec.revision, assignment.shard.id, spec.epoch)
 
 
 class _Stream:

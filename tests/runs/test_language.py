@@ -20,7 +20,10 @@ from nightjar.inference import engine
 from nightjar.inference.errors import Damaged, JobError, RunFailed, ShardsFailed
 from nightjar.inference.output.keptanswers import KeptAnswers
 from nightjar.inference.predictors.answers import Answer
-from nightjar.inference.records import NO_USAGE, Usage
+from nightjar.inference.records import NO_USAGE, Failed, Receipt, Usage
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.streaming import StreamingWorker
+from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.lake import LakeStorage
 from processes import PROCESSES, ProcessEngine
 from support import Lake
@@ -380,6 +383,22 @@ class TestJournal:
         LakeStorage().write(str(path), b"{}")
         with pytest.raises(Damaged, match=rf"{path}: is not as it was written .*; delete it"):
             KeptAnswers(LakeStorage(), str(lake.revision()), "ab", 1)
+
+    @pytest.mark.parametrize("crumbs", [False, True])
+    def test_a_shard_whose_answers_are_damaged_fails_and_no_other_one(
+        self, lake: Lake, server: Server, crumbs: bool
+    ) -> None:
+        """Whether it is scored with others, or alone after a death."""
+        ready(lake, server, **self.KEYS)
+        first, second, *_ = lake.planned().shards()
+        LakeStorage().write(str(lake.revision() / "answers" / f"{first.id}-000001-12345678.jsonl"), b"{}")
+        work = [Assignment(first, Attempt(crumbs=crumbs)), Assignment(second)]
+        events = list(StreamingWorker(lake.worker_spec()).process(work))
+        (failed,) = (event for event in events if isinstance(event, Failed))
+        (receipt,) = (event for event in events if isinstance(event, Receipt))
+        assert (failed.shard, failed.cause, failed.terminal) == (first.id, "Damaged", True)
+        assert "delete it, and its answers are asked for again" in failed.message
+        assert receipt.shard == second.id
 
 
 def answers(lake: Lake) -> list[str]:
