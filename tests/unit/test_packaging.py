@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
     subprocess.run([*pip, "--target", str(folder), str(source)], check=True, cwd=folder)
     return folder
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """Of two files of one name in two folders only one is collected, which only a whole run says."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_the_wheel_holds_both_packages_with_their_types(installed: Path) -> None:
