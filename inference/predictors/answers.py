@@ -66,7 +66,7 @@ class Reader:
         else:
             _check_only(self._read, self._types, is_text, "a text: the answer")
 
-    @property
+    @cached_property
     def schema(self) -> Mapping[str, Any] | None:
         """What an answer must follow."""
         if self._choices is None:
