@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nightjar.inference.ledger.endings import Ended
+from nightjar.inference.ledger.tokenrates import TokenRates
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.targets import TableShown
@@ -64,6 +65,18 @@ class EngineFigures:
     proportional_mb: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageFigures(Usage):
+    """What language models took in a run, by whichever command; zeros for other models.
+
+    requests … answering_ms: as in the manifest. cached_share: of the prompts' tokens those that the model had computed
+    before. rates: of this command.
+    """
+
+    cached_share: float
+    rates: TokenRates
+
+
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """A finished run. rows_in = rows_out + rows_quarantined. rows_partial: of `rows_out`, those that only some of
@@ -74,7 +87,7 @@ class RunResult:
     those that were committed before. again: what made shards old that had a result. notes: what a person should know of
     how it was scored. unreported: why Prefect's API does not know how the run ended. metrics: what the audit computed
     of outputs and labels. manifest: its URI. tables_behind: why tables of the job do not show what is published, a
-    sentence each. usage: what language models took in this run, by whichever command; zeros for other models.
+    sentence each.
     """
 
     job: str
@@ -102,7 +115,7 @@ class RunResult:
     manifest: str
     seconds: Seconds
     engine: EngineFigures
-    usage: Usage
+    usage: UsageFigures
 
 
 @dataclass(frozen=True, slots=True)

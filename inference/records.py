@@ -191,7 +191,10 @@ class Usage:
 
     requests: with those that were repeated. retries: those alone. prompt_tokens, output_tokens: as the model counts
     them. cached_tokens: of the prompts' those that the model had computed before. cut: answers that ended at the most
-    tokens that they may have. failed: rows without an answer, or without outputs in it.
+    tokens that they may have. failed: rows without an answer, or without outputs in it. stopped: answers that the model
+    ended. ended_otherwise: answers with any other reason, or none. longest_prompt: in tokens. answering_ms: for all
+    answers together, from sending a request until its whole answer was there. Earlier versions did not count the last
+    four.
     """
 
     requests: int = 0
@@ -201,11 +204,30 @@ class Usage:
     cached_tokens: int = 0
     cut: int = 0
     failed: int = 0
+    stopped: int = 0
+    ended_otherwise: int = 0
+    longest_prompt: int = 0
+    answering_ms: int = 0
+
+    @property
+    def prompts(self) -> int:
+        """Rows that were asked for, each once."""
+        return self.requests - self.retries
 
     def plus(self, *others: Usage) -> Usage:
         """All together."""
         each = (self, *others)
-        return Usage(*(sum(getattr(one, name) for one in each) for name in self.__dataclass_fields__))
+        longest = max(one.longest_prompt for one in each)
+        return Usage(**{name: sum(getattr(one, name) for one in each) for name in _SUMS}, longest_prompt=longest)
+
+    def since(self, earlier: Usage) -> Usage:
+        """What came after `earlier`, which this begins with. The longest prompt stays that of all."""
+        more = {name: getattr(self, name) - getattr(earlier, name) for name in _SUMS}
+        return Usage(**more, longest_prompt=self.longest_prompt)
+
+
+_SUMS = tuple(name for name in Usage.__dataclass_fields__ if name != "longest_prompt")
+"""What is added up."""
 
 
 NO_USAGE = Usage()

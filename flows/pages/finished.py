@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 from nightjar.flows.pages.advice import committing, near, repeating, typed
 from nightjar.flows.pages.escaping import code, markdown
 from nightjar.flows.pages.evidence import rows_without_result
-from nightjar.flows.pages.wording import duration, evaluation_lines, left_out, memory, notes, partly, tokens
-from nightjar.flows.reports import EngineFigures, RunResult, Seconds
+from nightjar.flows.pages.wording import duration, evaluation_lines, language, left_out, memory, notes, partly
+from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures
+from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.ledger.tokenrates import TokenRates
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.records import as_line
 from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
@@ -60,7 +63,16 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
             resident_mb=progress.resident_mb,
             proportional_mb=progress.proportional_mb,
         ),
-        usage=progress.usage,
+        usage=_usage(progress),
+    )
+
+
+def _usage(progress: Progress) -> UsageFigures:
+    used = progress.usage
+    return UsageFigures(
+        **as_line(used),
+        cached_share=round(used.cached_tokens / used.prompt_tokens, 4) if used.prompt_tokens else 0.0,
+        rates=TokenRates(**{name: round(rate, 3) for name, rate in as_line(progress.token_rates).items()}),
     )
 
 
@@ -97,8 +109,7 @@ def as_text(launched: Launched, total_s: float) -> str:
             f"  speed      {progress.rows_per_s:,.0f} rows/s on {scored.device}; scored in {duration(scored.seconds)}, "
             f"audited in {duration(run.verdict.seconds)}"
         )
-    if progress.usage.requests:
-        lines.append(f"  tokens     {tokens(progress)}")
+    lines += [f"  {word:<10} {text}" for word, text in language(progress)]
     if progress.memory:
         lines.append(f"  memory     {memory(progress)}")
     if progress.failed_attempts or progress.retries:
@@ -192,7 +203,7 @@ def as_page(request: RunRequest, scored: Scored, verdict: Verdict, publication: 
         f"| gates | {sum(gate.passed for gate in verdict.gates)} of {len(verdict.gates)} passed |",
         *[f"| {name} | {value} |" for name, value in evaluation_lines(verdict.metrics)],
         *([f"| device | {scored.device} |"] if scored.device else []),
-        *([f"| tokens | {tokens(progress)} |"] if progress.usage.requests else []),
+        *[f"| {word} | {text} |" for word, text in language(progress)],
         *([f"| memory | {memory(progress)} |"] if progress.memory else []),
         *[f"| {word} | {markdown(text)} |" for word, text in remarks],
         f"| output | {code(f'{where}/data', cell=True)} |",

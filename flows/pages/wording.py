@@ -11,6 +11,7 @@ from nightjar.inference.ledger.remarks import FEW_CUTS
 from nightjar.inference.messages import counted
 
 if TYPE_CHECKING:
+    from nightjar.inference.ledger.tokenrates import TokenRates
     from nightjar.inference.metrics.figures import Figures
     from nightjar.inference.run.report import Incident, ShardLine
     from nightjar.inference.run.steps import Publication
@@ -61,17 +62,37 @@ def memory(progress: Progress) -> str:
     return f"{largest} in the largest of {len(progress.memory):,} workers; {progress.proportional_mb:,} MB together"
 
 
-def tokens(progress: Progress) -> str:
-    """What a language model was asked and answered."""
+def language(progress: Progress) -> list[tuple[str, str]]:
+    """What a language model was asked and answered, and how fast, as (name, value); empty for other models."""
+    if not progress.usage.requests:
+        return []
+    rates = _token_rates(progress.token_rates)
+    return [("tokens", _tokens(progress)), *([("rates", rates)] if rates else [])]
+
+
+def _tokens(progress: Progress) -> str:
     used = progress.usage
     repeated = f" ({used.retries:,} repeated)" if used.retries else ""
-    known = f" ({used.cached_tokens / used.prompt_tokens:.0%} from the cache)" if used.cached_tokens else ""
-    speed = f", {progress.output_tokens_per_s:,.0f} a second" if progress.output_tokens_per_s else ""
-    cut = f"; {counted(used.cut, 'answer')} cut at the most tokens" if used.cut else ""
+    longest = [f"longest prompt {used.longest_prompt:,}"] if used.longest_prompt else []
+    cached = [f"{used.cached_tokens / used.prompt_tokens:.0%} from the prefix cache"] if used.cached_tokens else []
+    known = f" ({', '.join(cached + longest)})" if cached + longest else ""
+    ends = {"stop": used.stopped, "length": used.cut, "other": used.ended_otherwise}
+    ended = ", ".join(f"{count:,} {reason}" for reason, count in ends.items() if count)
     return (
         f"{counted(used.requests, 'request')}{repeated}: {used.prompt_tokens:,} in{known}, {used.output_tokens:,} out"
-        f"{speed}{cut}"
+        f"{f'; answers ended: {ended}' if ended else ''}"
     )
+
+
+def _token_rates(rates: TokenRates) -> str:
+    """How fast a language model was asked; '' if nothing was."""
+    if not rates.prompts_per_s:
+        return ""
+    parts = [f"{rates.prompts_per_s:,.1f} prompts/s", f"{rates.input_tokens_per_s:,.0f} input tokens/s"]
+    if rates.output_tokens_per_s:
+        each = f"{rates.ms_per_output_token:,.1f} ms per output token in a request"
+        parts += [f"{rates.output_tokens_per_s:,.0f} output tokens/s", each]
+    return ", ".join(parts)
 
 
 def shards_done(progress: Progress) -> str:

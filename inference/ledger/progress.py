@@ -9,6 +9,7 @@ from itertools import zip_longest
 
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Doing, Line, Opened, Planned, Revoked, Split
+from nightjar.inference.ledger.tokenrates import TokenRates, token_rates
 from nightjar.inference.records import NO_BACKOFFS, NO_USAGE, Backoffs, Failed, Receipt, Usage, least
 
 
@@ -174,10 +175,9 @@ class Progress:
         return self.scored_rows / self.steady_s if self.steady_s > 0 else 0.0
 
     @property
-    def output_tokens_per_s(self) -> float:
-        """Tokens of answers per second in steady state; 0 before there is a figure."""
-        now = self.usage.output_tokens - self.usage_before.output_tokens
-        return now / self.steady_s if self.steady_s > 0 else 0.0
+    def token_rates(self) -> TokenRates:
+        """How fast a language model was asked by this command, in steady state."""
+        return token_rates(self.usage.since(self.usage_before), self.steady_s)
 
     @property
     def resident_mb(self) -> int:

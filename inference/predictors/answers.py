@@ -23,7 +23,10 @@ COUNTED = ("prompt_tokens", "output_tokens", "cached_tokens")
 """Outputs that are numbers of tokens."""
 
 REASON = "finish_reason"
-"""The output that says why the answer ended: `stop`, or `length` at the most tokens allowed."""
+"""The output that says why the answer ended."""
+
+STOPPED, CUT = "stop", "length"
+"""Reasons why an answer ended: the model ended it, or it had the most tokens that it may have."""
 
 _CHOSEN = "choice"
 """The property of the answer that has the choice, where a schema is all that can be asked for."""
@@ -31,7 +34,10 @@ _CHOSEN = "choice"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one prompt. vector: of the prompt, where that was asked for in place of a text."""
+    """The answer to one prompt. vector: of the prompt, where that was asked for in place of a text.
+
+    refusal: why there is no text, if there is none.
+    """
 
     text: str = ""
     finish_reason: str = ""
@@ -39,6 +45,7 @@ class Answer:
     output_tokens: int = 0
     cached_tokens: int = 0
     vector: Sequence[float] | None = None
+    refusal: str = ""
 
 
 class Reader:
@@ -80,6 +87,8 @@ class Reader:
         Raises:
             AnswerInvalid: The answer has them not.
         """
+        if answer.refusal:
+            raise AnswerInvalid(answer.refusal)
         known = {name: getattr(answer, name) for name in (*COUNTED, REASON) if name in self._types}
         if answer.vector is not None:
             return known | dict.fromkeys(self._read, answer.vector)
@@ -92,7 +101,7 @@ class Reader:
 
     def _parsed(self, answer: Answer) -> Any:
         """The answer as JSON that follows the schema."""
-        if answer.finish_reason == "length":
+        if answer.finish_reason == CUT:
             raise AnswerInvalid(
                 f"the answer was cut after {answer.output_tokens} tokens, before its JSON was complete; raise "
                 f"max_tokens in model.sampling. It ends with {answer.text[-80:]!r}"

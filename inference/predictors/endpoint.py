@@ -20,7 +20,7 @@ import openai
 from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, PromptInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import hide
-from nightjar.inference.predictors.answers import Answer
+from nightjar.inference.predictors.answers import CUT, STOPPED, Answer
 from nightjar.inference.predictors.apis import CHAT, COMPLETIONS, EMBEDDINGS, KEY_ENV, reader_of
 from nightjar.inference.predictors.pace import Pace
 from nightjar.inference.predictors.prompts import prompt_of
@@ -96,6 +96,7 @@ class Endpoint(Requests):
         tried, busy, answered, began = 0, 0, self._answered, time.monotonic()
         while True:
             spent = await self._permitted(request)
+            sent = time.monotonic()
             try:
                 found = await self._ask(request)
             except openai.RateLimitError as error:
@@ -116,7 +117,7 @@ class Endpoint(Requests):
             else:
                 self._answered += 1
                 self._tokens.correct(found.prompt_tokens + found.output_tokens - spent)
-                return found, _usage(found, tried + busy)
+                return found, _usage(found, tried + busy, time.monotonic() - sent)
             tried += 1
             if tried >= self._tries:
                 raise self._given_up(last, answered, tried)
@@ -168,11 +169,18 @@ class Endpoint(Requests):
         chat = await self._client.chat.completions.create(**request)
         message = chat.choices[0].message
         if message.content is None:
-            raise PromptInvalid(f"the model gave no answer{f': {message.refusal}' if message.refusal else ''}")
+            return _answer(chat, "", refusal=_why_none(chat.choices[0].finish_reason, message.refusal))
         return _answer(chat, message.content)
 
 
-def _answer(found: Any, text: str) -> Answer:
+def _why_none(finish_reason: str | None, refusal: str | None) -> str:
+    """Why an answer has no text: a model that thinks first may use up its tokens before it answers."""
+    if finish_reason == CUT:
+        return "the model used up its tokens before it answered; raise max_tokens in model.sampling"
+    return f"the model gave no answer{f': {refusal}' if refusal else ''}"
+
+
+def _answer(found: Any, text: str, refusal: str = "") -> Answer:
     used = found.usage
     details = getattr(used, "prompt_tokens_details", None)
     return Answer(
@@ -181,17 +189,24 @@ def _answer(found: Any, text: str) -> Answer:
         prompt_tokens=used.prompt_tokens if used else 0,
         output_tokens=used.completion_tokens if used else 0,
         cached_tokens=(details.cached_tokens or 0) if details else 0,
+        refusal=refusal,
     )
 
 
-def _usage(found: Answer, retries: int) -> Usage:
+def _usage(found: Answer, retries: int, seconds: float) -> Usage:
+    """What an answer took. seconds: that its request took, the one that was answered."""
+    reason = found.finish_reason
     return Usage(
         requests=1 + retries,
         retries=retries,
         prompt_tokens=found.prompt_tokens,
         output_tokens=found.output_tokens,
         cached_tokens=found.cached_tokens,
-        cut=int(found.finish_reason == "length"),
+        cut=int(reason == CUT),
+        stopped=int(reason == STOPPED),
+        ended_otherwise=int(found.vector is None and reason not in (STOPPED, CUT)),
+        longest_prompt=found.prompt_tokens,
+        answering_ms=round(seconds * 1000),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 import time
 from collections import Counter
@@ -16,6 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from endpoints import Asked, Endpoint, Hang, Reply, endpoint, fault, said, upper
+from nightjar.flows.pages.finished import as_page, as_text, run_result
+from nightjar.flows.results import FinishedRun, Launched
 from nightjar.inference import engine
 from nightjar.inference.errors import Damaged, JobError, RunFailed, ShardsFailed
 from nightjar.inference.output.keptanswers import KeptAnswers
@@ -106,6 +109,41 @@ def test_each_prompt_is_answered_once_and_what_it_took_is_said(lake: Lake, serve
     assert [each["requests"] for each in receipts] == [SHARD] * (ROWS // SHARD)
     manifest = json.loads((lake.out / ran.publication.manifest).read_text())
     assert manifest["totals"]["usage"]["output_tokens"] == 3 * ROWS
+
+
+def test_the_closing_lines_the_page_and_the_json_say_what_was_asked_and_how_fast(lake: Lake, server: Server) -> None:
+    """In the words of the field: rates, time per token, the prefix cache, the longest prompt, why answers ended."""
+
+    def behave(asked: Asked) -> Reply:
+        row = int(asked.text.rsplit(" ", 1)[1])
+        status, headers, body = said("x", reason="length" if row == 8 else "stop", prompt_tokens=10 + row)
+        body["usage"]["prompt_tokens_details"] = {"cached_tokens": 5}
+        return status, headers, body
+
+    server.behave = behave
+    ran = ready(lake, server).run()
+    done = launched(lake, ran)
+    text, page = as_text(done, 3.0), as_page(done.run.request, ran.scored, ran.verdict, ran.publication)[1]
+    known = "13% from the prefix cache, longest prompt 69"
+    tokens = f"60 requests: 2,370 in ({known}), 180 out; answers ended: 59 stop, 1 length"
+    rates = r"[\d.,]+ prompts/s, [\d,]+ input tokens/s, [\d,]+ output tokens/s, [\d.]+ ms per output token in a request"
+    assert f"\n  tokens     {tokens}\n" in text
+    assert re.search(rf"\n  rates      {rates}\n", text)
+    assert f"| tokens | {tokens} |" in page
+    assert re.search(rf"\| rates \| {rates} \|", page)
+    usage = run_result(done, 3.0).usage
+    seconds = ran.scored.progress.steady_s
+    assert (usage.stopped, usage.cut, usage.longest_prompt, usage.cached_share) == (59, 1, 69, round(300 / 2370, 4))
+    assert usage.rates.prompts_per_s == pytest.approx(ROWS / seconds, abs=0.001)
+    assert usage.rates.input_tokens_per_s == pytest.approx(2370 / seconds, abs=0.001)
+    again = as_text(launched(lake, lake.run()), 3.0)
+    assert f"\n  tokens     {tokens}\n" in again
+    assert "rates" not in again, "nothing was asked"
+
+
+def launched(lake: Lake, ran: Any) -> Launched:
+    """As the command has it in the end."""
+    return Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), 1.0, 2.0, "", own_api=True)
 
 
 def test_rows_without_an_answer_are_quarantined_each_with_its_own_reason(lake: Lake, server: Server) -> None:

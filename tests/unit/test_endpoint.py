@@ -267,6 +267,41 @@ def test_an_answer_without_a_text_costs_the_row() -> None:
         assert str(ask(model, "a").outputs["answer"][0]) == "the model gave no answer: I will not"
 
 
+def test_a_model_that_thinks_until_its_tokens_are_used_up_costs_the_row_and_its_tokens_count() -> None:
+    """Servers with a parser of thoughts give no text then."""
+
+    def thinks(asked: Asked) -> Reply:
+        status, headers, body = said("", reason="length")
+        body["choices"][0]["message"]["content"] = None
+        return status, headers, body
+
+    with asking(thinks) as (_, model):
+        found = ask(model, "a")
+        assert "the model used up its tokens before it answered; raise max_tokens" in str(found.outputs["answer"][0])
+        assert (found.usage.failed, found.usage.cut, found.usage.output_tokens) == (1, 1, 3)
+
+
+def test_what_answers_took_is_counted_as_the_field_names_it() -> None:
+    """Why they ended, the longest prompt, and the time of the requests that were answered."""
+    reasons = {"a": "stop", "b": "length", "c": "content_filter"}
+
+    def behave(asked: Asked) -> Reply:
+        if asked.text == "b" and not asked.again:
+            time.sleep(0.3)
+            return fault(500)
+        time.sleep(0.05)
+        return said("x", reason=reasons[asked.text], prompt_tokens=ord(asked.text))
+
+    with asking(behave) as (_, model):
+        used = ask(model, *"abc").usage
+        assert (used.stopped, used.cut, used.ended_otherwise, used.prompts) == (1, 1, 1, 3)
+        assert (used.longest_prompt, used.prompt_tokens) == (ord("c"), sum(map(ord, "abc")))
+        assert 150 <= used.answering_ms < 300 + 150, "without the request that failed"
+    with asking(lambda _: vector([1.0]), api="embeddings", outputs={"v": "float32[1]"}) as (_, model):
+        used = ask(model, "a").usage
+        assert (used.stopped, used.cut, used.ended_otherwise) == (0, 0, 0), "a vector does not end"
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

@@ -32,6 +32,7 @@ from nightjar.inference.records import (
     Noticed,
     Part,
     Receipt,
+    Usage,
 )
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.witness import Seen
@@ -270,3 +271,15 @@ def test_what_a_worker_noticed_and_what_preflight_saw_have_one_name() -> None:
     for line in (decode(noticed), decode({**noticed, "worker": "w"})):
         assert line is not None
         assert decode(encode(line)) == line
+
+
+def test_what_a_language_model_took_is_read_as_an_earlier_version_wrote_it() -> None:
+    """What that did not count is 0."""
+    taken = {"requests": 3, "retries": 1, "prompt_tokens": 20, "output_tokens": 6, "cached_tokens": 4, "cut": 1}
+    receipt = Receipt("s", 1, 1, "w", 2, 2, 0, None, None, 1.0, 2.0)
+    found = decode({**encode(receipt), "usage": {**taken, "failed": 0}})
+    assert isinstance(found, Receipt)
+    assert found.usage == Usage(**taken)
+    assert (found.usage.stopped, found.usage.ended_otherwise, found.usage.longest_prompt) == (0, 0, 0)
+    later = found.usage.plus(Usage(requests=1, stopped=1, longest_prompt=9))
+    assert (later.requests, later.stopped, later.longest_prompt) == (4, 1, 9)

@@ -10,7 +10,8 @@ import pytest
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Closed, Doing, Line, Opened, Planned, Revoked, Split
 from nightjar.inference.ledger.progress import Progress, lowest
-from nightjar.inference.records import Backoffs, Failed, Receipt
+from nightjar.inference.ledger.tokenrates import TokenRates
+from nightjar.inference.records import Backoffs, Failed, Receipt, Usage
 
 PLANNED = Planned(
     file="plan-000001.parquet",
@@ -230,3 +231,15 @@ def test_where_rows_are_not_counted_shards_tell_how_long_it_will_take() -> None:
     assert half.remaining_s(130.0) == 40.0, "three shards took 30 s, four are left"
     assert replace(half, reused_shards=4).remaining_s(130.0) == 120.0, "as if one shard had taken all that time"
     assert replace(half, shards=4).remaining_s(130.0) == 0.0
+
+
+def test_rates_of_tokens_are_those_of_this_command_and_the_longest_prompt_is_that_of_all() -> None:
+    """Over the time from the first shard's start to the last one's end, whoever asked at once."""
+    earlier = replace(SCORED, usage=Usage(requests=9, prompt_tokens=900, output_tokens=90, longest_prompt=500))
+    used = Usage(requests=11, retries=1, prompt_tokens=200, output_tokens=40, longest_prompt=30, answering_ms=6000)
+    one = replace(SCORED, shard="s2", usage=used, started_at=200.0, seconds=4.0)
+    other = replace(SCORED, shard="s3", usage=used, started_at=201.0, seconds=4.0)
+    progress = folded(opened("score"), PLANNED, earlier, opened("score", "n2"), PLANNED, one, other)
+    assert (progress.usage.requests, progress.usage.longest_prompt, progress.usage.prompt_tokens) == (31, 500, 1300)
+    assert progress.token_rates == TokenRates(20 / 5, 400 / 5, 80 / 5, 12000 / 80)
+    assert folded(opened("score"), PLANNED).token_rates == TokenRates()
