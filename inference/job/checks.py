@@ -1,4 +1,4 @@
-"""The checks of a job file: gates that a team sets on its own columns, rows and files."""
+"""The checks of a job file: gates that a team sets on its own columns, rows, files and answers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,24 @@ class FilesCheck(Section):
     files: Limits
 
 
-CHECKS: dict[str, type[Section]] = {"column": ColumnCheck, "rows": RowsCheck, "files": FilesCheck}
+class AnswerLimits(Section):
+    """Limits for the answers of language models. cut: the largest share that may end at the most tokens allowed."""
+
+    cut: float = Field(ge=0, le=1)
+
+
+class AnswersCheck(Section):
+    """Gates on the answers of language models."""
+
+    answers: AnswerLimits
+
+
+CHECKS: dict[str, type[Section]] = {
+    "column": ColumnCheck,
+    "rows": RowsCheck,
+    "files": FilesCheck,
+    "answers": AnswersCheck,
+}
 """The key that tells the kind of a check → the model of such a check."""
 
 
@@ -101,7 +118,10 @@ def _of_one_kind(value: Any) -> Any:
 
 
 Check = Annotated[
-    Annotated[ColumnCheck, Tag("column")] | Annotated[RowsCheck, Tag("rows")] | Annotated[FilesCheck, Tag("files")],
+    Annotated[ColumnCheck, Tag("column")]
+    | Annotated[RowsCheck, Tag("rows")]
+    | Annotated[FilesCheck, Tag("files")]
+    | Annotated[AnswersCheck, Tag("answers")],
     Discriminator(_kind_of_check),
     BeforeValidator(_of_one_kind),
 ]

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.checks import CHECKS, Limits, RowLimits, RowsCheck
+from nightjar.inference.job.checks import CHECKS, AnswerLimits, Limits, RowLimits, RowsCheck
 from nightjar.inference.job.input import Input, Wait
 from nightjar.inference.job.locations import absolute, check_database, check_place, fixed, is_database, is_dated
 from nightjar.inference.job.model import Job
@@ -49,6 +49,7 @@ _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     "checks": tuple(CHECKS.values()),
     "checks.rows": (RowLimits,),
     "checks.files": (Limits,),
+    "checks.answers": (AnswerLimits,),
     "schedule": (Schedule,),
 }
 _CHOICES = {
@@ -60,7 +61,8 @@ _CHOICES = {
     "preprocess.workers": "a number of workers, 1 or more, or {min: 1, max: 8}",
     "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}, or 0 for tasks",
     "input.wait.until": "the name of a marker, as _SUCCESS, or a number of files, 1 or more",
-    "checks[]": "a check on a column, on rows or on files, as {column: score, min: 0} or {rows: {min: 1000}}",
+    "checks[]": "a check on a column, on rows, on files or on answers, as {column: score, min: 0} or "
+    "{rows: {min: 1000}}",
 }
 
 _LONGEST = {"name": 100, "uses": 200}

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.checks import Check, ColumnCheck
+from nightjar.inference.job.checks import AnswersCheck, Check, ColumnCheck
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.preprocess import Preprocess
@@ -181,6 +181,14 @@ class Job(Section):
                     f"checks[{index}].column: {check.column!r} is neither an output nor a carried column"
                     + nearest(check.column, written)
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _checked_answers_are_given(self) -> Self:
+        asked = [uses for uses, framework in FRAMEWORKS.items() if framework.streams]
+        keys = [f"checks[{index}]" for index, check in enumerate(self.checks) if isinstance(check, AnswersCheck)]
+        if keys and not any(model.uses in asked for model in self.models_by_key().values()):
+            raise ValueError(f"{keys[0]}.answers: is for language models (model.uses: {' or '.join(asked)})")
         return self
 
     def models_by_key(self) -> dict[str, Model]:

@@ -6,7 +6,7 @@ The audit reads this table, `shards-<epoch>.parquet` stores it, and the manifest
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.input.plan import SHARDS, Plan
+from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.ledger.state import State
-from nightjar.inference.records import Part, Receipt, encode
+from nightjar.inference.records import NO_USAGE, Part, Receipt, Usage, encode
 
 NO_PARTS = pa.Table.from_batches([], record_schema(Part))  # `empty_table` would import pandas
 
@@ -77,6 +78,16 @@ def _table(receipts: Iterator[Receipt], wanted: set[str]) -> pa.Table:
 def seldom(table: pa.Table, name: str) -> list[Any]:
     """The values of a column of which few receipts say anything; none if none does."""
     return list(table[name].to_pylist()) if name in table.column_names else []
+
+
+def usage_of(line: Mapping[str, Any]) -> Usage:
+    """What language models took for one shard. line: of `lines`."""
+    return of_json(Usage, line.get("usage") or {})
+
+
+def usage(table: pa.Table) -> Usage:
+    """What language models took for all shards."""
+    return NO_USAGE.plus(*(of_json(Usage, each) for each in seldom(table, "usage") if each))
 
 
 def missing(table: pa.Table) -> int:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.job.checks import AnswersCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, choice, flag, keywords, number, text, texts, whole
 from nightjar.inference.predictors.adapter import Adapter, Predictor, WithoutDevices, check_cpu, check_no_pickles
@@ -91,6 +92,8 @@ class OpenAI(WithoutDevices):
             raise JobError(f"model.{key}: is for api: {CHAT}, and not for {api}")
         if api == EMBEDDINGS and "sampling" in options:
             raise JobError(f"model.sampling: a vector is not sampled; leave it out with api: {EMBEDDINGS}")
+        if api == EMBEDDINGS and any(isinstance(check, AnswersCheck) for check in job.checks):
+            raise JobError(f"checks: a vector is no answer that is cut; leave out the check on answers with api: {api}")
         if isinstance(schema := options.get("json_schema"), Mapping):
             check_schema(schema)
         reader_of(job)

@@ -24,7 +24,7 @@ from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
-from nightjar.inference.records import UNKNOWN, Piece
+from nightjar.inference.records import NO_USAGE, UNKNOWN, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.microbatches import ScoredRows, ScoreRows
 from nightjar.inference.scoring.models import LoadedModel
@@ -40,7 +40,7 @@ from nightjar.inference.scoring.preflight import (
 from nightjar.inference.scoring.streaming import spans
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.validation.gates import column_gates_of
+from nightjar.inference.validation.gates import answers_gates_of, column_gates_of
 from nightjar.inference.values import shown
 
 LABEL_ROWS = 4096
@@ -176,12 +176,18 @@ def _look(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Examined]:
     job = worker.spec.job
     counted = Metrics.for_job(job)
     counted.evaluation = None  # the labels were checked before
+    usage = NO_USAGE
+    worker.claimed()  # what preflight asked is no part of the sample
     for place, piece in enumerate(places):
         try:
             found = _place(worker, piece, found, counted)
         except ProcessSpoilt as spoilt:
             error = str(spoilt)
-        judged = (gate.judge_column(counted.columns[gate.column]) for gate in column_gates_of(job))
+        usage = usage.plus(worker.claimed())
+        judged = (
+            *(gate.judge_column(counted.columns[gate.column]) for gate in column_gates_of(job)),
+            *(gate.judge_usage(usage) for gate in answers_gates_of(job)),
+        )
         notes = (
             *found.cut,
             *([WRITES] if worker.wrote else []),

@@ -84,6 +84,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             columns=metrics.columns,
             offenders=with_replays(request.job_path, request.words, table, audited.offenders),
             rescored=rescored,
+            usage=outcomes.usage(table),
         )
         results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))
         for snapshot in request.scoring.snapshots:

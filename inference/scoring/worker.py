@@ -271,10 +271,10 @@ class ShardWorker(Worker):
             batch_tokens=smallest.tokens,
             resident_mb=resident,
             proportional_mb=proportional,
-            usage=self._claimed() if usage is None else usage,
+            usage=self.claimed() if usage is None else usage,
         )
 
-    def _claimed(self) -> Usage:
+    def claimed(self) -> Usage:
         """What language models took since this was last asked."""
         return NO_USAGE.plus(*(each.claimed() for each in self.scorers if isinstance(each, StreamingScorer)))
 

@@ -225,7 +225,7 @@ def _totals(table: pa.Table, audited: Audited, files_left_out: int) -> Totals:
         ceilings=lowest(filter(None, outcomes.seldom(table, "ceilings"))),
         batch_bytes=least(outcomes.seldom(table, "batch_bytes")),
         batch_tokens=least(outcomes.seldom(table, "batch_tokens")),
-        usage=NO_USAGE.plus(*(Usage(**each) for each in outcomes.seldom(table, "usage") if each)),
+        usage=outcomes.usage(table),
     )
 
 

@@ -5,7 +5,7 @@ Workers search while they audit, in the part that is in memory; the driver adds 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.datapart import DataPart
 from nightjar.inference.records import UNKNOWN, replay_command
-from nightjar.inference.validation.gates import ColumnGate, Offender, column_gates_of
+from nightjar.inference.validation.gates import NamesRows, Offender, naming_gates_of
 from nightjar.inference.validation.gates.verdict import number
 
 Offenders = dict[str, tuple[Offender, ...]]
@@ -41,33 +41,35 @@ class Finder:
 
     def __init__(self, job: Job) -> None:
         self.found: Offenders = {}
-        self._gates = column_gates_of(job)
+        self._gates = naming_gates_of(job)
 
     def look(self, line: dict[str, Any], metrics: Metrics, part: DataPart) -> None:
         """Search one shard. line: of `outcomes.OUTCOMES`. metrics: of the shard."""
+        usage = outcomes.usage_of(line)
         for gate in self._gates:
-            known, state = self.found.get(gate.key, ()), metrics.columns[gate.column]
-            if len(known) < MAX_OFFENDERS and not gate.spared_by(state):
-                self.found[gate.key] = (*known, _offender(gate, line, part))
+            known = self.found.get(gate.key, ())
+            if len(known) < MAX_OFFENDERS and not gate.spares_shard(metrics, usage):
+                self.found[gate.key] = (*known, *_offender(gate, line, part))
 
 
-def _offender(gate: ColumnGate, line: dict[str, Any], part: DataPart) -> Offender:
+def _offender(gate: NamesRows, line: dict[str, Any], part: DataPart) -> Iterator[Offender]:
+    """The first row that the gate refuses; none if such rows are in the quarantine alone."""
     lineage = [name for name in LINEAGE if name in part.columns]
     table = part.table([gate.column, *lineage])
     column = table[gate.column]
+    if gate.spares(column):
+        return
     index = _first(gate, column)
     file_, row = (table[name][index].as_py() for name in LINEAGE) if lineage else _planned(line, index)
-    return Offender(line["shard"], file_, row, _shown(column.slice(index, 1)))
+    yield Offender(line["shard"], file_, row, _shown(column.slice(index, 1)))
 
 
-def _first(gate: ColumnGate, column: pa.ChunkedArray) -> int:
-    """The first row that the gate refuses, found by bisection: the same state that judges the column judges each
-    part.
-    """
+def _first(gate: NamesRows, column: pa.ChunkedArray) -> int:
+    """The first row that the gate refuses, found by bisection: what judges the column judges each part."""
     low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if gate.spared_by(_state(column.slice(low, middle - low))) else (low, middle)
+        low, high = (middle, high) if gate.spares(column.slice(low, middle - low)) else (low, middle)
     return low
 
 

@@ -20,10 +20,11 @@ from endpoints import Asked, Endpoint, Hang, Reply, endpoint, fault, said, upper
 from nightjar.flows.pages.finished import as_page, as_text, run_result
 from nightjar.flows.results import FinishedRun, Launched
 from nightjar.inference import engine
-from nightjar.inference.errors import Damaged, JobError, RunFailed, ShardsFailed
+from nightjar.inference.errors import Damaged, GateFailed, JobError, RunFailed, ShardsFailed
 from nightjar.inference.output.keptanswers import KeptAnswers
 from nightjar.inference.predictors.answers import Answer
 from nightjar.inference.records import NO_USAGE, Failed, Receipt, Usage
+from nightjar.inference.run import steps
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.streaming import StreamingWorker
 from nightjar.inference.scoring.suspects import Attempt
@@ -179,6 +180,63 @@ def test_rows_without_an_answer_are_quarantined_each_with_its_own_reason(lake: L
     reasons = ["maximum context", "has no value", "cut after 3 tokens", "'three' is not of type 'integer'"]
     for message, reason in zip(lost["message"], reasons, strict=True):
         assert reason in message
+
+
+def cut_at(*rows: int) -> Any:
+    """The answers to these rows are cut."""
+
+    def behave(asked: Asked) -> Reply:
+        cut = int(asked.text.rsplit(" ", 1)[1]) in rows
+        return said('{"word": "x' if cut else '{"word": "x"}', reason="length" if cut else "stop")
+
+    return behave
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_night_with_too_many_cut_answers_is_not_published_and_names_their_rows(
+    lake: Lake, server: Server, named: bool
+) -> None:
+    """If the job writes why answers ended; it is judged in any case, and with a higher limit nothing is asked again."""
+    server.behave = cut_at(7, 8, 25, 31, 59)
+    outputs = {"answer": "string", **({"finish_reason": "string"} if named else {})}
+    keys: dict[str, Any] = {"model__outputs": outputs}
+    with pytest.raises(GateFailed, match=r"5 of 60 answers were cut .* the 4 that checks\[0\].answers.cut") as failed:
+        ready(lake, server, **keys, checks=[{"answers": {"cut": 0.08}}]).run()
+    (gate,) = (each for each in failed.value.gates if not each.passed)
+    assert [(each.row, each.value) for each in gate.where] == ([(7, "length"), (25, "length"), (31, "length")] * named)
+    assert all(f"--row {each.row}" in each.replay for each in gate.where)
+    server.asked()
+    lake.job_path.write_text(lake.job_path.read_text().replace("0.08", "0.1"))
+    lake.run()
+    assert server.asked() == []
+    assert len(lake.published()) == ROWS
+
+
+def test_answers_that_are_cut_before_they_follow_a_schema_count_with_those_that_are_cut(
+    lake: Lake, server: Server
+) -> None:
+    """Their rows are in the quarantine, with their reason."""
+    server.behave = cut_at(7)
+    ready(
+        lake,
+        server,
+        model__json_schema={"type": "object", "properties": {"word": {"type": "string"}}},
+        model__outputs={"word": "string", "finish_reason": "string"},
+        checks=[{"answers": {"cut": 0}}],
+        retry__max_quarantined=0.1,
+    )
+    with pytest.raises(GateFailed, match="1 of 60 answers was cut") as failed:
+        lake.run()
+    (gate,) = (each for each in failed.value.gates if not each.passed)
+    assert gate.where == ()
+    assert lake.quarantined()["_row"].tolist() == [7]
+
+
+def test_check_says_that_the_answers_of_its_sample_do_not_pass(lake: Lake, server: Server) -> None:
+    server.behave = cut_at(7)
+    request = ready(lake, server, checks=[{"answers": {"cut": 0}}]).request(engine="local")
+    notes = steps.check(request, steps.discover(request)).warnings
+    assert any(note.startswith("answers.cut does not pass on the sample: 1 of ") for note in notes), notes
 
 
 def test_the_rows_of_the_next_shards_take_the_places_that_a_slow_row_leaves_free(lake: Lake, server: Server) -> None:

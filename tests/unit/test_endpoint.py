@@ -23,7 +23,15 @@ from support import is_true, wait_until
 KEY = "sk-very-secret-key"
 
 
-def job(url: str, *, retry: dict[str, Any] | None = None, actors: int = 1, rescoring: float = 0, **model: Any) -> Job:
+def job(
+    url: str,
+    *,
+    retry: dict[str, Any] | None = None,
+    actors: int = 1,
+    rescoring: float = 0,
+    checks: Any = (),
+    **model: Any,
+) -> Job:
     keys = {"uses": "openai", "url": url, "served_model": "m", "prompt": "{text}", "outputs": {"answer": "string"}}
     whole = {
         "name": "ask",
@@ -33,6 +41,7 @@ def job(url: str, *, retry: dict[str, Any] | None = None, actors: int = 1, resco
         "retry": {"backoff_s": 0.01, **(retry or {})},
         "resources": {"actors": actors},
         "rescore": {"share": rescoring},
+        "checks": checks,
     }
     found = Job.model_validate(whole)
     check_keys(found)
@@ -316,6 +325,7 @@ def test_what_answers_took_is_counted_as_the_field_names_it() -> None:
         ({"messages": [{"role": "user"}], "prompt": None}, "model.messages: write a list of"),
         ({"json_schema": {"type": "array"}}, "model.json_schema: must be of an object"),
         ({"rescoring": 0.1}, "rescore.share: compares outputs with those of a second scoring"),
+        ({"api": "embeddings", "checks": [{"answers": {"cut": 0}}]}, "checks: a vector is no answer that is cut"),
         ({"requests_in_flight": 0}, "model.requests_in_flight: write a whole number from 1 on"),
     ],
 )

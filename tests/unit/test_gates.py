@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.errors import GateFailed
+from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
@@ -21,6 +21,7 @@ from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.records import NO_USAGE, Usage
 from nightjar.inference.validation.gates import (
     Evidence,
     Found,
@@ -750,3 +751,49 @@ def test_what_is_enforced_says_every_failure_once_and_the_first_row_of_each() ->
 def test_a_verdict_is_read_back_with_its_rows() -> None:
     result = GateResult("a.min", False, "-1", "0", "Too low.", WHERE)
     assert of_json(GateResult, to_json(result)) == result
+
+
+ASKS = {"uses": "openai", "url": "http://here/v1", "served_model": "m", "prompt": "{x}"}
+
+
+def answers_gate(usage: Usage, share: float, outputs: dict[str, str]) -> GateResult:
+    """The one gate of a job with a check on answers."""
+    checks = [{"answers": {"cut": share}}]
+    job = parse_job({**CONTENT, "model": {**ASKS, "outputs": outputs}, "checks": checks}, JOB)
+    evidence = Evidence(Found(files=1, rows=1000), shards=1, rows_in=1000, usage=usage)
+    *_, result = evaluate(gates_of(job), evidence)
+    return result
+
+
+def test_as_many_answers_as_allowed_may_be_cut_and_no_more() -> None:
+    """A repeated request is no further answer."""
+    at = answers_gate(Usage(requests=1050, retries=50, cut=10), 0.01, {"a": "string"})
+    assert (at.name, at.passed, at.observed, at.limit) == (
+        "answers.cut",
+        True,
+        "10 of 1,000 answers",
+        "10 answers (0.01)",
+    )
+    past = answers_gate(Usage(requests=1050, retries=50, cut=11), 0.01, {"a": "string"})
+    assert not past.passed
+    assert past.sentence == (
+        "11 of 1,000 answers were cut at the most tokens that an answer may have, more than the 10 that "
+        "checks[0].answers.cut = 0.01 allows. Raise max_tokens in model.sampling, which asks for all answers again, or "
+        "raise checks[0].answers.cut. With the output finish_reason: string the rows would be named here."
+    )
+    named = answers_gate(Usage(requests=1, cut=1), 0, {"a": "string", "finish_reason": "string"})
+    assert named.sentence.endswith("or raise checks[0].answers.cut.")
+    assert answers_gate(NO_USAGE, 0, {"a": "string"}).passed
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"checks": [{"answers": {"cut": 0.1}}]}, r"checks\[0\].answers: is for language models .model.uses: openai."),
+        ({"checks": [{"answers": {}}], "model": ASKS | {"outputs": {"a": "string"}}}, r"checks\[0\].answers.cut"),
+        ({"checks": [{"answer": {"cut": 0}}]}, "did you mean 'answers'"),
+    ],
+)
+def test_a_check_on_answers_that_makes_no_sense_is_named(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        parse_job(CONTENT | content, JOB)

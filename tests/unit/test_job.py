@@ -92,7 +92,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input__uri": ""}, "input.uri: must not be empty"),
     (
         {"checks": ["score"]},
-        "checks[0]: must be a check on a column, on rows or on files, as {column: score, min: 0} or "
+        "checks[0]: must be a check on a column, on rows, on files or on answers, as {column: score, min: 0} or "
         "{rows: {min: 1000}}, not 'score'",
     ),
     ({"input__wait": "2h"}, "input.wait: must be a mapping with the keys for, until, not '2h'"),
@@ -109,7 +109,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"checks": [{"rwos": {"min": 5}}]},
-        "checks[0]: is on nothing: give one of column, rows, files; did you mean 'rows'?",
+        "checks[0]: is on nothing: give one of column, rows, files, answers; did you mean 'rows'?",
     ),
     (
         {"checks": [{"column": "score", "min": 0, "fintie": True}]},

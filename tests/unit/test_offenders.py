@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.job.checks import ColumnCheck
+from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
@@ -214,7 +215,7 @@ def test_the_plan_says_which_row_of_which_file_it_was(
 
 
 CHECK = ColumnCheck(column="score", min=0.25, max=0.75, nulls=0, finite=True)
-GATES = list(column_gates(CHECK, "checks[0]"))
+GATES = list(column_gates(CHECK, "checks[0]", Job.model_construct()))
 VALUE = st.one_of(st.none(), st.floats(width=32), st.floats(0, 1, width=32))
 
 

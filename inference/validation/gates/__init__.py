@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nightjar.inference.job.checks import ColumnCheck, FilesCheck, RowsCheck
+from nightjar.inference.job.checks import AnswersCheck, ColumnCheck, FilesCheck, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.validation.gates.always import (
     Complete,
@@ -17,6 +17,7 @@ from nightjar.inference.validation.gates.always import (
     Rescore,
 )
 from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
+from nightjar.inference.validation.gates.answers import Cut, answers_gates
 from nightjar.inference.validation.gates.column import ColumnGate, column_gates
 from nightjar.inference.validation.gates.verdict import (
     Evidence,
@@ -24,6 +25,7 @@ from nightjar.inference.validation.gates.verdict import (
     Gate,
     GateResult,
     LastNight,
+    NamesRows,
     Offender,
     enforce,
     evaluate,
@@ -31,27 +33,32 @@ from nightjar.inference.validation.gates.verdict import (
 
 __all__ = [
     "ColumnGate",
+    "Cut",
     "Evidence",
     "Found",
     "Gate",
     "GateResult",
     "InputGate",
     "LastNight",
+    "NamesRows",
     "Offender",
+    "answers_gates_of",
     "column_gates_of",
     "enforce",
     "evaluate",
     "gates_of",
     "input_gates",
+    "naming_gates_of",
 ]
 
 
-_GATES: dict[type, Callable[[Any, str], Iterable[Gate]]] = {
+_GATES: dict[type, Callable[[Any, str, Job], Iterable[Gate]]] = {
     ColumnCheck: column_gates,
     RowsCheck: rows_gates,
     FilesCheck: files_gates,
+    AnswersCheck: answers_gates,
 }
-"""Kind of check → a function that makes the gates of such a check from the check and its key."""
+"""Kind of check → a function that makes the gates of such a check from the check, its key and the job."""
 
 
 def gates_of(job: Job) -> tuple[Gate, ...]:
@@ -59,7 +66,7 @@ def gates_of(job: Job) -> tuple[Gate, ...]:
     always: list[Gate] = [Complete(), Quarantine(job.retry.max_quarantined)]
     if job.rescore.share:
         always.append(Rescore(job.rescore.tolerance))
-    asked = (_GATES[type(check)](check, f"checks[{index}]") for index, check in enumerate(job.checks))
+    asked = (_GATES[type(check)](check, f"checks[{index}]", job) for index, check in enumerate(job.checks))
     return (*always, *itertools.chain.from_iterable(asked))
 
 
@@ -71,3 +78,13 @@ def input_gates(job: Job) -> tuple[InputGate, ...]:
 def column_gates_of(job: Job) -> tuple[ColumnGate, ...]:
     """The gates on the figures of a column."""
     return tuple(gate for gate in gates_of(job) if isinstance(gate, ColumnGate))
+
+
+def answers_gates_of(job: Job) -> tuple[Cut, ...]:
+    """The gates on how answers ended."""
+    return tuple(gate for gate in gates_of(job) if isinstance(gate, Cut))
+
+
+def naming_gates_of(job: Job) -> tuple[NamesRows, ...]:
+    """The gates that name rows which they refuse."""
+    return tuple(gate for gate in gates_of(job) if isinstance(gate, NamesRows))

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Literal
 
 from nightjar.inference.job.checks import FilesCheck, Limits, RowsCheck
+from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted
 from nightjar.inference.validation.gates.verdict import Evidence, Found, GateResult
 
@@ -21,14 +22,14 @@ class InputGate(ABC):
         """The verdict."""
 
 
-def rows_gates(check: RowsCheck, key: str) -> Iterator[InputGate]:
+def rows_gates(check: RowsCheck, key: str, _: Job) -> Iterator[InputGate]:
     """The gates of one check of rows. key: the check's place in the job, as `checks[0]`."""
     yield from _bounds("rows", check.rows, f"{key}.rows")
     if check.rows.change is not None:
         yield SinceLast(f"{key}.rows.change", check.rows.change)
 
 
-def files_gates(check: FilesCheck, key: str) -> Iterator[InputGate]:
+def files_gates(check: FilesCheck, key: str, _: Job) -> Iterator[InputGate]:
     """The gates of one check of files. key: as above."""
     yield from _bounds("files", check.files, f"{key}.files")
 

@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import pyarrow as pa
+
 from nightjar.inference.job.checks import ColumnCheck
+from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState, Number, exact
+from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.records import Usage
 from nightjar.inference.validation.gates.verdict import Evidence, GateResult, number
 
 _WORDS = {"min": "smallest", "max": "greatest"}
@@ -60,8 +65,18 @@ class ColumnGate(ABC):
     def spared_by(self, state: ColumnState) -> bool:
         """Whether the gate refuses none of the rows behind these figures."""
 
+    def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
+        """As `NamesRows.spares_shard`."""
+        return self.spared_by(metrics.columns[self.column])
 
-def column_gates(check: ColumnCheck, key: str) -> Iterator[ColumnGate]:
+    def spares(self, column: pa.ChunkedArray) -> bool:
+        """As `NamesRows.spares`: the same state that judges the column judges each part of it."""
+        state = ColumnState()
+        state.update(column)
+        return self.spared_by(state)
+
+
+def column_gates(check: ColumnCheck, key: str, _: Job) -> Iterator[ColumnGate]:
     """The gates of one check on a column. key: the check's place in the job, as `checks[0]`."""
     if check.min is not None:
         yield End(check.column, f"{key}.min", "min", check.min)

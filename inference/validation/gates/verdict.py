@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import pyarrow as pa
 
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.metrics.columns import ColumnState, Number
+from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.records import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from nightjar.inference.validation.rescore import Rescored
@@ -68,7 +72,7 @@ class Evidence:
     """What gates judge. Before anything is scored, only `found` is known.
 
     rows_partial: rows in the quarantine that are written as well. columns: checked column → its figures. offenders: key
-    of a gate on a column → the first rows that it refuses.
+    of a gate that names rows → the first rows that it refuses. usage: of language models, for all shards.
     """
 
     found: Found
@@ -80,6 +84,7 @@ class Evidence:
     columns: Mapping[str, ColumnState] = field(default_factory=dict)
     offenders: Mapping[str, tuple[Offender, ...]] = field(default_factory=dict)
     rescored: Rescored | None = None
+    usage: Usage = NO_USAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +92,9 @@ class GateResult:
     """One gate's verdict.
 
     name: `complete`, `quarantine`, `rescore`, `<column>.<min|max|nulls|finite>`, `rows.<min|max|last>`,
-    `files.<min|max>`, `input.wait`. observed, limit: texts for a table. sentence: what happened and, if the gate did
-    not pass, what to do next, with the job's key. where: if a gate on a column did not pass, the first few rows that it
-    refuses, one per shard.
+    `files.<min|max>`, `answers.cut`, `input.wait`. observed, limit: texts for a table. sentence: what happened and, if
+    the gate did not pass, what to do next, with the job's key. where: if a gate that names rows did not pass, the first
+    few rows that it refuses, one per shard.
     """
 
     name: str
@@ -105,6 +110,27 @@ class Gate(Protocol):
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the evidence."""
+
+
+@runtime_checkable
+class NamesRows(Protocol):
+    """A gate that can name rows which it refuses. They are found while the parts are audited.
+
+    key: the limit's place in the job, under which `Evidence.offenders` has them. column: of the parts, whose values
+    tell which rows they are.
+    """
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def column(self) -> str: ...
+
+    def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
+        """Whether no row of a shard is refused, by what was counted of it; the column is not looked at then."""
+
+    def spares(self, column: pa.ChunkedArray) -> bool:
+        """Whether none of these rows is refused."""
 
 
 def evaluate(gates: Iterable[Gate], evidence: Evidence) -> tuple[GateResult, ...]:
