@@ -70,11 +70,13 @@ class UsageFigures(Usage):
     """What language models took in a run, by whichever command; zeros for other models.
 
     requests … answering_ms: as in the manifest. cached_share: of the prompts' tokens those that the model had computed
-    before. rates: of this command.
+    before. rates: of this command. cost: by `model.cost`, in `currency`; null if the job has no prices.
     """
 
     cached_share: float
     rates: TokenRates
+    cost: float | None = None
+    currency: str = ""
 
 
 @dataclass(frozen=True, slots=True)

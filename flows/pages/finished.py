@@ -16,6 +16,7 @@ from nightjar.inference.ledger.tokenrates import TokenRates
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.predictors.prices import Prices, prices_of
 from nightjar.inference.records import as_line
 from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest
@@ -63,16 +64,18 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
             resident_mb=progress.resident_mb,
             proportional_mb=progress.proportional_mb,
         ),
-        usage=_usage(progress),
+        usage=_usage(progress, prices_of(run.request.job)),
     )
 
 
-def _usage(progress: Progress) -> UsageFigures:
+def _usage(progress: Progress, prices: Prices | None) -> UsageFigures:
     used = progress.usage
     return UsageFigures(
         **as_line(used),
         cached_share=round(used.cached_tokens / used.prompt_tokens, 4) if used.prompt_tokens else 0.0,
         rates=TokenRates(**{name: round(rate, 3) for name, rate in as_line(progress.token_rates).items()}),
+        cost=round(prices.cost(used), 6) if prices else None,
+        currency=prices.currency if prices else "",
     )
 
 
@@ -109,7 +112,7 @@ def as_text(launched: Launched, total_s: float) -> str:
             f"  speed      {progress.rows_per_s:,.0f} rows/s on {scored.device}; scored in {duration(scored.seconds)}, "
             f"audited in {duration(run.verdict.seconds)}"
         )
-    lines += [f"  {word:<10} {text}" for word, text in language(progress)]
+    lines += [f"  {word:<10} {text}" for word, text in language(progress, prices_of(request.job))]
     if progress.memory:
         lines.append(f"  memory     {memory(progress)}")
     if progress.failed_attempts or progress.retries:
@@ -203,7 +206,7 @@ def as_page(request: RunRequest, scored: Scored, verdict: Verdict, publication: 
         f"| gates | {sum(gate.passed for gate in verdict.gates)} of {len(verdict.gates)} passed |",
         *[f"| {name} | {value} |" for name, value in evaluation_lines(verdict.metrics)],
         *([f"| device | {scored.device} |"] if scored.device else []),
-        *[f"| {word} | {text} |" for word, text in language(progress)],
+        *[f"| {word} | {text} |" for word, text in language(progress, prices_of(request.job))],
         *([f"| memory | {memory(progress)} |"] if progress.memory else []),
         *[f"| {word} | {markdown(text)} |" for word, text in remarks],
         f"| output | {code(f'{where}/data', cell=True)} |",

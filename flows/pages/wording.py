@@ -13,6 +13,7 @@ from nightjar.inference.messages import counted
 if TYPE_CHECKING:
     from nightjar.inference.ledger.tokenrates import TokenRates
     from nightjar.inference.metrics.figures import Figures
+    from nightjar.inference.predictors.prices import Prices
     from nightjar.inference.run.report import Incident, ShardLine
     from nightjar.inference.run.steps import Publication
     from nightjar.inference.validation.gates import Offender
@@ -62,12 +63,24 @@ def memory(progress: Progress) -> str:
     return f"{largest} in the largest of {len(progress.memory):,} workers; {progress.proportional_mb:,} MB together"
 
 
-def language(progress: Progress) -> list[tuple[str, str]]:
-    """What a language model was asked and answered, and how fast, as (name, value); empty for other models."""
+def language(progress: Progress, prices: Prices | None) -> list[tuple[str, str]]:
+    """What a language model was asked and answered, how fast, and what it cost, as (name, value); empty for others."""
     if not progress.usage.requests:
         return []
-    rates = _token_rates(progress.token_rates)
-    return [("tokens", _tokens(progress)), *([("rates", rates)] if rates else [])]
+    rates, cost = _token_rates(progress.token_rates), prices and money(prices.cost(progress.usage), prices.currency)
+    return [
+        ("tokens", _tokens(progress)),
+        *([("rates", rates)] if rates else []),
+        *([("cost", f"{cost}, by the prices in model.cost")] if cost else []),
+    ]
+
+
+def money(cost: float, currency: str) -> str:
+    """A sum of money for people: 12.40 USD, 0.0031 USD."""
+    amount = f"{cost:,.2f}" if cost >= 1 else f"{cost:.4f}"
+    if 0 < cost < 0.0001:
+        amount = "under 0.0001"
+    return f"{amount} {currency}".rstrip()
 
 
 def _tokens(progress: Progress) -> str:

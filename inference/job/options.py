@@ -22,7 +22,8 @@ def _listed(known: Sequence[Any]) -> str:
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option. schema: of its values, as JSON Schema. default: in words, or as YAML writes it. about: what it does,
-    in a line. write: what to write, for messages. required: whether the adapter cannot do without it.
+    in a line. write: what to write, for messages. required: whether the adapter cannot do without it. keys: if it is a
+    mapping with keys of its own, these.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Option:
     about: str
     write: str
     required: bool = False
+    keys: tuple[Option, ...] = ()
 
 
 def flag(name: str, about: str, default: str = "`false`") -> Option:
@@ -48,10 +50,10 @@ def whole(name: str, about: str, default: str, what: str = "a whole number", lea
     return Option(name, {"type": "integer", "minimum": least}, default, about, f"{what} from {least} on")
 
 
-def number(name: str, about: str, default: str, least: float, most: float) -> Option:
+def number(name: str, about: str, default: str, least: float, most: float, *, required: bool = False) -> Option:
     """An option that is a number between two others."""
     schema = {"type": "number", "minimum": least, "maximum": most}
-    return Option(name, schema, default, about, f"a number from {least:g} to {most:g}")
+    return Option(name, schema, default, about, f"a number from {least:g} to {most:g}", required)
 
 
 def text(
@@ -73,6 +75,11 @@ def keywords(name: str, about: str, default: str, write: str) -> Option:
     return Option(name, {"type": "object"}, default, about, write)
 
 
+def section(name: str, about: str, write: str, keys: tuple[Option, ...], default: str = "none") -> Option:
+    """An option that is a mapping with keys of its own."""
+    return Option(name, schema_of(keys), default, about, write, keys=keys)
+
+
 def check(
     uses: str, given: Mapping[str, Any], known: Sequence[Option], key: str = "model.options", what: str = "adapter"
 ) -> None:
@@ -89,6 +96,8 @@ def check(
             f"{key}.{name}: the {uses} {what} knows only the options {', '.join(options)}" + nearest(name, options)
         )
     for name, option in options.items():
+        if option.keys and _is_mapping(given.get(name)):
+            check(uses, given[name], option.keys, f"{key}.{name}", what)
         if (name in given or option.required) and not fits(given.get(name), option.schema):
             raise JobError(f"{key}.{name}: {_wrong(given.get(name), option)}")
 

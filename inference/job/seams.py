@@ -64,7 +64,15 @@ FRAMEWORKS = {
         streams=True,
         own_keys=True,
         documents=("json_schema",),
-        aside=("requests_in_flight", "requests_per_minute", "tokens_per_minute", "timeout_s", "key_env", "journal"),
+        aside=(
+            "requests_in_flight",
+            "requests_per_minute",
+            "tokens_per_minute",
+            "timeout_s",
+            "key_env",
+            "journal",
+            "cost",
+        ),
     ),
 }
 """`model.uses` → the framework; anything else is "module:Name" of the user's own."""

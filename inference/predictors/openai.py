@@ -7,6 +7,7 @@ is wrong with all, ends the run.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from nightjar.inference.predictors.answers import check_schema
 from nightjar.inference.predictors.apis import CHAT, COMPLETIONS, EMBEDDINGS, KEY_ENV, reader_of
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.installed import missing
+from nightjar.inference.predictors.prices import COST
 from nightjar.inference.predictors.prompts import prompt_of
 
 _MESSAGE = {
@@ -70,6 +72,7 @@ class OpenAI(WithoutDevices):
         whole("tokens_per_minute", "the most tokens asked for in a minute, in all actors together", "no limit"),
         number("timeout_s", "the longest wait for an answer, in seconds", "600", 0.1, 86400),
         flag("journal", "answers of shards that are not written yet are kept, so that none is paid for twice"),
+        COST,
         text("key_env", "the environment variable that has the key", f"`{KEY_ENV}`, if it is set"),
         BATCH_FORMAT,
     )
@@ -92,6 +95,8 @@ class OpenAI(WithoutDevices):
             raise JobError(f"model.{key}: is for api: {CHAT}, and not for {api}")
         if api == EMBEDDINGS and "sampling" in options:
             raise JobError(f"model.sampling: a vector is not sampled; leave it out with api: {EMBEDDINGS}")
+        if (cost := options.get(COST.name)) is not None:
+            _check_cost(job, cost, api)
         if api == EMBEDDINGS and any(isinstance(check, AnswersCheck) for check in job.checks):
             raise JobError(f"checks: a vector is no answer that is cut; leave out the check on answers with api: {api}")
         if isinstance(schema := options.get("json_schema"), Mapping):
@@ -129,6 +134,18 @@ class OpenAI(WithoutDevices):
         except ImportError as error:
             raise missing("openai", ("openai", "jsonschema")) from error
         return Endpoint(job)
+
+
+def _check_cost(job: Job, cost: Mapping[str, Any], api: str) -> None:
+    """Check that what the run will say of its cost is all of it.
+
+    Raises:
+        JobError: It would not be. Names the key.
+    """
+    if job.model.called:
+        raise JobError("model.cost: the tokens of several models are counted together; leave it out")
+    if "output_mtok" not in cost and api != EMBEDDINGS:
+        raise JobError("model.cost.output_mtok: is required, as answers have tokens, too; write 0 if they are free")
 
 
 ADAPTER: Adapter = OpenAI()

@@ -42,6 +42,8 @@ def _table(options: tuple[Option, ...], key: str) -> Iterator[str]:
     yield "|---|---|---|---|"
     for each in options:
         yield f"| `{each.name}` | {each.write} | {each.default} | {each.about} |"
+        for inner in each.keys:
+            yield f"| `{each.name}.{inner.name}` | {inner.write} | {inner.default} | {inner.about} |"
 
 
 if __name__ == "__main__":

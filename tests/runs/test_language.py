@@ -123,7 +123,15 @@ def test_the_closing_lines_the_page_and_the_json_say_what_was_asked_and_how_fast
 
     server.behave = behave
     ran = ready(lake, server).run()
+    assert not any(line.startswith("  cost") for line in as_text(launched(lake, ran), 3.0).splitlines())
+    job = lake.job_path.read_text()
+    prices = {"input_mtok": 100, "output_mtok": 50, "cached_mtok": 10, "currency": "USD"}
+    lake.job_path.write_text(job.replace("uses: openai", f"uses: openai\n  cost: {json.dumps(prices)}"))
     done = launched(lake, ran)
+    cost = 100 * 2070 / 1e6 + 10 * 300 / 1e6 + 50 * 180 / 1e6
+    assert f"\n  cost       {cost:.4f} USD, by the prices in model.cost\n" in as_text(done, 3.0)
+    assert (run_result(done, 3.0).usage.cost, run_result(done, 3.0).usage.currency) == (round(cost, 6), "USD")
+    assert run_result(launched(lake, lake.run()), 3.0).usage.cost == round(cost, 6), "prices make no result old"
     text, page = as_text(done, 3.0), as_page(done.run.request, ran.scored, ran.verdict, ran.publication)[1]
     known = "13% from the prefix cache, longest prompt 69"
     tokens = f"60 requests: 2,370 in ({known}), 180 out; answers ended: 59 stop, 1 length"
@@ -137,6 +145,7 @@ def test_the_closing_lines_the_page_and_the_json_say_what_was_asked_and_how_fast
     assert (usage.stopped, usage.cut, usage.longest_prompt, usage.cached_share) == (59, 1, 69, round(300 / 2370, 4))
     assert usage.rates.prompts_per_s == pytest.approx(ROWS / seconds, abs=0.001)
     assert usage.rates.input_tokens_per_s == pytest.approx(2370 / seconds, abs=0.001)
+    assert f"| cost | {cost:.4f} USD, by the prices in model.cost |" in page
     again = as_text(launched(lake, lake.run()), 3.0)
     assert f"\n  tokens     {tokens}\n" in again
     assert "rates" not in again, "nothing was asked"

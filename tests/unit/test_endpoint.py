@@ -17,7 +17,9 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import HIDDEN, clip
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.predictors import endpoint as product
+from nightjar.inference.predictors.prices import Prices, prices_of
 from nightjar.inference.predictors.requests import Answered
+from nightjar.inference.records import Usage
 from support import is_true, wait_until
 
 KEY = "sk-very-secret-key"
@@ -326,6 +328,12 @@ def test_what_answers_took_is_counted_as_the_field_names_it() -> None:
         ({"json_schema": {"type": "array"}}, "model.json_schema: must be of an object"),
         ({"rescoring": 0.1}, "rescore.share: compares outputs with those of a second scoring"),
         ({"api": "embeddings", "checks": [{"answers": {"cut": 0}}]}, "checks: a vector is no answer that is cut"),
+        ({"cost": 0.15}, r"model.cost: write a mapping, as {input_mtok: 0.15, output_mtok: 0.6}, not 0.15"),
+        ({"cost": {"output_mtok": 1}}, r"model.cost.input_mtok: write a number from 0 to 1e\+09, not None"),
+        ({"cost": {"input_mtok": -1}}, r"model.cost.input_mtok: write a number from 0 to 1e\+09, not -1"),
+        ({"cost": {"input_mtok": 1}}, "model.cost.output_mtok: is required, as answers have tokens, too"),
+        ({"cost": {"input_tok": 1}}, "model.cost.input_tok: the openai adapter knows only .*did you mean 'input_mtok'"),
+        ({"cost": {"input_mtok": 1, "currency": "$ 5"}}, "model.cost.currency: write letters, as USD"),
         ({"requests_in_flight": 0}, "model.requests_in_flight: write a whole number from 1 on"),
     ],
 )
@@ -334,7 +342,37 @@ def test_keys_that_make_no_sense_are_named(keys: dict[str, Any], message: str) -
         job(**{"url": "http://here/v1", **keys})
 
 
-def test_how_fast_it_is_asked_is_no_part_of_a_result() -> None:
-    slow = job("http://here/v1", requests_in_flight=1, timeout_s=5, key_env="A", tokens_per_minute=5)
+def test_how_fast_it_is_asked_and_what_it_costs_is_no_part_of_a_result() -> None:
+    prices = {"input_mtok": 1, "output_mtok": 2}
+    slow = job("http://here/v1", requests_in_flight=1, timeout_s=5, key_env="A", tokens_per_minute=5, cost=prices)
     assert slow.scoring_keys() == job("http://here/v1").scoring_keys()
     assert job("http://here/v1", sampling={"seed": 1}).scoring_keys() != job("http://here/v1").scoring_keys()
+
+
+@pytest.mark.parametrize(
+    ("cost", "expected"),
+    [
+        ({"input_mtok": 0.15, "output_mtok": 0.6}, 0.15 * 3 + 0.6 * 2),
+        ({"input_mtok": 0.15, "output_mtok": 0.6, "cached_mtok": 0.05}, 0.15 * 2 + 0.05 + 0.6 * 2),
+        ({"input_mtok": 0.15, "output_mtok": 0.6, "cached_mtok": 0}, 0.15 * 2 + 0.6 * 2),
+    ],
+)
+def test_tokens_of_the_cache_have_a_price_of_their_own_if_the_job_names_one(
+    cost: dict[str, Any], expected: float
+) -> None:
+    used = Usage(requests=9, prompt_tokens=3_000_000, output_tokens=2_000_000, cached_tokens=1_000_000)
+    prices = prices_of(job("http://here/v1", cost=cost))
+    assert prices is not None
+    assert prices.cost(used) == pytest.approx(expected)
+
+
+def test_without_prices_nothing_is_said_of_a_cost() -> None:
+    """An option of this name is the user's own where a predictor is."""
+    assert prices_of(job("http://here/v1")) is None
+    vectors = job("http://here/v1", api="embeddings", outputs={"v": "float32[2]"}, cost={"input_mtok": 2})
+    assert prices_of(vectors) == Prices(2, 0, 2)
+    own = {"uses": "model:Model", "outputs": {"a": "string"}, "options": {"cost": {"input_mtok": 1}}}
+    assert (
+        prices_of(Job.model_validate({"name": "a", "input": {"uri": "a"}, "output": {"uri": "b"}, "model": own}))
+        is None
+    )

@@ -10,7 +10,7 @@ from test_report import BAD_ROW, plan_in, scored, writing
 from nightjar.flows.pages import finished
 from nightjar.flows.pages.failure import as_page, failure
 from nightjar.flows.pages.tables import _COMMANDS, _bounded, _headed
-from nightjar.flows.pages.wording import left_out
+from nightjar.flows.pages.wording import left_out, money
 from nightjar.inference.errors import JobError, NightjarError, QuarantineFull
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.figures import Figures
@@ -39,6 +39,20 @@ def far(tmp_path: Path) -> Lake:
 
 def test_rows_that_were_left_out_are_those_for_which_the_whole_condition_is_not_true() -> None:
     assert left_out(131, "x < 120 AND id <> 5") == "131 more rows read and left out: not (x < 120 AND id <> 5)"
+
+
+@pytest.mark.parametrize(
+    ("cost", "currency", "said"),
+    [
+        (1234.5, "USD", "1,234.50 USD"),
+        (1, "", "1.00"),
+        (0.00312, "EUR", "0.0031 EUR"),
+        (1e-6, "USD", "under 0.0001 USD"),
+        (0, "USD", "0.0000 USD"),
+    ],
+)
+def test_a_small_sum_of_money_has_more_digits(cost: float, currency: str, said: str) -> None:
+    assert money(cost, currency) == said
 
 
 def test_the_page_of_a_rejected_run_leads_to_check(lake: Lake) -> None:
