@@ -226,10 +226,27 @@ class RolledBack(PublicationListed):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenEstimate:
+    """What a language model would be asked and answer in a run, if all rows were as the measured ones.
+
+    rows_measured: that many rows were asked for it. measured: what these took. cost: by `model.cost`, in `currency`;
+    null if the job has no prices.
+    """
+
+    rows_measured: int
+    measured: Usage
+    prompt_tokens: int
+    output_tokens: int
+    cost: float | None = None
+    currency: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """One shard scored here, and how long the run would take. start_s: to start Ray and Prefect, as it usually takes.
 
-    load_s, score_s: to load the model, and to read and score the shard. estimate_s: with so many actors.
+    load_s, score_s: to load the model, and to read and score the shard. estimate_s: with so many actors. rows: of the
+    shard; of language models those that were asked. tokens: of language models.
     """
 
     shard: str
@@ -240,6 +257,7 @@ class Estimate:
     start_s: float
     estimate_s: float
     actors: int
+    tokens: TokenEstimate | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,10 @@ def plan(
     run_id: RunOption = None,
     limit: LimitOption = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Score one shard here, and estimate the duration.")
+        bool,
+        typer.Option(
+            "--measure", help="Score one shard here, of a language model some rows, and estimate duration and tokens."
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nightjar.flows.pages.escaping import line
-from nightjar.flows.pages.wording import duration, rows_known
-from nightjar.flows.reports import Estimate, PlanReport
+from nightjar.flows.pages.wording import duration, money, rows_known
+from nightjar.flows.reports import Estimate, PlanReport, TokenEstimate
 from nightjar.inference.messages import counted
+from nightjar.inference.predictors.prices import Prices, prices_of
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: 
 def _estimate(request: RunRequest, plan: Plan, done: int, measured: Measured) -> Estimate:
     actors = request.job.resources.max_actors
     # If rows are not counted, each shard is assumed to have as many rows as the measured one.
-    rows = measured.rows * len(plan) if plan.uncounted else plan.rows
+    rows = (measured.shard_rows or measured.rows) * len(plan) if plan.uncounted else plan.rows
     left = rows * (len(plan) - done) / max(1, len(plan))
     return Estimate(
         shard=measured.shard,
@@ -63,6 +64,20 @@ def _estimate(request: RunRequest, plan: Plan, done: int, measured: Measured) ->
         start_s=START_S,
         estimate_s=round(_estimate_s(measured, left, actors), 1),
         actors=actors,
+        tokens=_tokens(measured, left, prices_of(request.job)) if measured.usage.requests else None,
+    )
+
+
+def _tokens(measured: Measured, rows: float, prices: Prices | None) -> TokenEstimate:
+    """What so many rows would take, by what the measured ones took."""
+    used, times = measured.usage, rows / max(1, measured.rows)
+    return TokenEstimate(
+        rows_measured=measured.rows,
+        measured=used,
+        prompt_tokens=round(used.prompt_tokens * times),
+        output_tokens=round(used.output_tokens * times),
+        cost=round(prices.cost(used) * times, 6) if prices else None,
+        currency=prices.currency if prices else "",
     )
 
 
@@ -97,4 +112,28 @@ def plan_text(found: PlanReport) -> str:
             f"             counted: {duration(m.start_s)} to start (typical), loading the model twice (preflight, "
             "actors), reading, scoring; not counted: writing, the audit"
         )
+        if m.tokens:
+            lines += _tokens_text(m.tokens, m.actors)
     return "\n".join(lines)
+
+
+def _tokens_text(found: TokenEstimate, actors: int) -> list[str]:
+    """What a language model would take, a line each."""
+    used = found.measured
+    told = f"; {counted(used.cut, 'answer')} cut at the most tokens" if used.cut else ""
+    told += f"; {counted(used.failed, 'row')} without outputs" if used.failed else ""
+    lines = [
+        f"  tokens     about {_about(found.prompt_tokens)} in and {_about(found.output_tokens)} out: an estimate from "
+        f"{counted(found.rows_measured, 'row')} of one shard, which took {used.prompt_tokens:,} in and "
+        f"{used.output_tokens:,} out{told}"
+    ]
+    if actors > 1:
+        lines.append(f"             with {actors:,} actors, if the endpoint answers them as fast as one")
+    if found.cost is not None:
+        lines.append(f"  cost       about {money(found.cost, found.currency)}, by the prices in model.cost")
+    return lines
+
+
+def _about(tokens: int) -> str:
+    """No more digits than a sample can tell."""
+    return f"{round(float(f'{tokens:.3g}')):,}"

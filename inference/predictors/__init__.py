@@ -246,6 +246,11 @@ class StreamingScorer(_Scorer):
         return bool(self._predictor.waiting < AHEAD * self._predictor.most)
 
     @property
+    def most(self) -> int:
+        """The rows that are asked for at once."""
+        return int(self._predictor.most)
+
+    @property
     def done(self) -> int:
         """The number of rows that are done, since the model was loaded."""
         return int(self._predictor.done)

@@ -29,12 +29,14 @@ from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.predictors import StreamingScorer
 from nightjar.inference.predictors.naming import naming
-from nightjar.inference.records import UNKNOWN, Piece, RowFailure, Shard
+from nightjar.inference.records import NO_USAGE, UNKNOWN, Piece, RowFailure, Shard, Usage
 from nightjar.inference.run.child import Child, WorkLost
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.scoring.assignment import WorkerSpec, enter_copy, open_scorers
+from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
 from nightjar.inference.scoring.stretch import Stretch
@@ -48,6 +50,10 @@ _FINDING, _READING, _LOADING, _SCORING = "finding the row", "reading the rows", 
 _VALUE_CHARS = 500
 """The longest value of a row that is shown, in characters: an image or a page of text is no help on a terminal."""
 
+
+ROUNDS = 4
+"""Of a language model so many times as many rows are measured as are asked for at once: with fewer, the wait for the
+slowest ones at the end would be most of the time."""
 
 Values = tuple[tuple[str, str], ...]
 """Columns of a row by name, as text."""
@@ -76,12 +82,17 @@ class _Step:
 
 @dataclass(frozen=True)
 class Measured:
-    """One shard scored here: rows, and seconds to load the model, and to read and score."""
+    """One shard scored here, or some of its rows: how many, and seconds to load the model, and to read and score them.
+
+    shard_rows: of the whole shard, if only some were scored, else 0. usage: of language models, for these rows.
+    """
 
     shard: str
     rows: int
     load_s: float
     score_s: float
+    shard_rows: int = 0
+    usage: Usage = NO_USAGE
 
 
 def replay_row(
@@ -302,7 +313,7 @@ def _rows(first: int, count: int) -> str:
 
 
 def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Measured:
-    """Score the first readable shard in a child process, writing nothing.
+    """Score the first readable shard in a child process, writing nothing. Of language models some of its rows.
 
     Raises:
         JobError: no shard can be read, or the model cannot be loaded.
@@ -328,5 +339,31 @@ def _measure(spec: WorkerSpec, shard: Shard) -> Iterator[Measured]:
     loaded = time.monotonic()
     reads = [read_piece(spec.storage, spec.job, piece, spec.schema) for piece in shard.pieces]
     stretch = Stretch(shard.pieces, reads)
+    if asked := [model.scorer for model in models if isinstance(model.scorer, StreamingScorer)]:
+        yield _asked(shard, stretch, models, asked, load_s=loaded - began, read_s=time.monotonic() - loaded)
+        return
     _finish(score_models(stretch.table, models, skip=stretch.failures))
     yield Measured(shard.id, stretch.table.num_rows, loaded - began, time.monotonic() - loaded)
+
+
+def _asked(
+    shard: Shard,
+    stretch: Stretch,
+    models: Sequence[LoadedModel],
+    scorers: Sequence[StreamingScorer],
+    *,
+    load_s: float,
+    read_s: float,
+) -> Measured:
+    """Ask language models for some rows, from all over the shard: each has its price, and all would be a night's."""
+    everything = stretch.table.num_rows
+    readable = [row for row in range(everything) if row not in stretch.failures]
+    count = min(len(readable), ROUNDS * max(scorer.most for scorer in scorers))
+    rows = [readable[index * len(readable) // count] for index in range(count)]
+    table = stretch.table.take(pa.array(rows, pa.int64()))
+    began = time.monotonic()
+    _finish(score_models(table, [replace(model, size=BatchSize(max(1, count))) for model in models]))
+    score_s = time.monotonic() - began + read_s * count / max(1, everything)
+    return Measured(
+        shard.id, count, load_s, score_s, everything, NO_USAGE.plus(*(scorer.claimed() for scorer in scorers))
+    )
