@@ -57,6 +57,15 @@ FRAMEWORKS = {
     "speech-recognition": Framework(
         "nightjar.inference.predictors.speechrecognition", "a model's folder", rows=(4, 16)
     ),
+    "vllm": Framework(
+        "nightjar.inference.predictors.vllm",
+        "a model's folder",
+        rows=(1 << 16, 1 << 16),
+        streams=True,
+        own_keys=True,
+        documents=("json_schema",),
+        aside=("requests_in_flight", "journal"),
+    ),
     "openai": Framework(
         "nightjar.inference.predictors.openai",
         "",

@@ -1,12 +1,14 @@
 """What a language model answered, as the job's outputs.
 
 `prompt_tokens`, `output_tokens`, `cached_tokens` and `finish_reason` are known for each answer. With `json_schema`
-every other output is a property of the answer; with `choice`, or without either, the only other output is its text.
+every other output is a property of the answer. Otherwise the only other output is its text; with `choice`, and a model
+that says so, also the probability of each choice, by its name, and those of all, as `probabilities`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_list, is_text
+from nightjar.inference.arrow_types import is_list, is_number, is_text
 from nightjar.inference.errors import AnswerInvalid, JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
@@ -28,15 +30,19 @@ REASON = "finish_reason"
 STOPPED, CUT = "stop", "length"
 """Reasons why an answer ended: the model ended it, or it had the most tokens that it may have."""
 
+PROBABILITIES = "probabilities"
+"""The output that has the probability of each choice, in their order."""
+
 _CHOSEN = "choice"
 """The property of the answer that has the choice, where a schema is all that can be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one prompt. vector: of the prompt, where that was asked for in place of a text.
+    """The answer to one prompt.
 
-    refusal: why there is no text, if there is none.
+    vector: of the prompt, where that was asked for in place of a text. refusal: why there is no text, if there is none.
+    probabilities: of the job's choices, if known.
     """
 
     text: str = ""
@@ -46,13 +52,15 @@ class Answer:
     cached_tokens: int = 0
     vector: Sequence[float] | None = None
     refusal: str = ""
+    probabilities: Sequence[float] | None = None
 
 
 class Reader:
     """Reads the job's outputs out of answers. schema: that each answer is to follow, as JSON Schema; None for none."""
 
-    def __init__(self, job: Job, *, vectors: bool = False) -> None:
-        """vectors: whether the outputs are vectors of the prompts, and no answers.
+    def __init__(self, job: Job, *, vectors: bool = False, probabilities: bool = False) -> None:
+        """vectors: whether the outputs are vectors of the prompts, and no answers. probabilities: whether those of the
+        choices are known.
 
         Raises:
             JobError: The job's outputs cannot be read out of an answer. Names the key.
@@ -61,11 +69,14 @@ class Reader:
         self._types = job.model.output_types()
         self._given: Mapping[str, Any] | None = options.get("json_schema")
         self._choices: Sequence[str] | None = options.get("choice")
+        self._regex = _compiled(options.get("regex"))
         self._read = [name for name in self._types if name not in (*COUNTED, REASON)]
-        if self._given is not None and self._choices is not None:
-            raise JobError("model.json_schema: model.choice is there, too; keep one of the two")
         for name in self._types:
             _check_known(name, self._types[name])
+        if self._choices is not None and probabilities:
+            known = (*self._choices, PROBABILITIES)
+            _check_probabilities({name: self._types[name] for name in self._read if name in known}, self._choices)
+            self._read = [name for name in self._read if name not in known]
         if self._given is not None:
             _check_properties(self._given, self._read)
         elif vectors:
@@ -92,6 +103,13 @@ class Reader:
         known = {name: getattr(answer, name) for name in (*COUNTED, REASON) if name in self._types}
         if answer.vector is not None:
             return known | dict.fromkeys(self._read, answer.vector)
+        if answer.probabilities is not None:
+            each = dict(zip(self._choices or (), answer.probabilities, strict=True))
+            likely = {**each, PROBABILITIES: answer.probabilities}
+            chosen = {name: likely[name] for name in self._types if name in likely}
+            return chosen | known | dict.fromkeys(self._read, answer.text)
+        if self._regex is not None:
+            self._check_form(self._regex, answer)
         if self.schema is None:
             return known | dict.fromkeys(self._read, answer.text)
         found = self._parsed(answer)
@@ -99,13 +117,14 @@ class Reader:
             return known | dict.fromkeys(self._read, found[_CHOSEN])
         return known | {name: self._fitting(name, found.get(name)) for name in self._read}
 
+    def _check_form(self, regex: re.Pattern[str], answer: Answer) -> None:
+        if not regex.fullmatch(answer.text):
+            _check_whole(answer, "it had the form of model.regex")
+            raise AnswerInvalid(f"the answer has not the form of model.regex: {answer.text[:200]!r}")
+
     def _parsed(self, answer: Answer) -> Any:
         """The answer as JSON that follows the schema."""
-        if answer.finish_reason == CUT:
-            raise AnswerInvalid(
-                f"the answer was cut after {answer.output_tokens} tokens, before its JSON was complete; raise "
-                f"max_tokens in model.sampling. It ends with {answer.text[-80:]!r}"
-            )
+        _check_whole(answer, "its JSON was complete")
         try:
             found = json.loads(answer.text)
         except ValueError as error:
@@ -145,6 +164,33 @@ def check_schema(schema: Mapping[str, Any]) -> None:
         raise JobError(f"model.json_schema: {error.message} (at {error.json_path})") from None
     if schema.get("type") != "object" or not isinstance(schema.get("properties"), Mapping):
         raise JobError('model.json_schema: must be of an object: {"type": "object", "properties": {…}}')
+
+
+def _check_whole(answer: Answer, before: str) -> None:
+    """Check that the answer was not cut. before: what it would have had to be."""
+    if answer.finish_reason == CUT:
+        raise AnswerInvalid(
+            f"the answer was cut after {answer.output_tokens} tokens, before {before}; raise max_tokens in "
+            f"model.sampling. It ends with {answer.text[-80:]!r}"
+        )
+
+
+def _compiled(regex: str | None) -> re.Pattern[str] | None:
+    if regex is None:
+        return None
+    try:
+        return re.compile(regex, re.DOTALL)
+    except re.error as error:
+        raise JobError(f"model.regex: {error}") from None
+
+
+def _check_probabilities(types: Mapping[str, pa.DataType], choices: Sequence[str]) -> None:
+    """Check the types of outputs that are probabilities."""
+    for name, kind in types.items():
+        if name == PROBABILITIES and not (is_list(kind) and getattr(kind, "list_size", -1) in {len(choices), -1}):
+            raise JobError(f"model.outputs.{name}: has one number for each choice; write float32[{len(choices)}]")
+        if name != PROBABILITIES and not is_number(kind):
+            raise JobError(f"model.outputs.{name}: is the probability of this choice; write float32, not {kind}")
 
 
 def _check_known(name: str, kind: pa.DataType) -> None:

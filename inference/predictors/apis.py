@@ -1,4 +1,4 @@
-"""The interfaces of OpenAI's API that an endpoint may be asked through."""
+"""What a language model may be asked for, by the names that OpenAI's API has for it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ KEY_ENV = "OPENAI_API_KEY"
 """The environment variable with the key, if the job names none; without it none is sent."""
 
 
-def reader_of(job: Job) -> Reader:
-    """What reads the job's outputs.
+def reader_of(job: Job, *, probabilities: bool = False) -> Reader:
+    """What reads the job's outputs. probabilities: whether the probability of each choice is known.
 
     Raises:
-        JobError: They cannot be read out of what the endpoint gives.
+        JobError: They cannot be read out of what the model gives.
     """
-    return Reader(job, vectors=job.model.options.get("api") == EMBEDDINGS)
+    return Reader(job, vectors=job.model.options.get("api") == EMBEDDINGS, probabilities=probabilities)

@@ -121,7 +121,15 @@ class Requests(ABC):
             )
         columns = {name: _values(held[name]) for name in self.prompt.columns}
         rows = len(next(iter(held.values())))
-        return [self._request({name: values[row] for name, values in columns.items()}) for row in range(rows)]
+        return self.requests([{name: values[row] for name, values in columns.items()} for row in range(rows)])
+
+    def requests(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
+        """What is asked for each row, or the exception of a row that cannot be asked for."""
+        return [self._request(row) for row in rows]
+
+    def order(self, prepared: Sequence[Any]) -> Sequence[int]:
+        """The rows of a batch, in the order in which they are asked. What comes of them keeps its place."""
+        return range(len(prepared))
 
     def predict(self, prepared: list[Any]) -> dict[str, Any]:
         """Ask for a batch, and wait for it."""
@@ -166,18 +174,19 @@ class Requests(ABC):
 
     async def _batch(self, prepared: Sequence[Any], left: _Left, known: Known, keep: Keep | None) -> Answered:
         """All rows of a batch. The first error that is not about a row cancels the others."""
-        rows = (self._row(request, known.get(row), keep) for row, request in enumerate(prepared))
-        tasks = [asyncio.create_task(row) for row in rows]
+        tasks = {
+            row: asyncio.create_task(self._row(prepared[row], known.get(row), keep)) for row in self.order(prepared)
+        }
         try:
-            for task in asyncio.as_completed(tasks):
+            for task in asyncio.as_completed(tasks.values()):
                 await task
                 self.done += 1
                 self._settled(left, 1)
         finally:
-            for each in tasks:
+            for each in tasks.values():
                 each.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        found = [task.result() for task in tasks]
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+        found = [tasks[row].result() for row in range(len(prepared))]
         usage = NO_USAGE.plus(*(used for _, used in found))
         return Answered({name: [_of(name, row) for row, _ in found] for name in self._outputs}, usage)
 

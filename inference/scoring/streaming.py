@@ -25,8 +25,10 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.messages import clip, utf8
 from nightjar.inference.output.keptanswers import KeptAnswers
 from nightjar.inference.predictors import Scorer, StreamingScorer
+from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.requests import Answered
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, Started
 from nightjar.inference.scoring.assembly import Assembly
@@ -215,6 +217,9 @@ class _Stream:
             for piece, read, part in each.stretch.parts(scored):
                 assembly.add(piece, read, part)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+            if is_device_lost(error):
+                self._open.append(each)
+                yield from self._end(ProcessSpoilt(type(error).__name__, clip(utf8(str(error)))))
             yield from self._failed(each, error)
             return
         usage = answered.usage if answered is not None else None
@@ -265,14 +270,21 @@ class _Stream:
             if self._worker.scorer.elsewhere:
                 yield from self._give_up(EndpointFailed(f"{self._spec.job.loaded_by}: {said}"))
                 return
-            spoilt = ProcessSpoilt("Stalled", said)
-            for each in self._open:
-                yield from self._worker.last_words(spoilt, At(each.running.started, each.stretch.pieces[0].uri))
-            raise spoilt
+            yield from self._end(ProcessSpoilt("Stalled", said))
         if self._open and now - self._said_at > stall_s / 4:
             first = self._open[0]
             self._said_at = now
             yield Crumb(first.running.started.shard, first.stretch.pieces[0].uri, 0, 0)
+
+    def _end(self, spoilt: ProcessSpoilt) -> Iterator[Event]:
+        """This process must end: all shards that are underway are charged.
+
+        Raises:
+            ProcessSpoilt: Always.
+        """
+        for each in self._open:
+            yield from self._worker.last_words(spoilt, At(each.running.started, each.stretch.pieces[0].uri))
+        raise spoilt
 
     def _give_up(self, error: Exception) -> Iterator[Event]:
         """All shards that are underway fail."""

@@ -99,7 +99,6 @@ def test_a_vector_is_the_only_output_beside_what_it_took() -> None:
         ({"prompt_tokens": "string"}, {}, "model.outputs.prompt_tokens: is a number of tokens"),
         ({"finish_reason": "int32"}, {}, "model.outputs.finish_reason: is a text; write string, not int32"),
         ({"lable": "string"}, {"json_schema": SCHEMA}, "is no property of model.json_schema.*did you mean 'label'"),
-        ({"a": "string"}, {"json_schema": SCHEMA, "choice": ["a", "b"]}, "model.json_schema: model.choice is there"),
         ({"a": "string"}, {"vectors": True}, "model.outputs.a: is a list of numbers: the vector of the prompt"),
     ],
 )

@@ -1,0 +1,95 @@
+"""`uses: vllm`: a language model that vLLM runs in the actor itself.
+
+vLLM's engine is in the actor's own process, and not in one beside it: if either dies, both do, and no process is left
+that keeps a GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import Option, choice, keywords, text, whole
+from nightjar.inference.predictors.adapter import Adapter, Predictor, needed
+from nightjar.inference.predictors.installed import missing, versions
+from nightjar.inference.predictors.languagemodel import ASKED, LanguageModel
+from nightjar.inference.predictors.modelfolder import look
+from nightjar.inference.predictors.torch import OnTorch
+
+_OURS = {
+    "n": "each row has one answer",
+    "structured_outputs": "write json_schema, regex or choice in model",
+    "output_kind": "an answer is handed on when it is whole",
+}
+"""Keys of vLLM's sampling parameters that have no meaning here, and why."""
+
+
+class VLLM(LanguageModel, OnTorch):
+    """The `Adapter` of vLLM."""
+
+    libraries: tuple[str, ...] = ("vllm", "transformers")
+    extra = "vllm"
+    probabilities = True
+    options: tuple[Option, ...] | None = (
+        *ASKED,
+        text("regex", "each answer has this form, a regular expression", "none"),
+        choice(
+            "truncate",
+            ("left", "right"),
+            "a prompt that is too long loses its beginning or its end: of messages, the longest one does",
+            "such a row has no answer",
+        ),
+        keywords("engine", "goes to vLLM's engine, as `{max_model_len: 2048, dtype: bfloat16}`", "vLLM's", "a mapping"),
+        whole("requests_in_flight", "requests that are underway at once, in each actor", "5/4 of what vLLM runs"),
+    )
+
+    def check_keys(self, job: Job) -> None:
+        """As `Adapter.check_keys`."""
+        super().check_keys(job)
+        options = job.model.options
+        for key, why in _OURS.items():
+            if key in options.get("sampling", {}):
+                raise JobError(f"model.sampling.{key}: {why}; leave it out")
+        if "choice" in options and "sampling" in options:
+            raise JobError("model.sampling: with model.choice the likeliest is taken, and none is drawn; leave it out")
+        if "model" in options.get("engine", {}):
+            raise JobError("model.engine.model: model.path names the model; leave it out")
+        if job.resources.gpus > 1 and job.resources.gpus % 1:
+            raise JobError(f"resources.gpus: the model is divided among whole GPUs, and not {job.resources.gpus:g}")
+
+    def fingerprint(self, job: Job) -> Mapping[str, str]:
+        """As `Adapter.fingerprint`."""
+        return versions(job.model.uses, ("vllm",)) | versions(job.model.uses, ("transformers",))
+
+    def inspect(self, job: Job, path: str) -> None:
+        """As `Adapter.inspect`."""
+        look(job, Path(path), str(job.model.path))
+
+    def device_errors(self) -> tuple[type[BaseException], ...]:
+        """As `Adapter.device_errors`. An engine that failed takes no further request."""
+        engine = sys.modules.get("nightjar.inference.predictors.vllmengine")
+        return () if engine is None else (engine.EngineFailed,)
+
+    def devices(self) -> str:
+        """None but those of torch, which its own adapter names."""
+        return ""
+
+    def warm(self) -> None:
+        """As `Adapter.warm`."""
+        import nightjar.inference.predictors.vllmmodel  # noqa: F401 (the import itself is the purpose)
+
+    def load(self, job: Job, path: str | None) -> Predictor:
+        """As `Adapter.load`."""
+        try:
+            from nightjar.inference.predictors.vllmmodel import VllmModel
+        except ModuleNotFoundError as error:
+            if error.name != "vllm":
+                raise
+            raise missing("vllm", ("vllm",)) from error
+        return VllmModel(job, needed(job, path))
+
+
+ADAPTER: Adapter = VLLM()

@@ -1,0 +1,162 @@
+"""vLLM's engine in this process, which one thread steps. Imports vllm.
+
+vLLM's own asynchronous engine runs in a process of its own, which lives on when the one that asks it is killed, and
+keeps its GPU. Here both are one process. With several GPUs vLLM starts further processes, which end with this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import count
+from typing import Any
+
+from nightjar.inference.errors import JobError, PromptInvalid
+from nightjar.inference.messages import nearest
+from nightjar.inference.predictors.outofmemory import is_memory
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+# Otherwise it tells its makers about each process that runs it.
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+from vllm import TokensPrompt
+from vllm.engine.arg_utils import EngineArgs
+from vllm.exceptions import VLLMClientError
+from vllm.platforms import current_platform
+from vllm.v1.engine.llm_engine import LLMEngine
+
+Params = Any
+"""vLLM's `SamplingParams`, or `PoolingParams` for vectors."""
+
+
+class EngineFailed(Exception):
+    """The engine failed, and takes no further request: its process must end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request, and the answer to be, in the loop that waits for it. name: unique in this engine."""
+
+    name: str
+    tokens: Sequence[int]
+    params: Params
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Any]
+
+
+class Engine:
+    """A loaded model that answers many requests at once.
+
+    most: the requests that it runs at once. length: the most tokens of a prompt and its answer together. device: where
+    it runs.
+    """
+
+    def __init__(self, path: str, given: Mapping[str, Any], **defaults: Any) -> None:
+        """path: the model's folder. given: of the job, for vLLM's engine. defaults: where the job says nothing.
+
+        Raises:
+            JobError: vLLM cannot load this. Names the key.
+        """
+        known = {field.name for field in fields(EngineArgs)}
+        if unknown := sorted(set(given) - known):
+            raise JobError(f"model.engine.{unknown[0]}: vLLM's engine knows no such key{nearest(unknown[0], known)}")
+        keys = {"disable_log_stats": True, **defaults, **given, "model": path}
+        try:
+            self._engine = LLMEngine.from_engine_args(EngineArgs(**keys))
+        except Exception as error:
+            if is_memory(error):
+                raise
+            raise JobError(f"model.path: vLLM cannot load this model: {type(error).__name__}: {error}") from error
+        config = self._engine.vllm_config
+        self.most: int = config.scheduler_config.max_num_seqs
+        self.length: int = config.model_config.max_model_len
+        self.sampling: Mapping[str, Any] = config.model_config.get_diff_sampling_param()
+        kind = current_platform.device_type
+        self.device = f"{kind}:0" if kind == "cuda" else str(kind)
+        self._asked: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
+        self._dropped: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._running: dict[str, _Asked] = {}
+        self._names = map(str, count())
+        self._failed: EngineFailed | None = None
+        threading.Thread(target=self._run, daemon=True, name="nightjar-vllm").start()
+
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, as transformers has it. The engine uses it, too; copy it for another thread."""
+        return self._engine.get_tokenizer()
+
+    async def ask(self, tokens: Sequence[int], params: Params) -> Any:
+        """Ask, and wait for vLLM's own output.
+
+        Raises:
+            PromptInvalid: vLLM refuses this request.
+            EngineFailed: There is no engine any more.
+        """
+        if self._failed is not None:
+            raise self._failed
+        loop = asyncio.get_running_loop()
+        asked = _Asked(next(self._names), tokens, params, loop, loop.create_future())
+        self._asked.put(asked)
+        try:
+            return await asked.answer
+        except asyncio.CancelledError:
+            self._dropped.put(asked.name)
+            raise
+
+    def _run(self) -> None:
+        """Step the engine for as long as there are requests; then wait for one."""
+        try:
+            while True:
+                if not self._running:
+                    self._add(self._asked.get())
+                while not self._asked.empty():
+                    self._add(self._asked.get())
+                while not self._dropped.empty():
+                    self._drop(self._dropped.get())
+                if self._running:
+                    self._tell(self._engine.step())
+        except BaseException as error:  # noqa: BLE001 (whatever it is, all that wait are told)
+            self._fail(EngineFailed(f"vLLM's engine failed: {type(error).__name__}: {error}"))
+
+    def _add(self, asked: _Asked) -> None:
+        prompt = TokensPrompt(prompt_token_ids=list(asked.tokens))
+        try:
+            self._engine.add_request(asked.name, prompt, asked.params)
+        except (VLLMClientError, ValueError) as error:
+            _settle([(asked, PromptInvalid(f"vLLM refuses the request: {error}"))])
+        else:
+            self._running[asked.name] = asked
+
+    def _drop(self, name: str) -> None:
+        """Nobody waits for this any more."""
+        if self._running.pop(name, None) is not None:
+            self._engine.abort_request([name])
+
+    def _tell(self, outputs: Sequence[Any]) -> None:
+        _settle([(self._running.pop(each.request_id), each) for each in outputs if each.finished])
+
+    def _fail(self, failed: EngineFailed) -> None:
+        self._failed = failed
+        while not self._asked.empty():
+            asked = self._asked.get()
+            self._running[asked.name] = asked
+        _settle([(asked, failed) for asked in self._running.values()])
+
+
+def _settle(answered: Sequence[tuple[_Asked, Any]]) -> None:
+    """Tell those who wait, in their own loop; once for all, as a loop is woken by each call."""
+
+    def tell() -> None:
+        for asked, found in answered:
+            if asked.answer.done():
+                continue
+            if isinstance(found, Exception):
+                asked.answer.set_exception(found)
+            else:
+                asked.answer.set_result(found)
+
+    if answered:
+        answered[0][0].loop.call_soon_threadsafe(tell)
