@@ -6,6 +6,7 @@ FLIGHTS = examples/flights
 GLOSSES = examples/embeddings
 CIFAR   = examples/cifar10
 PHOTOS  = examples/photos
+LLM     = examples/llm
 ROWS   ?= 32_000_000
 REPEAT ?= 3
 PEERS  ?= a,b,c,d,e,f
@@ -18,7 +19,7 @@ ROOM   ?=
 # With this set, each of the hundreds of processes of the tests would compile both packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run both delta embeddings onnx cifar10 photos test test-long mutants check bench bench-embeddings bench-stages bench-weights chaos soak audit clean
+.PHONY: run both delta embeddings onnx cifar10 photos llm test test-long mutants check bench bench-embeddings bench-stages bench-weights chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -65,6 +66,11 @@ photos: $(VENV)/.installed  ## The example of photos, end to end: fetch photos a
 	$(BIN)/python $(PHOTOS)/prepare.py
 	$(BIN)/nightjar run $(PHOTOS)/job.yaml
 	$(BIN)/python $(PHOTOS)/show.py
+
+llm: $(VENV)-vllm/.installed  ## The language model, end to end: fetch 300 glosses and SmolLM2, ask vLLM, publish, show
+	$(VENV)-vllm/bin/python $(LLM)/prepare.py
+	$(VENV)-vllm/bin/nightjar run $(LLM)/job.yaml
+	$(VENV)-vllm/bin/python $(LLM)/show.py
 
 # A test process that dies ends the tests: pytest-xdist may wait for ever for the process that it starts in its place.
 test: $(VENV)/.installed-dev $(VENV)/.installed-system check  ## Lint, types and tests
@@ -124,6 +130,13 @@ $(VENV)-peers/.installed: benchmarks/peers.txt
 	$(VENV)-peers/bin/pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
 	touch $@
 
+# vLLM's build for CPUs needs packages in other versions than Nightjar's are tested with.
+$(VENV)-vllm/.installed: pyproject.toml constraints.txt $(LLM)/install_cpu.py
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers]' pytest
+	$(VENV)-vllm/bin/python $(LLM)/install_cpu.py
+	touch $@
+
 # mypy cannot follow the import hook of an editable install, so two links lead it to the packages.
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
@@ -141,4 +154,4 @@ clean:  ## Removes what the examples and benchmarks made, but not the environmen
 	rm -rf $(FLIGHTS)/data $(FLIGHTS)/lake $(FLIGHTS)/models $(FLIGHTS)/out $(FLIGHTS)/out-both $(FLIGHTS)/out-delta \
 	  $(GLOSSES)/data $(GLOSSES)/models $(GLOSSES)/out $(GLOSSES)/out-onnx \
 	  $(CIFAR)/data $(CIFAR)/models $(CIFAR)/out \
-	  $(PHOTOS)/data $(PHOTOS)/models $(PHOTOS)/out benchmarks/results
+	  $(PHOTOS)/data $(PHOTOS)/models $(PHOTOS)/out $(LLM)/data $(LLM)/models $(LLM)/out benchmarks/results

@@ -228,10 +228,14 @@ class _Stream:
 
     def _failed(self, each: _Open, error: Exception) -> Iterator[Event]:
         """A shard failed; what was answered is kept for the next attempt."""
+        self._keep_all(each)
+        yield from self._told(self._worker.failed(each.running, error))
+
+    def _keep_all(self, each: _Open) -> None:
+        """Keep what was answered so far."""
         if each.kept is not None:
             with suppress(StorageError):  # it may be what failed
                 each.kept.flush(now=True)
-        yield from self._told(self._worker.failed(each.running, error))
 
     def _scored(self, each: _Open, answered: Answered | None) -> ScoredRows:
         """What became of the rows, in the form in which every other model's come."""
@@ -283,6 +287,7 @@ class _Stream:
             ProcessSpoilt: Always.
         """
         for each in self._open:
+            self._keep_all(each)
             yield from self._worker.last_words(spoilt, At(each.running.started, each.stretch.pieces[0].uri))
         raise spoilt
 
