@@ -19,7 +19,7 @@ ROOM   ?=
 # With this set, each of the hundreds of processes of the tests would compile both packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run both delta embeddings onnx cifar10 photos llm test test-long mutants check bench bench-embeddings bench-stages bench-weights chaos soak audit clean
+.PHONY: run both delta embeddings onnx cifar10 photos llm test test-long test-vllm mutants check bench bench-embeddings bench-stages bench-weights chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -83,6 +83,9 @@ test-long: $(VENV)/.installed-dev $(VENV)/.installed-system  ## The tests that t
 	$(BIN)/python $(FLIGHTS)/train.py
 	$(BIN)/python -m pytest -m long
 
+test-vllm: $(VENV)-vllm/.installed  ## The tests with vLLM's build for CPUs, in an environment of their own
+	$(VENV)-vllm/bin/python -m pytest tests/runs/test_vllm.py
+
 mutants: $(VENV)/.installed-dev  ## Whether the unit tests find small faults put into the code: hours; ROOM=plan takes minutes
 	$(BIN)/python tests/mutants.py $(ROOM) --processes $(WORKERS)
 
@@ -133,7 +136,7 @@ $(VENV)-peers/.installed: benchmarks/peers.txt
 # vLLM's build for CPUs needs packages in other versions than Nightjar's are tested with.
 $(VENV)-vllm/.installed: pyproject.toml constraints.txt $(LLM)/install_cpu.py
 	$(PYTHON) -m venv $(VENV)-vllm
-	$(VENV)-vllm/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers]' pytest
+	$(VENV)-vllm/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers]' pytest hypothesis
 	$(VENV)-vllm/bin/python $(LLM)/install_cpu.py
 	touch $@
 

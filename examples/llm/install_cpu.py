@@ -24,7 +24,9 @@ BESIDE = ["uvicorn[standard]", "gguf", "accelerate"]
 
 def pip(*arguments: str) -> None:
     """Install."""
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments], check=True
+    )
 
 
 def main() -> None:
