@@ -33,6 +33,7 @@ JOB: dict[str, Any] = {
 REQUIRED: dict[str, dict[str, Any]] = {
     "zero-shot": {"labels": ["cat", "dog"]},
     "openai": {"url": "http://here/v1", "served_model": "m"},
+    "vllm": {"prompt": "{text}"},
 }
 """The options that an adapter cannot do without."""
 
