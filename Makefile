@@ -19,7 +19,7 @@ ROOM   ?=
 # With this set, each of the hundreds of processes of the tests would compile both packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run both delta embeddings onnx cifar10 photos llm test test-long test-vllm mutants check bench bench-embeddings bench-stages bench-weights chaos soak audit clean
+.PHONY: run both delta embeddings onnx cifar10 photos llm test test-long test-vllm mutants check bench bench-embeddings bench-stages bench-weights bench-language chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -107,6 +107,10 @@ bench-stages: $(VENV)/.installed-dev  ## A CPU stage before the model: staged, f
 
 bench-weights: $(VENV)/.installed-dev  ## The memory of four actors with a model of 500 MB, for each kind of file
 	$(BIN)/python benchmarks/weights.py
+
+bench-language: $(VENV)-vllm/.installed  ## A language model beside vLLM's own loop and Ray Data's processor, on the CPU
+	$(VENV)-vllm/bin/python $(LLM)/prepare.py
+	$(VENV)-vllm/bin/python benchmarks/language.py --repeat $(REPEAT)
 
 chaos: $(VENV)/.installed-dev  ## Runs nights, kills actors, nodes, driver and storage at random, and compares every publication
 	$(BIN)/python tests/chaos/chaos.py --seconds $(SECONDS) --seed $(SEED)
