@@ -7,8 +7,8 @@ Parquet, in a process of its own. Each runs twice, with some rows and with more;
 that the further rows take, so the time to start is in none of the rates. Lengths are skewed, as they are in a lake: one
 prompt in eight asks for a long answer, the others for a word.
 
-    nightjar   `nightjar run`, with the ledger, the audit and the publication; rows of several shards are underway at once
-    shards     `vllm.LLM.chat` for a shard after the other, as vLLM's documentation has it: each waits for its slowest row
+    nightjar   `nightjar run`, with ledger, audit and publication; rows of several shards are underway at once
+    shards     `vllm.LLM.chat` for one shard after the other, as in vLLM's documentation: each waits for its slowest row
     ray        `ray.data.llm`'s processor, as Ray's documentation has it, with batches of as many rows as a shard has
 """
 

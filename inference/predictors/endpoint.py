@@ -20,11 +20,11 @@ import openai
 from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, PromptInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import hide
-from nightjar.inference.predictors.answers import CUT, STOPPED, Answer
+from nightjar.inference.predictors.answers import CUT, Answer
 from nightjar.inference.predictors.apis import CHAT, COMPLETIONS, EMBEDDINGS, KEY_ENV, reader_of
 from nightjar.inference.predictors.pace import Pace
 from nightjar.inference.predictors.prompts import prompt_of
-from nightjar.inference.predictors.requests import Requests
+from nightjar.inference.predictors.requests import Requests, usage_of
 from nightjar.inference.records import Usage
 
 IN_FLIGHT = 32
@@ -117,7 +117,7 @@ class Endpoint(Requests):
             else:
                 self._answered += 1
                 self._tokens.correct(found.prompt_tokens + found.output_tokens - spent)
-                return found, _usage(found, tried + busy, time.monotonic() - sent)
+                return found, usage_of(found, time.monotonic() - sent, retries=tried + busy)
             tried += 1
             if tried >= self._tries:
                 raise self._given_up(last, answered, tried)
@@ -190,23 +190,6 @@ def _answer(found: Any, text: str, refusal: str = "") -> Answer:
         output_tokens=used.completion_tokens if used else 0,
         cached_tokens=(details.cached_tokens or 0) if details else 0,
         refusal=refusal,
-    )
-
-
-def _usage(found: Answer, retries: int, seconds: float) -> Usage:
-    """What an answer took. seconds: that its request took, the one that was answered."""
-    reason = found.finish_reason
-    return Usage(
-        requests=1 + retries,
-        retries=retries,
-        prompt_tokens=found.prompt_tokens,
-        output_tokens=found.output_tokens,
-        cached_tokens=found.cached_tokens,
-        cut=int(reason == CUT),
-        stopped=int(reason == STOPPED),
-        ended_otherwise=int(found.vector is None and reason not in (STOPPED, CUT)),
-        longest_prompt=found.prompt_tokens,
-        answering_ms=round(seconds * 1000),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import features
-from nightjar.inference.predictors.answers import Answer, Reader
+from nightjar.inference.predictors.answers import CUT, STOPPED, Answer, Reader
 from nightjar.inference.predictors.arrays import is_frame, to_array
 from nightjar.inference.predictors.prompts import Prompt
 from nightjar.inference.records import NO_USAGE, Usage
@@ -212,6 +212,23 @@ class Requests(ABC):
         if keep is not None:
             keep(request, answer, usage)
         return answer, usage
+
+
+def usage_of(answer: Answer, seconds: float, *, retries: int = 0) -> Usage:
+    """What an answer took. seconds: that its request took, the one that was answered."""
+    reason = answer.finish_reason
+    return Usage(
+        requests=1 + retries,
+        retries=retries,
+        prompt_tokens=answer.prompt_tokens,
+        output_tokens=answer.output_tokens,
+        cached_tokens=answer.cached_tokens,
+        cut=int(reason == CUT),
+        stopped=int(reason == STOPPED),
+        ended_otherwise=int(answer.vector is None and reason not in (STOPPED, CUT)),
+        longest_prompt=answer.prompt_tokens,
+        answering_ms=round(seconds * 1000),
+    )
 
 
 def _of(name: str, row: dict[str, Any] | Exception) -> Any:

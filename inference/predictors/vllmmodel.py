@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from nightjar.inference.predictors.answers import Answer
 from nightjar.inference.predictors.apis import CHAT, EMBEDDINGS, reader_of
 from nightjar.inference.predictors.choices import Choices, Fork, choices
 from nightjar.inference.predictors.prompts import Messages, prompt_of
-from nightjar.inference.predictors.requests import Requests
+from nightjar.inference.predictors.requests import Requests, usage_of
 from nightjar.inference.predictors.vllmengine import Engine
 from nightjar.inference.records import Usage
 
@@ -88,9 +89,11 @@ class VllmModel(Requests):
         )
 
     async def answer(self, request: Sequence[int]) -> tuple[Answer, Usage]:
+        """As in `Requests`. A request that waits in vLLM's own queue is underway."""
+        sent = time.monotonic()
         if self._choices is not None:
-            return await self._chosen(request, self._choices)
-        if self._sampling is None:
+            answer = await self._chosen(request, self._choices)
+        elif self._sampling is None:
             found = await self._engine.ask(request, PoolingParams(task="embed"))
             answer = Answer(prompt_tokens=len(request), vector=found.outputs.data.tolist())
         else:
@@ -103,9 +106,9 @@ class VllmModel(Requests):
                 output_tokens=len(said.token_ids),
                 cached_tokens=found.num_cached_tokens or 0,
             )
-        return answer, _usage(answer)
+        return answer, usage_of(answer, time.monotonic() - sent)
 
-    async def _chosen(self, request: Sequence[int], known: Choices) -> tuple[Answer, Usage]:
+    async def _chosen(self, request: Sequence[int], known: Choices) -> Answer:
         """Ask at each place where the choices part which token follows."""
         # One after the other, so that each finds the prompt in the cache.
         found: dict[Fork, list[float]] = {}
@@ -123,7 +126,7 @@ class VllmModel(Requests):
             found[fork] = [first[token].logprob for token in fork.tokens]
             cached = cached or output.num_cached_tokens or 0
         likely = known.probabilities(found)
-        answer = Answer(
+        return Answer(
             text=self._named[likely.index(max(likely))],
             finish_reason="stop",
             prompt_tokens=len(request),
@@ -131,7 +134,6 @@ class VllmModel(Requests):
             cached_tokens=cached,
             probabilities=likely,
         )
-        return answer, _usage(answer)
 
     def _parted(self, names: Sequence[str]) -> Choices:
         """The choices as tokens."""
@@ -217,14 +219,3 @@ def _sampling(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Sampli
         )
     except (TypeError, ValueError) as error:
         raise JobError(f"model.sampling: {error}") from None
-
-
-def _usage(answer: Answer) -> Usage:
-    return Usage(
-        requests=1,
-        retries=0,
-        prompt_tokens=answer.prompt_tokens,
-        output_tokens=answer.output_tokens,
-        cached_tokens=answer.cached_tokens,
-        cut=int(answer.finish_reason == "length"),
-    )
