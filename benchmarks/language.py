@@ -33,7 +33,13 @@ MODEL = EXAMPLE / "models" / "smollm2"
 LONG_EVERY = 8
 ENGINE = {"max_model_len": 512, "dtype": "bfloat16", "enforce_eager": True, "max_num_seqs": 16, "seed": 0}
 SAMPLING = {"max_tokens": 128, "temperature": 0}
-ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "RAY_DEDUP_LOGS": "1"}
+CORES = 2
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": str(CORES),
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
 WAYS = ("nightjar", "shards", "ray")
 
 
@@ -67,7 +73,7 @@ def nightjar(data: Path, out: Path, shard: int) -> None:
         },
         "carry": ["id"],
         "output": {"uri": f"{out}/"},
-        "resources": {"actors": 1, "cpus": 2},
+        "resources": {"actors": 1, "cpus": CORES},
     }
     path = out.parent / "job.yaml"
     path.write_text(json.dumps(job))
