@@ -29,7 +29,7 @@ NightjarError                 * marks errors that are worth repeating
     ├── SchemaMismatch    the file's columns are not the job's
     ├── LabelInvalid      a label is neither 0 nor 1
     ├── OverBudget        more rows of this shard were quarantined than the whole run may lose
-    ├── BatchesBroken     batches fail again and again, though each of their rows can be scored alone
+    ├── BatchesBroken     batches fail, or lack values, though each of their rows can be scored alone
     ├── OutsideIdentity   a strict job's predictor used something that identity does not cover
     ├── ModelChanged      a file that scores, and was not copied, was changed in mid-run
     ├── FoldersInvalid    values of output.partition_by cannot be folders, or there are too many of them
@@ -37,6 +37,7 @@ NightjarError                 * marks errors that are worth repeating
     ├── EndpointFailed *  the endpoint that has the model did not answer, again and again
     ├── EndpointRefused   the endpoint refuses every request: its key, its model or its address is wrong
     └── OutputInvalid *   what the predictor or the preprocess returned does not fit the job or the model
+        ├── LengthInvalid *   … has another number of values than the batch has rows
         ├── PromptInvalid *   a row cannot be made into a prompt, or the model refuses it
         └── AnswerInvalid *   a language model's answer has no outputs: it is cut, or does not follow the schema
 
@@ -49,6 +50,8 @@ a step of the flow. Every class survives pickling, because errors cross process 
 from __future__ import annotations
 
 from typing import Any
+
+from nightjar.inference.messages import counted
 
 
 class NightjarError(Exception):
@@ -243,7 +246,9 @@ class OverBudget(ShardError):
 
 
 class BatchesBroken(ShardError):
-    """Batches fail again and again, though each of their rows can be scored alone. Row by row would take too long."""
+    """Batches fail again and again, though each of their rows can be scored alone: row by row would take too long. Or a
+    batch had not one value for each row, though smaller batches of the same rows have.
+    """
 
     repeatable = False
 
@@ -274,6 +279,25 @@ class OutputInvalid(ShardError):
     """Outputs are missing, of the wrong length, or do not fit their declared type; or what a preprocess returned is no
     input for the model.
     """
+
+
+class LengthInvalid(OutputInvalid):
+    """What was returned for a batch has not one value for each row, so that nobody knows which row has which value.
+
+    what: whose values these are. values: how many there are. rows: of the batch. how: more on what to return.
+    """
+
+    def __init__(self, what: str, values: int, rows: int, how: str = "") -> None:
+        super().__init__(what, values, rows, how)
+        self.what, self.values, self.rows, self.how = what, values, rows, how
+
+    @property
+    def found(self) -> str:
+        """The two numbers, as a sentence."""
+        return f"{self.what} has {counted(self.values, 'value')} for a batch of {counted(self.rows, 'row')}"
+
+    def __str__(self) -> str:
+        return f"{self.found}: return one for each input row, in the same order{self.how}"
 
 
 class PromptInvalid(OutputInvalid):

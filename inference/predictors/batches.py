@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.errors import JobError, LengthInvalid, OutputInvalid
 from nightjar.inference.job.options import choice
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.arrays import columns, is_frame, to_numpy
@@ -123,7 +123,8 @@ def check_rows(batch: Any, rows: int) -> None:
     """Check that preprocess returned as many rows as it got.
 
     Raises:
-        OutputInvalid: It returned another number of rows, or something that is not a batch.
+        LengthInvalid: It returned another number of rows.
+        OutputInvalid: It returned something that is not a batch.
     """
     held = columns(batch)
     if held is None:
@@ -132,4 +133,4 @@ def check_rows(batch: Any, rows: int) -> None:
         )
     for name, values in held.items():
         if len(values) != rows:
-            raise OutputInvalid(f"preprocess returned {len(values)} values of {name!r} for {rows} rows")
+            raise LengthInvalid(f"{name!r}, which preprocess returned,", len(values), rows)

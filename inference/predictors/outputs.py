@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list
-from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.errors import JobError, LengthInvalid, OutputInvalid
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors.arrays import Array, columns, exceptions, is_tensor, joined, without
 from nightjar.inference.predictors.conversion import to_arrow
@@ -35,7 +35,8 @@ def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str
     """Take the declared outputs from `raw`: a batch, a bare array, or a generator of either.
 
     Raises:
-        OutputInvalid: An output is missing, does not have `rows` values, or does not fit its type.
+        LengthInvalid: An output does not have `rows` values.
+        OutputInvalid: An output is missing, or does not fit its type.
         RowsRaised: Some values are exceptions. If the batch is one row, its exception is raised itself.
     """
     raised: dict[int, BaseException] = {}
@@ -156,10 +157,8 @@ def _outputs(
 
 def _check_length(name: str, values: int, rows: int) -> None:
     if values != rows:
-        raise OutputInvalid(
-            f"output {name!r} has {values} values for {rows} rows: return one for each input row, in the same order, "
-            "None or NaN for a row without a result, and an exception for a row that cannot be scored"
-        )
+        how = ", None or NaN for a row without a result, and an exception for a row that cannot be scored"
+        raise LengthInvalid(f"output {name!r}", values, rows, how)
 
 
 def _only(raw: Any, types: Mapping[str, pa.DataType]) -> str:

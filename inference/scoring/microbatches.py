@@ -4,7 +4,7 @@ This is pure: no Ray, no storage, no framework. Rows go to the scorer in micro-b
 in two, again and again, down to the rows that fail alone; a row whose output is an exception fails at once. One that
 runs out of memory is cut in two, and the smaller size is remembered. Every row ends exactly once, in
 `ScoredRows.outputs` or in `ScoredRows.failures`. If only rows together fail, the attempt ends with `BatchesBroken`,
-because scoring row by row would take all night.
+because scoring row by row would take all night; if they have not one value each, it ends at once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import (
+    LengthInvalid,
     NightjarError,
     OutputInvalid,
     ProcessSpoilt,
@@ -111,7 +112,8 @@ def score_table(
 
     Raises:
         OverBudget: More than `budget` rows failed; raised as soon as they did.
-        BatchesBroken: Too many batches raise though each of their rows can be scored.
+        BatchesBroken: Too many batches raise though each of their rows can be scored; or one had not one value for each
+            row, though smaller ones of the same rows have.
         NightjarError: The scorer raised one other than `OutputInvalid`, which is not about a row.
         ProcessSpoilt: This process has lost its device; the last `Ahead` named the rows.
     """
@@ -169,12 +171,16 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """What a scorer raised, as text: holding the exception would hold its frames and their memory."""
+    """What a scorer raised, as text: holding the exception would hold its frames and their memory.
+
+    length: the two numbers, if there was not one value for each row.
+    """
 
     memory: bool
     error: str
     message: str
     traceback: str
+    length: str = ""
 
     def failure(self, row: int) -> RowFailure:
         """As that of one row."""
@@ -205,12 +211,18 @@ class _Tally:
     def cut(self, piece: Slice, raised: _Raised) -> None:
         """It raised, and its halves are tried next."""
         first, last = self.at(piece.rows[0]), self.at(piece.rows[-1])
-        self.cuts.cut(first, last, len(self.failures), f"{raised.error}: {raised.message}")
+        self.cuts.cut(first, last, len(self.failures), f"{raised.error}: {raised.message}", raised.length)
 
     def done(self, piece: Slice) -> None:
         """Its rows have outputs or have failed."""
         last, whole = self.at(piece.rows[-1]), len(piece.rows) > 1
         self.cuts.done(last, len(self.failures), whole=whole)
+
+    def lone(self, row: int, raised: _Raised) -> None:
+        """This row was scored alone, and raised. A batch that had not one value for each row is told with it."""
+        batch = self.cuts.unlike_rows() if raised.length else ""
+        message = clip(f"{batch}; for this row alone, {raised.message}") if batch else raised.message
+        self.fail(row, replace(raised.failure(row), message=message))
 
     def fail(self, row: int, failure: RowFailure) -> None:
         self.failures[row] = failure
@@ -287,7 +299,7 @@ def _score_piece(
             if outcome.memory:
                 # One row too large for memory says nothing of the others: they keep their batches.
                 size.most, size.forced = before
-            tally.fail(now.rows[0], outcome.failure(now.rows[0]))
+            tally.lone(now.rows[0], outcome)
             tally.done(now)
 
 
@@ -309,7 +321,7 @@ def _checked(outputs: dict[str, pa.Array], rows: int, types: dict[str, pa.DataTy
         if name not in outputs:
             raise OutputInvalid(f"output {name!r} is missing")
         if len(outputs[name]) != rows:
-            raise OutputInvalid(f"output {name!r} has {len(outputs[name])} values for {rows} rows")
+            raise LengthInvalid(f"output {name!r}", len(outputs[name]), rows)
         if outputs[name].type != type_:
             raise OutputInvalid(f"output {name!r} is {outputs[name].type}, not {type_}")
     # Copied, because a predictor may use the same memory again for the next batch.
@@ -335,7 +347,8 @@ def _raised(error: BaseException, *, own: bool = False) -> _Raised:
     said = traceback.format_exception_only(error)[-1]  # survives a `__str__` that raises
     with contextlib.suppress(Exception):
         said = str(error)
-    return _Raised(is_memory(error), utf8(type(error).__name__), clip(utf8(said)), _tail(utf8("".join(lines))))
+    length = error.found if isinstance(error, LengthInvalid) else ""
+    return _Raised(is_memory(error), utf8(type(error).__name__), clip(utf8(said)), _tail(utf8("".join(lines))), length)
 
 
 def _tail(text: str) -> str:

@@ -209,9 +209,9 @@ def test_a_missing_output_names_it_and_what_came_instead() -> None:
 
 
 def test_outputs_of_the_wrong_length_are_refused() -> None:
-    with pytest.raises(OutputInvalid, match="output 'score' has 2 values for 3 rows"):
+    with pytest.raises(OutputInvalid, match="output 'score' has 2 values for a batch of 3 rows"):
         normalise({"score": [1, 2]}, {"score": F32}, 3)
-    with pytest.raises(OutputInvalid, match="output 'score' has 1 values for 3 rows"):
+    with pytest.raises(OutputInvalid, match="output 'score' has 1 value for a batch of 3 rows"):
         normalise(np.float32(1), {"score": F32}, 3)
 
 
@@ -274,9 +274,9 @@ def test_an_exception_for_each_row_leaves_no_output_and_that_of_a_single_row_is_
 
 
 def test_exceptions_make_no_output_longer() -> None:
-    with pytest.raises(OutputInvalid, match="output 'score' has 2 values for 3 rows"):
+    with pytest.raises(OutputInvalid, match="output 'score' has 2 values for a batch of 3 rows"):
         normalise({"score": [1.0, BAD]}, {"score": F32}, 3)
-    with pytest.raises(OutputInvalid, match="output 'q' has 1 values for 3 rows"):
+    with pytest.raises(OutputInvalid, match="output 'q' has 1 value for a batch of 3 rows"):
         normalise({"p": [1.0, 2.0, BAD], "q": [1.0]}, {"p": F32, "q": F32}, 3)
     with pytest.raises(OutputInvalid, match="output 'score' is declared float32, but the predictor returned string"):
         normalise({"score": ["one", BAD, "three"]}, {"score": F32}, 3)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.flows.pages.wording import describe
-from nightjar.inference.errors import BatchesBroken
+from nightjar.inference.errors import BatchesBroken, LengthInvalid
 from nightjar.inference.ledger.lines import Planned, Revoked, decode, encode
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS, cut_batches
@@ -129,6 +129,48 @@ def test_batches_whose_halves_are_scored_go_on_and_are_counted() -> None:
     cuts = Cuts()
     assert not score(Counting(lambda seen: len(seen) > 16), 32 * 100, 32, cuts).failures
     assert cuts.batches == 100
+
+
+class Dropping:
+    """Twice x, but without the values of some rows, as a function of the batch tells them."""
+
+    def __init__(self, dropped: Callable[[list[int]], set[int]]) -> None:
+        self.dropped = dropped
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        seen = table["x"].to_pylist()
+        values = [2 * x for x in seen if x not in self.dropped(seen)]
+        if len(values) != len(seen):
+            raise LengthInvalid("output 'score'", len(values), len(seen))
+        return {"score": pa.array(values, pa.int64())}
+
+
+def test_one_large_batch_that_drops_a_row_ends_the_attempt_with_its_own_numbers() -> None:
+    """Its halves have the right number, so no row is to blame; what it gave other batches, nobody knows."""
+    scorer = Dropping(lambda seen: {seen[-1]} if len(seen) > 20 else set())
+    with pytest.raises(BatchesBroken) as broken:
+        score(scorer, 1000, 100, Cuts())
+    assert str(broken.value) == (
+        "output 'score' has 99 values for a batch of 100 rows (rows 1000 to 1099), and the right number for rows 1000 "
+        "to 1024 in smaller batches, so that no row is to blame. Mend how the code handles a batch: it must return one "
+        "value for each row, however many rows there are"
+    )
+
+
+def test_one_value_for_all_rows_ends_the_attempt_at_the_first_batch() -> None:
+    """As a mean is: each row alone has one value, of itself."""
+    with pytest.raises(BatchesBroken, match=r"has 1 value for a batch of 4 rows \(rows 1000 to 1003\)"):
+        score(Dropping(lambda seen: set(seen[1:])), 4, 4, Cuts())
+
+
+def test_a_row_that_is_dropped_alone_too_costs_itself_and_names_the_batch_that_lacked_it() -> None:
+    scored = score(Dropping(lambda _: {1, 57}), 300, 100, Cuts())
+    assert [(each.row, each.error) for each in scored.failures] == [(1, "LengthInvalid"), (57, "LengthInvalid")]
+    assert scored.outputs["score"].to_pylist() == [2 * x for x in range(300) if x not in {1, 57}]
+    assert {each.message for each in scored.failures} == {
+        "output 'score' has 98 values for a batch of 100 rows (rows 1000 to 1099); for this row alone, output 'score' "
+        "has 0 values for a batch of 1 row: return one for each input row, in the same order"
+    }
 
 
 def test_memory_is_no_cut() -> None:

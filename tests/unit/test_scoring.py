@@ -227,7 +227,7 @@ def test_an_invalid_output_costs_the_rows_that_give_it() -> None:
     ("outputs", "message"),
     [
         ({}, "'score' is missing"),
-        ({"score": pa.array([1, 2, 3])}, "has 3 values for 1 rows"),
+        ({"score": pa.array([1, 2, 3])}, "has 3 values for a batch of 1 row:"),
         ({"score": pa.array([1.0])}, "is double, not int64"),
     ],
 )

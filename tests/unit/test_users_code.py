@@ -92,7 +92,7 @@ def test_a_generator_may_fill_the_same_memory_for_each_piece(make_job: MakeJob) 
 
 
 def test_a_generator_that_yields_too_little_is_an_invalid_output(make_job: MakeJob) -> None:
-    with pytest.raises(OutputInvalid, match="'score' has 1 values for 3 rows"):
+    with pytest.raises(OutputInvalid, match="'score' has 1 value for a batch of 3 rows"):
         scored(make_job("def f(batch):\n yield {'score': [1.0]}", uses="mine:f"), TABLE)
     with pytest.raises(OutputInvalid, match="'score' is missing: the predictor yielded nothing"):
         scored(make_job("def g(batch):\n return\n yield", uses="mine:g"), TABLE)
@@ -231,5 +231,5 @@ def test_a_feature_that_preprocess_does_not_return_is_named(make_job: MakeJob) -
 
 def test_a_preprocess_class_is_built_once_and_must_keep_the_rows(make_job: MakeJob) -> None:
     code = "class P:\n def __call__(self, b): return {'a': b['a'][:2]}\ndef f(b): return b['a']"
-    with pytest.raises(OutputInvalid, match="preprocess returned 2 values of 'a' for 3 rows"):
+    with pytest.raises(OutputInvalid, match="'a', which preprocess returned, has 2 values for a batch of 3 rows"):
         scored(make_job(code, uses="mine:f", job={"preprocess": "mine:P"}), TABLE)
