@@ -18,6 +18,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState, FiniteState, holds_floats
 from nightjar.inference.metrics.evaluation import BinaryState
 from nightjar.inference.metrics.figures import Figures, OutputFigures
@@ -41,8 +42,8 @@ class _Kept:
 def nonfinite_notes(outputs: Mapping[str, OutputFigures], of: str = "the output") -> list[str]:
     """A sentence for each float output with values that are not finite."""
     return [
-        f"{name!r} is NaN or infinite in {found.nonfinite:,} values of {found.rows:,} rows of {of}; a check "
-        f"{{column: {name}, finite: true}} refuses that"
+        f"{name!r} is NaN or infinite in {counted(found.nonfinite, 'value')} of {counted(found.rows, 'row')} of {of}; "
+        f"a check {{column: {name}, finite: true}} refuses that"
         for name, found in outputs.items()
         if found.nonfinite
     ]
@@ -90,8 +91,8 @@ class Metrics:
         """
         for name, state in self.columns.items():
             state.update(table[name])
-        for name, counted in self.outputs.items():
-            counted.update(table[name])
+        for name, finite in self.outputs.items():
+            finite.update(table[name])
         if self.evaluation is not None:
             if label is None:
                 raise ValueError(f"the job's label {self.evaluation.label!r} was not given")
@@ -104,8 +105,8 @@ class Metrics:
             raise ValueError("metrics of different jobs cannot be merged")
         for name, state in self.columns.items():
             state.merge(other.columns[name])
-        for name, counted in other.outputs.items():
-            self.outputs.setdefault(name, FiniteState()).merge(counted)
+        for name, finite in other.outputs.items():
+            self.outputs.setdefault(name, FiniteState()).merge(finite)
         if mine is not None and theirs is not None:
             mine.merge(theirs)
 

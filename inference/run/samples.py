@@ -5,9 +5,10 @@ This is stricter than a run's preflight, which is content when the model works a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import (
@@ -21,12 +22,13 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.input.sources.reading import read_sample
+from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import clip
+from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.records import NO_USAGE, UNKNOWN, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.microbatches import ScoredRows, ScoreRows
+from nightjar.inference.scoring.microbatches import Ahead, ScoredRows
 from nightjar.inference.scoring.models import LoadedModel
 from nightjar.inference.scoring.preflight import (
     SAMPLE_ROWS,
@@ -61,7 +63,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The result of scoring `rows` rows from `places` places of the input.
+    """The result of scoring `rows` rows from `places` places of the input: a few of each, and of one a whole batch.
 
     broken: a sentence for each place whose outputs are not what the job declares. cut: batches that failed although
     each row can be scored. failed: the number of rows that cannot be scored. first_failure: of one of them. unread: why
@@ -159,87 +161,183 @@ def examine(worker: ShardWorker, places: Sequence[Piece], last: bool = False) ->
     step: Loaded | str = Loaded(worker.device)
     for step in preflight_steps(worker, places, last):
         yield step
-    if isinstance(step, Loaded) and not step.sample_error:
-        for step in _look(worker, places):
-            yield step
+    if isinstance(step, str) or step.sample_error:
+        return
+    look = _Look(worker)
+    for step in look.at_each(places):
+        yield step
     # A model that is asked for one row at a time has no batch: more rows would only cost more.
     for model in () if spans(worker.spec.job) else worker.models:
-        if isinstance(step, Examined) and not step.sample_error:
-            for outcome in _whole(worker, model, places, step):
-                step = outcome
+        if isinstance(step, Examined) and not step.sample_error and not step.sampled.broken:
+            for step in look.at_whole_batch(model, places):
                 yield step
 
 
-def _look(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Examined]:
-    """Yield the result after each place, so that a place that ends the process does not lose the other results."""
-    found, error = Sampled(), ""
-    job = worker.spec.job
-    counted = Metrics.for_job(job)
-    counted.evaluation = None  # the labels were checked before
-    usage = NO_USAGE
-    worker.claimed()  # what preflight asked is no part of the sample
-    for place, piece in enumerate(places):
+class _Look:
+    """Scores rows of the input, and keeps what is found. Rows are read from the beginning of a place, so those that
+    were counted there before are not counted again.
+    """
+
+    def __init__(self, worker: ShardWorker) -> None:
+        self._worker = worker
+        self._found = Sampled()
+        self._metrics = Metrics.for_job(worker.spec.job)
+        self._metrics.evaluation = None  # the labels were checked before
+        self._rows: dict[Piece, int] = {}
+        self._counted: dict[tuple[Piece, str], int] = {}  # rows, for each column
+        self._failed: set[tuple[Piece, int]] = set()
+        self._notes: list[str] = []
+        self._place = 0
+        self._usage = NO_USAGE
+        worker.claimed()  # what preflight asked is no part of the sample
+
+    def at_each(self, places: Sequence[Piece]) -> Iterator[Examined]:
+        """Score the first rows of each place with all models.
+
+        Yields the result after each place, so that a place that ends the process does not lose the other results.
+        """
+        for self._place, piece in enumerate(places):
+            try:
+                self._at(piece)
+            except ProcessSpoilt as spoilt:
+                yield self._so_far(str(spoilt))
+                return
+            yield self._so_far()
+
+    def _at(self, piece: Piece) -> None:
         try:
-            found = _place(worker, piece, found, counted)
-        except ProcessSpoilt as spoilt:
-            error = str(spoilt)
-        usage = usage.plus(worker.claimed())
+            read, first = self._read(piece, SAMPLE_ROWS)
+        except (ShardError, StorageError) as error:
+            self._found = replace(self._found, unread=(*self._found.unread, clip(str(error))))
+            return
+        witnessed = [_Witness(model) for model in self._worker.models]
+        scored = None
+        try:
+            scored = score_sample(self._worker, read, first, [each.model for each in witnessed])
+        except BatchesBroken as error:
+            if not any(each.broken for each in witnessed):
+                self._found = replace(self._found, cut=(*self._found.cut, f"{clip(str(error))} {_where(piece, read)}"))
+        self._count(piece, read)
+        for each in witnessed:
+            self._refuse(each, piece, read)
+        if scored is not None:
+            self._keep(piece, read, scored)
+
+    def at_whole_batch(self, model: LoadedModel, places: Sequence[Piece]) -> Iterator[Examined | str]:
+        """Score one batch of as many rows as the model will get at once, where they lie: a few rows may hide what many
+        show.
+
+        Yields before each call of the predictor, so that each has the time of one, and with what is learnt. A batch
+        that breaks may be an accident: the next place has the say.
+        """
+        rows, broken = rows_at_once(self._worker, model, places), ""
+        for piece in sorted(places, key=lambda piece: -_at_most(piece, rows)):
+            if _at_most(piece, rows) <= SAMPLE_ROWS:
+                break  # so much was scored before
+            try:
+                read, first = self._read(piece, rows)
+            except (ShardError, StorageError):
+                continue
+            if not read.readable:
+                continue
+            witnessed = _Witness(model)
+            try:
+                steps = calls(self._worker, read, first, [witnessed.model], budget=self._worker.spec.budget)
+                scored = yield from self._told(steps)
+            except BatchesBroken as error:
+                if not witnessed.broken:
+                    if broken:
+                        break
+                    broken = clip(str(error))
+                    continue
+                scored = None
+            except OverBudget as error:
+                # The passes will quarantine the rows, and end the run.
+                self._notes.append(f"of the first {counted(read.table.num_rows, 'row')} of {piece.uri} {error}")
+                scored = None
+            except (ShardError, StorageError):
+                continue
+            except ProcessSpoilt as spoilt:
+                yield self._so_far(str(spoilt))
+                return
+            else:
+                self._notes += [broken] if broken else []
+            self._refuse(witnessed, piece, read)
+            if scored is not None:
+                self._count(piece, read)
+                self._keep(piece, read, scored)
+            yield self._so_far()
+            return
+        if broken:
+            yield broken
+
+    def _told(self, steps: Generator[Ahead, None, ScoredRows]) -> Generator[Examined, None, ScoredRows]:
+        """The same steps, each with what is known so far."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                scored: ScoredRows = stop.value
+                return scored
+            yield self._so_far()
+
+    def _so_far(self, error: str = "") -> Examined:
+        """What is known now."""
+        worker, metrics = self._worker, self._metrics
+        self._usage = self._usage.plus(worker.claimed())
         judged = (
-            *(gate.judge_column(counted.columns[gate.column]) for gate in column_gates_of(job)),
-            *(gate.judge_usage(usage) for gate in answers_gates_of(job)),
+            *(gate.judge_column(metrics.columns[gate.column]) for gate in column_gates_of(worker.spec.job)),
+            *(gate.judge_usage(self._usage) for gate in answers_gates_of(worker.spec.job)),
         )
         notes = (
-            *found.cut,
+            *self._found.cut,
             *([WRITES] if worker.wrote else []),
-            *nonfinite_notes(counted.results().outputs, "the sample"),
+            *nonfinite_notes(metrics.results().outputs, "the sample"),
             *(f"{gate.name} does not pass on the sample: {gate.sentence}" for gate in judged if not gate.passed),
+            *self._notes,
         )
-        yield Examined(worker.device, error, place, notes=notes, sampled=found)
-        if error:
-            return
+        return Examined(worker.device, error, self._place, notes=notes, sampled=self._found)
 
+    def _read(self, piece: Piece, rows: int) -> tuple[RowsRead, int]:
+        """The first rows of a place, as a run reads them."""
+        spec = self._worker.spec
+        return read_sample(spec.storage, spec.job, piece, spec.schema, rows)
 
-def _whole(
-    worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], step: Examined
-) -> Iterator[Examined | str]:
-    """One batch of as many rows as the model will get at once, where they lie: a few rows may hide what many show.
+    def _count(self, piece: Piece, read: RowsRead) -> None:
+        self._rows[piece] = max(self._rows.get(piece, 0), read.table.num_rows)
+        self._found = replace(self._found, rows=sum(self._rows.values()), places=len(self._rows))
 
-    step: what is known so far; yielded before each call of the predictor, so that each has the time of one, and with
-    what is learnt. A batch that breaks may be an accident: the next place has the say.
-    """
-    rows, broken = rows_at_once(worker, model, places), ""
-    for piece in sorted(places, key=lambda piece: -_at_most(piece, rows)):
-        if _at_most(piece, rows) <= SAMPLE_ROWS:
-            break  # so much was scored before
-        try:
-            read, first = worker.sample(piece, rows)
-        except (ShardError, StorageError):
-            continue
-        if not read.readable:
-            continue
-        try:
-            for _ in calls(worker, read, first, [model], budget=worker.spec.budget):
-                yield step
-        except BatchesBroken as error:
-            if broken:
-                break
-            broken = clip(str(error))
-        except OverBudget as error:
-            # The passes will quarantine the rows, and end the run.
-            yield replace(
-                step, notes=(*step.notes, f"of the first {read.table.num_rows:,} rows of {piece.uri} {error}")
-            )
-            return
-        except (ShardError, StorageError):
-            continue
-        except ProcessSpoilt as spoilt:
-            yield replace(step, sample_error=str(spoilt))
-            return
-        else:
-            yield replace(step, notes=(*step.notes, broken)) if broken else step
-            return
-    if broken:
-        yield broken
+    def _refuse(self, witnessed: _Witness, piece: Piece, read: RowsRead) -> None:
+        if witnessed.broken:
+            named = f"{witnessed.model.name}: " if witnessed.model.name else ""
+            said = f"{named}{witnessed.broken} {_where(piece, read)}"
+            self._found = replace(self._found, broken=(*self._found.broken, said))
+
+    def _keep(self, piece: Piece, read: RowsRead, scored: ScoredRows) -> None:
+        """Add what was scored to what is known: carried columns and outputs, as a part would have them."""
+        found, job = self._found, self._worker.spec.job
+        table = read.table if scored.kept is None else read.table.take(pa.array(scored.kept))
+        written = table.select(list(job.carried(self._worker.spec.schema.names)))
+        for name in scored.outputs.column_names:
+            written = written.append_column(name, scored.outputs[name])
+        for name in written.column_names:
+            before = self._counted.get((piece, name), 0)
+            self._counted[piece, name] = max(before, read.table.num_rows)
+            new = written[name].slice(before if scored.kept is None else int(np.searchsorted(scored.kept, before)))
+            for states in (self._metrics.columns, self._metrics.outputs):
+                if name in states:
+                    states[name].update(new)
+        self._failed |= {(piece, failure.row) for failure in scored.failures}
+        first = scored.failures[0] if scored.failures else None
+        by = f", {first.model}" if first and first.model else ""
+        outputs = self._metrics.outputs.items()
+        self._found = replace(
+            found,
+            failed=len(self._failed),
+            first_failure=found.first_failure or (f"{piece.uri}{by}: {first.error}: {first.message}" if first else ""),
+            nonfinite=tuple((name, state.nonfinite) for name, state in outputs if state.nonfinite),
+            shown=found.shown or (_shown(piece.uri, written) if written.num_rows else None),
+        )
 
 
 def _at_most(piece: Piece, rows: int) -> int:
@@ -247,55 +345,19 @@ def _at_most(piece: Piece, rows: int) -> int:
     return rows if piece.rows == UNKNOWN else min(piece.rows, rows)
 
 
-def _place(worker: ShardWorker, piece: Piece, found: Sampled, counted: Metrics) -> Sampled:
-    """The result so far, with that of one more place."""
-    try:
-        read, first = read_sample(worker.spec.storage, worker.spec.job, piece, worker.spec.schema, SAMPLE_ROWS)
-    except (ShardError, StorageError) as error:
-        return replace(found, unread=(*found.unread, clip(str(error))))
-    table = read.table
-    found = replace(found, rows=found.rows + table.num_rows, places=found.places + 1)
-    witnesses = [_Witness(model.scorer) for model in worker.models]
-    models = [replace(model, scorer=witness) for model, witness in zip(worker.models, witnesses, strict=True)]
-    where = f"({read.readable} rows of {piece.uri})"
-    try:
-        scored = score_sample(worker, read, first, models)
-    except BatchesBroken as error:
-        if not any(witness.broken for witness in witnesses):
-            return replace(found, cut=(*found.cut, f"{clip(str(error))} {where}"))
-        scored = None
-    for model, witness in zip(models, witnesses, strict=True):
-        if witness.broken:
-            named = f"{model.name}: " if model.name else ""
-            found = replace(found, broken=(*found.broken, f"{named}{witness.broken} {where}"))
-    if scored is None:
-        return found
-    kept = table if scored.kept is None else table.take(pa.array(scored.kept))
-    columns = {name: kept[name] for name in worker.spec.job.carried(worker.spec.schema.names)} | dict(
-        zip(scored.outputs.column_names, scored.outputs.columns, strict=True)
-    )
-    return _counted(piece.uri, pa.table(columns), scored, found, counted)
-
-
-def _counted(uri: str, written: pa.Table, scored: ScoredRows, found: Sampled, counted: Metrics) -> Sampled:
-    """written: carried columns and outputs, as a part would have them."""
-    counted.update(written, None)
-    first = scored.failures[0] if scored.failures else None
-    by = f", {first.model}" if first and first.model else ""
-    return replace(
-        found,
-        failed=found.failed + len({failure.row for failure in scored.failures}),
-        first_failure=found.first_failure or (f"{uri}{by}: {first.error}: {first.message}" if first else ""),
-        nonfinite=tuple((name, state.nonfinite) for name, state in counted.outputs.items() if state.nonfinite),
-        shown=found.shown or (_shown(uri, written) if written.num_rows else None),
-    )
+def _where(piece: Piece, read: RowsRead) -> str:
+    return f"({counted(read.readable, 'row')} of {piece.uri})"
 
 
 class _Witness:
-    """A scorer that remembers the first outputs that were not as declared, because cutting the batch may hide them."""
+    """A scorer that remembers the first outputs that were not as declared, because cutting the batch may hide them.
 
-    def __init__(self, scorer: ScoreRows) -> None:
-        self._scorer = scorer
+    model: the model with this scorer in place of its own.
+    """
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._scorer = model.scorer
+        self.model = replace(model, scorer=self)
         self.broken = ""
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:

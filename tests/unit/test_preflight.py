@@ -105,7 +105,7 @@ def test_one_place_whose_rows_are_scored_is_enough(small: Lake) -> None:
     assert tried(small, lambda x: np.where(x == 3, math.inf, x))[-1] == Loaded(
         "meta",
         notes=(
-            "'score' is NaN or infinite in 1 values of 32 rows of the sample; a check {column: score, finite: true} "
+            "'score' is NaN or infinite in 1 value of 32 rows of the sample; a check {column: score, finite: true} "
             "refuses that",
         ),
     )
