@@ -19,6 +19,7 @@ from nightjar.inference.predictors.filling import Filling, fillings, numbers, sh
 from nightjar.inference.predictors.outofmemory import is_memory
 from nightjar.inference.predictors.outputs import in_order
 
+_OF_SCRIPTS = (RuntimeError, torch.jit.Error)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -93,7 +94,13 @@ class Module:
         kind = self._place.type
         dtype = getattr(torch, self._autocast) if isinstance(self._autocast, str) else None
         with torch.inference_mode(), torch.autocast(kind, dtype=dtype, enabled=bool(self._autocast)), self._turn:
-            return self._module(**given)
+            try:
+                return self._module(**given)
+            except RuntimeError as error:
+                # Types of their own say that memory or the device failed.
+                if isinstance(self._module, torch.jit.ScriptModule) and type(error) in _OF_SCRIPTS:
+                    raise RuntimeError(_last_line(error)) from error
+                raise
 
     def _check_shapes(self, prepared: Prepared, error: RuntimeError) -> None:
         """After a failed call: raise a clear error if the module takes no numbers at all in arrays of these shapes."""
@@ -161,6 +168,12 @@ def _arguments(module: torch.nn.Module) -> tuple[list[str], list[str]]:
     if not every:
         raise JobError("model.path: the module's forward takes no argument by name; give it one for each input")
     return required, every
+
+
+def _last_line(error: RuntimeError) -> str:
+    """What TorchScript says after two tracebacks of its own, which stay with the error as its cause."""
+    *_, last = str(error).strip().splitlines() or [type(error).__name__]
+    return last.removeprefix("RuntimeError: ")
 
 
 def _fillable(dtype: torch.dtype) -> torch.dtype:
