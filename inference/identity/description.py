@@ -73,6 +73,17 @@ def differences(before: Identity, now: Identity) -> list[str]:
     return found
 
 
+def cure(before: Identity, now: Identity) -> str:
+    """What to do if files that are new beside the job, and no modules, have nothing to do with the scores."""
+    new = [name for name in sorted({*now.code} - {*before.code}) if not name.endswith(".py")]
+    if not new:
+        return ""
+    return (
+        f". Every file beside the job counts as code. If no score depends on {summed(new)}: name it in .rayignore, "
+        "name the code alone in model.code, or let the name of a log end in .log"
+    )
+
+
 def _files(key: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     prefix = f"{key} " if key else ""
     for name in sorted({*before, *now}):

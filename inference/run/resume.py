@@ -6,7 +6,7 @@ from collections.abc import Set
 from dataclasses import replace
 
 from nightjar.inference.errors import AlreadyExists, Damaged, JobError
-from nightjar.inference.identity.description import differences, summed
+from nightjar.inference.identity.description import cure, differences, summed
 from nightjar.inference.identity.identity import Identity, read_identity
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
@@ -158,7 +158,8 @@ def why_again(
     before = identity_of_plan(request.storage, newest.uri, newest.state)
     what = summed(differences(before, identity)) if before else "an older version did not keep what scored this run"
     old = len(set(made.ids()) - newest.state.committed - have)
-    return (_scored_again(what, old, len(made)),) if old else ()
+    remedy = cure(before, identity) if before else ""
+    return (_scored_again(what, old, len(made)) + remedy,) if old else ()
 
 
 def _changed_input(request: RunRequest, made: Plan, newest: revs.Revision) -> tuple[str, ...]:

@@ -400,7 +400,12 @@ def test_a_command_killed_before_it_had_a_plan_hides_no_reason(lake: Lake) -> No
         assert now.writer.state.about.again == ("model.py changed: 8 of 8 shards are scored again",)
     (lake.folder / "vocab.json").write_text("{}")
     with command(lake) as now:
-        assert now.writer.state.about.again == ("model.py changed, vocab.json is new: 8 of 8 shards are scored again",)
+        (why,) = now.writer.state.about.again
+        assert why == (
+            "model.py changed, vocab.json is new: 8 of 8 shards are scored again. Every file beside the job counts as "
+            "code. If no score depends on vocab.json: name it in .rayignore, name the code alone in model.code, or let "
+            "the name of a log end in .log"
+        )
 
 
 def test_what_is_put_back_is_not_scored_again_and_not_said_to_be(lake: Lake) -> None:

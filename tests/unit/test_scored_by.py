@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import Damaged, JobError
-from nightjar.inference.identity.description import described, differences
+from nightjar.inference.identity.description import cure, described, differences
 from nightjar.inference.identity.identity import ScoringSet, fix, identify, read_identity
 from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
@@ -265,6 +265,19 @@ def test_what_differs_is_named(make_job: MakeJob) -> None:
         "model.options.by changed in the job",
         "model.options.day changed in the job",
     ]
+
+
+def test_what_to_do_about_a_new_file_is_said_unless_it_is_a_module(make_job: MakeJob) -> None:
+    """A file into which the last command was printed is new, and nobody can know that no score depends on it."""
+    job = make_job(files={"mine.py": "", "prep.py": ""})
+    before = identify(job, fix(STORAGE, job), COLUMNS)
+    write(Path(job.folder), {"more.py": ""})
+    assert cure(before, identify(job, fix(STORAGE, job), COLUMNS)) == ""
+    write(Path(job.folder), {"log1": "published", "night.log": "published"})
+    said = cure(before, identify(job, fix(STORAGE, job), COLUMNS))
+    assert "If no score depends on log1: name it in .rayignore" in said
+    write(Path(job.folder), {".rayignore": "log1\n"})
+    assert "log1" not in cure(before, identify(job, fix(STORAGE, job), COLUMNS))
 
 
 def test_keys_that_would_be_kept_with_the_code_are_named(make_job: MakeJob) -> None:
