@@ -9,7 +9,7 @@ from nightjar.flows.pages.escaping import cell, code, markdown
 from nightjar.flows.pages.wording import said_of
 from nightjar.inference.errors import GateFailed, NightjarError, StorageError
 from nightjar.inference.output.revisions import newest_revision
-from nightjar.inference.run.report import RunReport, printed_last
+from nightjar.inference.run.report import Incident, RunReport, printed_last
 from nightjar.inference.run.request import RunRequest
 
 _REPLAYS = 3
@@ -26,15 +26,23 @@ def gate_rows(error: NightjarError) -> list[str]:
     return [f"- {markdown(said)}{f'; {code(replay)}' if replay else ''}" for said, replay in found]
 
 
-def rows_without_result(request: RunRequest) -> list[str]:
-    """The first rows without a result, each with the command that scores it again; a cell's text cannot be copied."""
+def lost_rows(request: RunRequest, most: int) -> list[tuple[str, str]]:
+    """The first rows without a result, as (error and place, the command that scores it again); at most `most`."""
     try:
         newest = newest_revision(request.storage, request.run_uri)
-        found = RunReport(request, newest).replays(_REPLAYS) if newest is not None else []
+        found = RunReport(request, newest).replays(most) if newest is not None else []
     except StorageError:
         return []  # the step itself, or the next one, reports it
-    said = (f"{each.cause}: {each.message} (row {each.row} of {each.file})" for each in found)
-    lines = [f"- {cell(about)}; {code(each.replay)}" for about, each in zip(said, found, strict=True)]
+    return [(f"{each.cause}: {each.message} (row {each.row} of {each.file}{_by(each)})", each.replay) for each in found]
+
+
+def _by(row: Incident) -> str:
+    return f", model {row.model}" if row.model else ""
+
+
+def rows_without_result(request: RunRequest) -> list[str]:
+    """The first rows without a result, each with the command that scores it again; a cell's text cannot be copied."""
+    lines = [f"- {cell(said)}; {code(replay)}" for said, replay in lost_rows(request, _REPLAYS)]
     return ["", "Rows that could not be scored, the first of them:", "", *lines] if lines else []
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nightjar.flows.pages.advice import committing, near, repeating, typed
-from nightjar.flows.pages.escaping import code, markdown
-from nightjar.flows.pages.evidence import rows_without_result
+from nightjar.flows.pages.escaping import code, line, markdown
+from nightjar.flows.pages.evidence import lost_rows, rows_without_result
 from nightjar.flows.pages.wording import duration, evaluation_lines, language, left_out, memory, notes, partly
 from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures
 from nightjar.inference.ledger.progress import Progress
@@ -123,7 +123,7 @@ def as_text(launched: Launched, total_s: float) -> str:
     lines.append(f"  gates      {len(run.verdict.gates)} of {len(run.verdict.gates)} passed")
     lines += [f"  {name:<10} {value}" for name, value in evaluation_lines(run.verdict.metrics)]
     if progress.rows_in_quarantine:
-        lines.append(f"  quarantine {folder}/quarantine")
+        lines += [f"  quarantine {folder}/quarantine", *_first_lost(request)]
     lines += [
         f"  data       {folder}/data",
         f"  manifest   {request.output}/{run.publication.manifest}",
@@ -135,6 +135,11 @@ def as_text(launched: Launched, total_s: float) -> str:
         *_next_steps(launched),
     ]
     return "\n".join(lines)
+
+
+def _first_lost(request: RunRequest) -> list[str]:
+    """The first row in the quarantine and its error."""
+    return [f"  {'':<10} the first: {line(said)}" for said, _ in lost_rows(request, 1)]
 
 
 def _unreported(launched: Launched) -> list[str]:
@@ -165,6 +170,8 @@ def _next_steps(launched: Launched) -> list[str]:
     if run.publication.number == 1:
         back = ["unpublish", near(run.request.job_path), *run.request.named]
     steps = []
+    if run.scored.progress.rows_in_quarantine:
+        steps.append(f"Quarantine:   {typed('nightjar')} show {job} {shlex.join(run.request.words)}")
     if run.publication.number:
         steps.append(f"Read it:      {typed('nightjar')} files {job} {shlex.join(run.request.named)}")
         if not run.scored.finished:

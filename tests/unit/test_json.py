@@ -139,6 +139,27 @@ def test_what_the_summary_names_to_take_a_run_back_takes_it_back(
         assert not said(capsys, *words)["runs"]
 
 
+def test_the_summary_says_why_a_row_is_in_the_quarantine_and_which_command_shows_all(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.write_model(
+        "def score(batch):\n"
+        "    if set(batch['x']) & {7, 8}:\n"
+        "        raise ValueError('no score for\\nsuch x')\n"
+        "    return {'score': batch['x']}\n"
+    )
+    ran = lake.ready().run(engine="local")
+    text = as_text(
+        Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), 1.0, 2.0, "", own_api=True), 3.0
+    )
+    first = f"row 7 of {lake.folder}/data/part-00.parquet"
+    assert f"/quarantine\n             the first: ValueError: no score for such x ({first})\n" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("Quarantine:"))
+    _, *words = shlex.split(line.partition(":")[2])
+    rows = [each["row"] for each in said(capsys, *words)["incidents"]]
+    assert rows == [7, 8]
+
+
 @pytest.mark.parametrize("words", [["status", "nowhere.yaml", "--json"], ["status", "--bogus", "--json"]])
 def test_an_error_is_what_the_schema_says(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
