@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nightjar.flows.pages.advice import aftermath, near, remedies, typed
-from nightjar.flows.pages.escaping import code, markdown
+from nightjar.flows.pages.escaping import code, line, markdown
 from nightjar.flows.pages.evidence import gate_rows, printed, rows_without_result
 from nightjar.flows.pages.wording import describe
 from nightjar.inference.errors import NightjarError, RunFailed, StorageError
 from nightjar.inference.ledger import endings
 from nightjar.inference.output.revisions import newest_revision
-from nightjar.inference.run.report import remarks
+from nightjar.inference.run.report import lost, mending, remarks
 from nightjar.inference.run.request import RunRequest
 
 
@@ -25,8 +25,8 @@ class Failure:
     """The description of a failed run.
 
     how: how it ended, in a few words. seen: what readers see, as a sentence. so_far: its progress; empty without a
-    plan. remarks: (word, what a person should know about how it was scored). commands: word → command without
-    `nightjar`. continues: whether `repeat` scores only what is missing.
+    plan. remarks: (word, what a person should know about how it was scored, or can do about its files). commands: word
+    → command without `nightjar`. continues: whether `repeat` scores only what is missing.
     """
 
     how: str
@@ -69,13 +69,14 @@ def _progress(request: RunRequest) -> tuple[str, tuple[tuple[str, str], ...]]:
         newest = newest_revision(request.storage, request.run_uri)
         if newest is not None:
             progress = newest.state.progress
-            return describe(progress) if progress.shards else "", tuple(remarks(newest))
+            told = remarks(newest) + [("mend", each) for each in mending(newest, lost(request.storage, newest))]
+            return describe(progress) if progress.shards else "", tuple(told)
     return "", ()
 
 
 def as_text(found: Failure) -> str:
     """The text for the terminal, where the error itself was printed before."""
-    told = found.facts
+    told = [(word, line(text)) for word, text in found.facts]
     told += [
         (word, f"{typed('nightjar')} {command}{'   (scores only what is missing)' if found.adds(word) else ''}")
         for word, command in found.commands.items()

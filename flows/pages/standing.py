@@ -17,7 +17,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.nights import deleted
 from nightjar.inference.run import reasons
-from nightjar.inference.run.report import lost, worded
+from nightjar.inference.run.report import lost, mending, worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import RunFigures, RunLine, Standing, stands
 
@@ -63,7 +63,7 @@ def status(request: RunRequest) -> RunStatus:
         rows_partial=progress.rows_partial,
         summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
         again=about.again,
-        notes=about.notes(progress.cuts, progress.backoffs),
+        notes=(*about.notes(progress.cuts, progress.backoffs), *mending(newest, failed)),
         failed_shards=len(failed),
         failures=tuple(
             FailedShard(shard, len(said), said[-1].cause, said[-1].message)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nightjar.inference.errors import Missing, StorageError
+from nightjar.inference.errors import InputCorrupt, Missing, SchemaMismatch, StorageError
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.ledger.progress import Progress
@@ -30,6 +30,11 @@ MAX_LINES = 300
 """The most lines of a table for people; the complete records are `shards-<epoch>.parquet` and the ledger."""
 
 _PARTS_READ = 50
+
+_OF_FILES = frozenset({InputCorrupt.__name__, SchemaMismatch.__name__})
+"""Causes of failed attempts for which no other try helps as long as the file is as it is."""
+
+_FILES_NAMED = 3
 
 
 def follow(storage: Storage, run_uri: str) -> Iterator[Progress | None]:
@@ -285,6 +290,20 @@ def remarks(newest: revs.Revision) -> list[tuple[str, str]]:
 def worded(again: Iterable[str], notes: Iterable[str]) -> list[tuple[str, str]]:
     """Each sentence with its word: `again` for why shards are scored again, `note` for all others."""
     return [*(("again", why) for why in again), *(("note", note) for note in notes)]
+
+
+def mending(revision: revs.Revision, failed: Mapping[str, Sequence[Failed]]) -> list[str]:
+    """A sentence on what can be done about files that cannot be read, or have other columns; none if there are none.
+
+    failed: as `lost` returns it. The files of a table are the table's own: nobody replaces or removes one of them.
+    """
+    files = list(dict.fromkeys(said[-1].uri for said in failed.values() if said[-1].cause in _OF_FILES))
+    if not files or revision.state.about.snapshots:
+        return []
+    more = f" and {len(files) - _FILES_NAMED:,} more" if len(files) > _FILES_NAMED else ""
+    which, them = (files[0], "it") if len(files) == 1 else (f"{len(files):,} files", "them")
+    listed = f": {', '.join(files[:_FILES_NAMED])}{more}" if len(files) > 1 else ""
+    return [f"replace {which}, or remove {them} from the input, then repeat the command{listed}"]
 
 
 def lost(storage: Storage, revision: revs.Revision) -> dict[str, list[Failed]]:
