@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, takewhile
 
 from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
@@ -27,7 +27,7 @@ class Remarks:
     again: why shards with a result were scored again. preflight: the last preflight's notes. outside: what predictors
     used that the identity does not cover. loaded: the packages with which results were scored. tried: the packages with
     which preflight last loaded the model. unproven: whether `tried` has no result yet. snapshots: of the table that
-    is the input, that of the first plan and that of the last.
+    is the input, that of the first plan and that of the last. remembered: as in `Preflight`, of the first of them.
     """
 
     again: tuple[str, ...] = ()
@@ -37,6 +37,7 @@ class Remarks:
     tried: Mapping[str, Package] = field(default_factory=dict)
     unproven: bool = False
     snapshots: tuple[str, ...] = ()
+    remembered: int = 0
 
     def fold(self, line: Line) -> None:
         """Add one line of the ledger."""
@@ -50,7 +51,8 @@ class Remarks:
             case Noticed() | Seen():
                 self.outside.add(Seen(line.kind, line.name, line.by, line.more))
             case Preflight():
-                self.preflight = line.notes
+                # A command that continues the run begins with what the run itself has found out.
+                self.preflight, self.remembered = line.notes, line.remembered or self.remembered
             case Packages() if line.adopted_from:
                 self.loaded = added(self.loaded, line.loaded)
             case Packages():
@@ -70,8 +72,8 @@ class Remarks:
             if more != loaded:
                 lines.append(Packages(layer, name))
             loaded = more
-        if source.preflight and not self.preflight:
-            lines.append(Preflight(source.preflight))
+        if (source.preflight or source.remembered) and not self.preflight:
+            lines.append(Preflight(source.preflight, source.remembered))
         return lines
 
     def noticed(self, seen: Iterable[Seen]) -> list[Seen]:
@@ -88,7 +90,7 @@ class Remarks:
             *_of_table(self.snapshots),
             *self.preflight,
             *cut_batches(batches_cut),
-            *small_batches(backoffs),
+            *small_batches(backoffs, self.remembered),
             *_others(changes(loaded)),
             *sentences(self.outside.all()),
         )
@@ -126,8 +128,14 @@ def cut_batches(batches: int) -> list[str]:
     ]
 
 
-def small_batches(backoffs: Backoffs) -> list[str]:
-    """A sentence for each kind of batch for which memory did not suffice in a run."""
+def small_batches(backoffs: Backoffs, remembered: int = 0) -> list[str]:
+    """A sentence for each kind of batch for which memory did not suffice in a run. remembered: as in `Preflight`."""
+    if remembered and remembered == backoffs.rows:
+        begun = (
+            f"on an earlier night memory did not suffice for micro-batches of more than {remembered:,} rows, so that "
+            "this one began with as many; `--fresh` finds out again"
+        )
+        return [begun, *small_batches(replace(backoffs, rows=0))]
     found = {
         "micro-batches of more than {:,} rows": backoffs.rows,
         "micro-batches of more than {:,} bytes": backoffs.bytes,

@@ -18,8 +18,8 @@ _BEFORE = (
 )
 
 
-def learn(job: Job, loaded: Loaded, notes: Sequence[str], writer: LedgerWriter) -> None:
-    """Keep in the ledger what preflight noticed. notes: its other notes.
+def learn(job: Job, loaded: Loaded, notes: Sequence[str], writer: LedgerWriter, remembered: int = 0) -> None:
+    """Keep in the ledger what preflight noticed. notes: its other notes. remembered: as in `Preflight`.
 
     Raises:
         JobError: The job is strict, and something was noticed now, or while the run's results were scored.
@@ -31,8 +31,8 @@ def learn(job: Job, loaded: Loaded, notes: Sequence[str], writer: LedgerWriter) 
     # If nothing is left to score, nothing was loaded.
     if loaded.packages and loaded.packages != about.tried:
         lines.append(Packages(loaded.packages))
-    if loaded.packages and tuple(notes) != about.preflight:
-        lines.append(Preflight(tuple(notes)))
+    if loaded.packages and (tuple(notes) != about.preflight or remembered not in {0, about.remembered}):
+        lines.append(Preflight(tuple(notes), remembered))
     if lines:
         writer.append(lines)
 

@@ -90,6 +90,8 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)
         progress = progress_of(writer, made, request.job)
+        limits = ceilings(request, identity.fingerprint, progress)
+        remembered = 0 if progress.backoffs.rows else min(filter(None, limits), default=0)
         spec = worker_spec(
             request,
             discovery.schema,
@@ -97,7 +99,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             epoch=writer.epoch,
             segment=writer.number,
             rows=None if made.uncounted or request.job.input.where else made.rows,
-            ceilings=ceilings(request, identity.fingerprint, progress),
+            ceilings=limits,
         )
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, told_of, _only(request, made))
         told_of.progress(progress)
@@ -107,7 +109,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         placement = engine.place(request.job, loaded.timed)
         campaign.spec = replace(spec, preparers=placement.preparers)
         notes = [*told(request, loaded, placement), *too_heavy(placement, loaded.timed, made)]
-        outside.learn(request.job, loaded, notes, writer)
+        outside.learn(request.job, loaded, notes, writer, remembered)
         campaign.run()
         started = (campaign.first_event_at or time.time()) - began
         return Scored(

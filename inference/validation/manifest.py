@@ -90,10 +90,10 @@ class Manifest:
     """`manifest-<epoch>.json`. What has a default is not in every manifest of an earlier version.
 
     fingerprint: under which all shards were scored, by `identity` (the job's keys), code, model and packages.
-    outside, loaded, preflight, again, snapshots: what a person should know of that, as in `Remarks`. libraries:
-    versions where it was validated. validated_at: UTC, as ISO 8601. exports: as in `output.exports`; each part has
-    these. partitioned_by: with `output.partition_by` the columns that name the folders, outermost first, each with its
-    type.
+    outside, loaded, preflight, again, snapshots, remembered: what a person should know of that, as in `Remarks`.
+    libraries: versions where it was validated. validated_at: UTC, as ISO 8601. exports: as in `output.exports`; each
+    part has these. partitioned_by: with `output.partition_by` the columns that name the folders, outermost first, each
+    with its type.
     """
 
     job: str
@@ -111,6 +111,7 @@ class Manifest:
     preflight: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     snapshots: tuple[str, ...] = field(default=(), metadata=SELDOM)
+    remembered: int = field(default=0, metadata=SELDOM)
     libraries: Mapping[str, str]
     totals: Totals
     shards: ShardsFile
@@ -126,7 +127,8 @@ class Manifest:
         """What a person should know, with the packages as they are installed now: nothing is loaded any more."""
         loaded = dict(self.loaded)
         now = installed_packages({name: states[-1] for name, states in loaded.items()})
-        return Remarks(self.again, self.preflight, Collection(self.outside), loaded, now, True, self.snapshots)
+        outside = Collection(self.outside)
+        return Remarks(self.again, self.preflight, outside, loaded, now, True, self.snapshots, self.remembered)
 
 
 def manifest_of(raw: bytes) -> Manifest:
@@ -192,6 +194,7 @@ def write_manifest(
         preflight=about.preflight,
         again=about.again,
         snapshots=about.snapshots,
+        remembered=about.remembered,
         libraries=_versions(),
         totals=_totals(table, audited, files_left_out),
         shards=ShardsFile(shards_name, checksum(shards), len(shards)),

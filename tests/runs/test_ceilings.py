@@ -53,6 +53,12 @@ def test_the_next_night_begins_with_what_memory_sufficed_for(growing: Lake) -> N
     ran = growing.run(date="2026-11-19")
     assert max(calls(growing)) == 875
     assert ran.scored.progress.rows_out == 10_000
+    # Memory did suffice this night. The sentence stays when the night is looked at again.
+    earlier = (
+        "on an earlier night memory did not suffice for micro-batches of more than 875 rows, so that this one began"
+    )
+    for again in (ran, growing.run(date="2026-11-19")):
+        assert [said.startswith(earlier) for said in again.scored.warnings if "memory" in said] == [True]
     now = newest(growing.request().storage, growing.request().output)
     manifests = [read_manifest(growing.request().storage, growing.request().output, now.runs[run]) for run in now.runs]
     assert [manifest.totals.batch_rows for manifest in manifests] == [875, 875]

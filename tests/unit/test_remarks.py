@@ -436,6 +436,14 @@ def test_each_kind_of_batch_that_lack_of_memory_made_smaller_has_a_sentence() ->
         told.format("micro-batches of more than 2,000,000 bytes"),
         told.format("calls of the model with more than 65,536 tokens"),
     ]
+    begun, tokens = small_batches(Backoffs(rows=1000, tokens=65_536), remembered=1000)
+    assert begun == (
+        "on an earlier night memory did not suffice for micro-batches of more than 1,000 rows, so that this one began "
+        "with as many; `--fresh` finds out again"
+    )
+    assert tokens == told.format("calls of the model with more than 65,536 tokens")
+    # This night memory did not suffice for those either.
+    assert small_batches(Backoffs(rows=500), remembered=1000) == [told.format("micro-batches of more than 500 rows")]
 
 
 def test_a_run_says_which_snapshots_of_a_table_it_read() -> None:
