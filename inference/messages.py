@@ -14,6 +14,11 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def counted_of(number: int, total: int, thing: str) -> str:
+    """So many of all things, with the verb that they have: 1 of 1 shard has, 2 of 8 shards have."""
+    return f"{number:,} of {counted(total, thing)} {'has' if number == 1 else 'have'}"
+
+
 def listed(words: Iterable[str], last: str) -> str:
     """Words as in a sentence: `a`, `a or b`, `a, b or c`. last: the word before the last one."""
     *most, end = words

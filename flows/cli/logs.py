@@ -71,10 +71,10 @@ def logs(
 
 
 def _no_run(request: RunRequest) -> str:
-    from nightjar.flows.pages.advice import near
+    from nightjar.flows.pages.advice import near, typed
 
-    listed = shlex.join(["nightjar", "runs", near(request.job_path), *request.place])
-    return f"there is no run {request.run_id!r} of {request.job.name} yet; `{listed}` lists them"
+    listed = shlex.join(["runs", near(request.job_path), *request.place])
+    return f"there is no run {request.run_id!r} of {request.job.name} yet; `{typed('nightjar')} {listed}` lists them"
 
 
 def _when(line: Line) -> str:

@@ -77,7 +77,7 @@ def retry(
     verbose: VerboseOption = False,
 ) -> None:
     """Score the shards without a result again; publish."""
-    from nightjar.flows.pages.advice import near
+    from nightjar.flows.pages.advice import near, typed
     from nightjar.inference.output.nights import deleted
     from nightjar.inference.output.publications import shown
     from nightjar.inference.output.revisions import newest_revision
@@ -91,8 +91,11 @@ def retry(
         if newest_revision(request.storage, request.run_uri) is None:
             if shown(request.storage, request.output, request.run_id) is not None:
                 raise JobError(deleted(request.run_id))
-            listed = shlex.join(["nightjar", "runs", near(request.job_path), *request.place])
-            raise JobError(f"there is no run {request.run_id!r} of {request.job.name} yet; `{listed}` lists them")
+            listed = shlex.join(["runs", near(request.job_path), *request.place])
+            raise JobError(
+                f"there is no run {request.run_id!r} of {request.job.name} yet; "
+                f"`{typed('nightjar')} {listed}` lists them"
+            )
         done = _launched(request, ray, as_json, verbose)
     _tell(*done, as_json)
 

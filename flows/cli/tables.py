@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.escaping import line, visible
 from nightjar.flows.pages.wording import cells, took
 from nightjar.inference.messages import counted
@@ -99,7 +100,7 @@ def _incident(said: Incident) -> str:
     model = f"model {said.model}" if said.model else ""
     places = (said.file, f"row {said.row}" if said.row is not None else "", model, f"shard {said.shard}")
     lines = [f"  {line(said.cause)}: {line(said.message)}"]
-    told = {"where": ", ".join(filter(None, places)), "then": said.what_was_done, "again": said.replay}
+    told = {"where": ", ".join(filter(None, places)), "then": said.what_was_done, "again": as_typed(said.replay)}
     lines += [f"    {name:<8} {line(text)}" for name, text in told.items() if text]
     return "\n".join(lines)
 

@@ -22,6 +22,12 @@ def typed(name: str) -> str:
     return name if shutil.which(name) else shlex.quote(near(str(Path(sys.executable).parent / name)))
 
 
+def as_typed(command: str) -> str:
+    """A command that was kept for all readers, `nightjar …`, as this person can type it."""
+    program, _, rest = command.partition(" ")
+    return f"{typed(program)} {rest}" if rest else command
+
+
 def near(path: str) -> str:
     """A path as the person can type it: relative if it is below the current folder."""
     try:

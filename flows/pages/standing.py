@@ -8,10 +8,11 @@ from dataclasses import fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.pages.advice import advised, committing, near, typed
+from nightjar.flows.pages.advice import advised, as_typed, committing, near, typed
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import describe
 from nightjar.flows.reports import Explained, FailedShard, RunListed, RunShown, RunStatus
+from nightjar.inference.ledger.holders import Holder, can_be_asked
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
@@ -55,6 +56,7 @@ def status(request: RunRequest) -> RunStatus:
         known,
         revision=newest.number,
         holder=str(newest.state.holder) if newest.state.holder else None,
+        sign_of_life=_sign_of_life(newest.state.holder, found.state, request.lease_s),
         published_revision=shown.revision if shown else None,
         shards=progress.shards,
         committed=progress.done_shards,
@@ -70,6 +72,15 @@ def status(request: RunRequest) -> RunStatus:
             for shard, said in islice(failed.items(), _FAILURES)
         ),
     )
+
+
+def _sign_of_life(holder: Holder | None, state: str, lease_s: float) -> str:
+    """What is known of the writer of a run that is going on; empty for any other run."""
+    if holder is None or state not in {"running", "publishing"}:
+        return ""
+    if can_be_asked(holder):
+        return "its process is there now; it may outlive a command that was killed by some seconds, so ask again then"
+    return f"it wrote into the ledger just now; if it writes nothing for {lease_s:g} s, the run is called silent"
 
 
 def _never_begun(request: RunRequest, now: publish.Snapshot) -> RunStatus:
@@ -123,6 +134,8 @@ def status_text(found: RunStatus) -> str:
     lines = [f"{found.job} {found.run_id} r{found.revision}: {found.standing}, {found.summary}"]
     if found.holder:
         lines.append(f"  writer     {found.holder}")
+    if found.sign_of_life:
+        lines.append(f"  alive      {found.sign_of_life}")
     lines += explained_lines(found)
     seen = f"r{found.published_revision}" if found.published_revision else "nothing of it"
     lines.append(f"  readers    see {seen} (publication {found.publication})")
@@ -170,7 +183,7 @@ def explained_lines(found: Explained) -> list[str]:
     lines = [f"  why        {line(found.cause)}"] if found.cause else []
     if found.ended:
         for gate in found.ended.gates:
-            told = (("row", gate.row), ("replay", gate.replay))
+            told = (("row", gate.row), ("replay", as_typed(gate.replay)))
             lines += [f"  {word:<10} {line(text)}" for word, text in told if text]
         lines.append(f"  ended      {found.ended.at}")
     if tried := found.tried_again:

@@ -30,6 +30,7 @@ from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger import lines
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.messages import counted_of
 from nightjar.inference.output.space import LOOK_S, check_room
 from nightjar.inference.records import Event, Failed, Noticed, Receipt, as_line
 from nightjar.inference.run.deaths import Underway
@@ -213,6 +214,6 @@ class Campaign:
         found = self.plan.shard(shard)
         assert found is not None
         return (
-            f"{len(given_up)} of {len(self.plan)} shards have no result; the first is {found.label} "
+            f"{counted_of(len(given_up), len(self.plan), 'shard')} no result; the first is {found.label} "
             f"(shard {shard}): {first.why}"
         )

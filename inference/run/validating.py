@@ -26,6 +26,7 @@ from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Revoked
 from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.messages import counted_of
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output import revisions as revs
@@ -69,7 +70,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         made = limited(made, request)
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
-            raise ShardsFailed(f"{absent} of {len(made)} shards have no result", absent, len(made))
+            raise ShardsFailed(f"{counted_of(absent, len(made), 'shard')} no result", absent, len(made))
         audited = _audit(engine, request, uri, table, writer, Listeners(listeners), scored.progress)
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
         _check_folders(audited)

@@ -106,7 +106,7 @@ def test_a_lake_of_odd_files_is_published_by_both_engines_alike(
     broken.write_text('{"id": 9500, "x": 9500, "name": "row 9500"}\n{"id": 9501, "x"')
     told = []
     for run_id, engine in (("there", RAY), ("here", LOCAL)):
-        with pytest.raises(ShardsFailed, match=r"^1 of 6 shards have no result; the first is part-06\.jsonl") as failed:
+        with pytest.raises(ShardsFailed, match=r"^1 of 6 shards has no result; the first is part-06\.jsonl") as failed:
             lake.run(run_id=run_id, engine=engine)
         told.append(str(failed.value))
     assert told[0] == told[1]

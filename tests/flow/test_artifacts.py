@@ -235,7 +235,7 @@ def test_a_failed_run_says_which_shards(partial: Partial, partial_page: Page) ->
     assert partial_page.run.state is not None
     assert partial_page.run.state_name == "Failed"
     message = str(partial_page.run.state.message)
-    assert message.startswith("1 of 8 shards have no result; the first is part-02.parquet")
+    assert message.startswith("1 of 8 shards has no result; the first is part-02.parquet")
     assert f"nightjar: {message}" in partial.ended.stderr
     table = partial_page.table("partial-shards")
     assert [line["status"] for line in table] == ["missing"] + ["committed"] * 7
@@ -256,7 +256,7 @@ def test_the_page_of_a_failed_run_says_what_to_do(partial: Partial, partial_page
     """Why nothing was published, how far it came, and the command, which repeats it from anywhere."""
     text = str(partial_page.artifacts["partial-summary"].data)
     assert f"# partial {DATE}: failed" in text
-    assert "1 of 8 shards have no result; the first is part-02.parquet" in text
+    assert "1 of 8 shards has no result; the first is part-02.parquet" in text
     assert "so far: 7/8 shards" in text
     [repeat] = re.findall(r"`(nightjar run .*)`", text)
     assert shlex.split(repeat)[2:] == [str(partial.lake.job_path), "--run-id", DATE, "--engine", "local"]

@@ -19,6 +19,7 @@ from rich.console import Console
 from commands import DATE, Flights, Partial
 from forked import forked, forked_light
 from nightjar.flows.cli import tables
+from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.prefect_api.server import go_past_proxies
 from nightjar.inference.run.replay import Replayed
 from nightjar.inference.run.report import Incident, ShardLine
@@ -140,7 +141,7 @@ def test_runs_lists_them_and_what_readers_see(flights: Flights, partial: Partial
     assert published["seconds"] > 0
     (failed,) = json.loads(forked_light("runs", partial.lake.job_path, "--json").stdout)
     assert (failed["state"], failed["standing"]) == ("failed", "failed at score")
-    assert failed["cause"].startswith("1 of 8 shards have no result; the first is part-02.parquet")
+    assert failed["cause"].startswith("1 of 8 shards has no result; the first is part-02.parquet")
     assert f"nightjar run {partial.lake.job_path} --run-id {DATE}" in failed["commands"]["repeat"]
     assert (failed["shown"], failed["done_shards"], failed["shards"]) == (0, 7, 8)
     shown = forked_light("runs", partial.lake.job_path, env={"COLUMNS": "120"}).stdout
@@ -213,7 +214,8 @@ def test_retry_of_a_run_that_never_was(tmp_path: Path) -> None:
     told = forked("retry", lake.job_path, "2020-01-01", *LOCAL)
     assert (told.returncode, told.stderr) == (
         2,
-        f"nightjar: there is no run '2020-01-01' of lake yet; `nightjar runs {lake.job_path}` lists them\n",
+        f"nightjar: there is no run '2020-01-01' of lake yet; "
+        f"`{as_typed(f'nightjar runs {lake.job_path}')}` lists them\n",
     )
 
 
@@ -280,7 +282,7 @@ def test_what_went_wrong_is_said_in_lines_that_can_be_copied() -> None:
         "  E[/x]: list[int] [bold] in two lines",
         "    where    [/data/x], row 1, shard s",
         "    then     :key:",
-        f"    again    {INCIDENT.replay}",
+        f"    again    {as_typed(INCIDENT.replay)}",
     ]
     bare = replace(INCIDENT, file="", row=None, replay="", what_was_done="")
     assert tables.incidents([bare], 1).splitlines()[0].endswith("(the first 1; --lines shows more)")

@@ -75,7 +75,7 @@ def test_a_failed_run_says_what_and_what_next(partial: Partial) -> None:
     """Exit 1; the sentence, how far it got without promising an end, and the commands to look and to repeat."""
     assert partial.ended.returncode == 1
     said = partial.ended.stderr
-    assert said.startswith("nightjar: 1 of 8 shards have no result; the first is part-02.parquet")
+    assert said.startswith("nightjar: 1 of 8 shards has no result; the first is part-02.parquet")
     assert "7/8 shards" in said
     assert " left" not in said
     assert f"nightjar show {partial.lake.job_path} {DATE}" in said

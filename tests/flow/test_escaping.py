@@ -207,7 +207,7 @@ def test_the_failed_run_names_the_file_visibly(hostile: Hostile) -> None:
     """On one line with its escapes written out; no line of it is the file's."""
     assert hostile.failed.returncode == 1
     assert re.search(
-        r"^nightjar: 1 of 2 shards have no result; the first is \\x1b\]0;owned\\x07 \*\*damaged\*\* <b>\.parquet",
+        r"^nightjar: 1 of 2 shards has no result; the first is \\x1b\]0;owned\\x07 \*\*damaged\*\* <b>\.parquet",
         hostile.failed.stderr,
     )
     assert hostile.failed.stderr.replace("\n", "").isprintable()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.flows.pages.advice import aftermath, repeating, typed
+from nightjar.flows.pages.advice import aftermath, as_typed, repeating, typed
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.epochs import open_epoch
@@ -52,9 +52,13 @@ def test_a_command_can_be_pasted_from_an_environment_with_a_space_in_its_path(
     monkeypatch.setenv("PATH", str(tmp_path))
     for place in (Path("/"), tmp_path):
         monkeypatch.chdir(place)
-        assert subprocess.run(typed("nightjar"), shell=True, capture_output=True).stdout == b"here\n"
+        for command in (typed("nightjar"), as_typed("nightjar replay job.yaml --row 7")):
+            assert subprocess.run(command, shell=True, capture_output=True).stdout == b"here\n"
     monkeypatch.setenv("PATH", str(folder))
     assert typed("nightjar") == "nightjar"
+    # As the quarantine and the gates keep it: other readers have another program.
+    assert as_typed("nightjar replay job.yaml --row 7") == "nightjar replay job.yaml --row 7"
+    assert as_typed("") == ""
 
 
 def test_a_rollback_is_of_the_nights_own_place(lake: Lake) -> None:

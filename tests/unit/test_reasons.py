@@ -21,6 +21,8 @@ from test_report import keys
 from test_visibility import finished
 
 from nightjar.flows.cli.main import app
+from nightjar.flows.pages import standing
+from nightjar.flows.pages.advice import as_typed
 from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
@@ -112,9 +114,9 @@ TO_BE_CHANGED = ("nightjar check JOB --date 2026-11-19", "nightjar run JOB --run
 
 CASES = {
     "shards without result": Case(
-        lambda lake: fails(lake, "score", ShardsFailed("1 of 8 shards have no result; the first is part-02")),
+        lambda lake: fails(lake, "score", ShardsFailed("1 of 8 shards has no result; the first is part-02")),
         "failed at score",
-        "1 of 8 shards have no result; the first is part-02",
+        "1 of 8 shards has no result; the first is part-02",
     ),
     "too many rows in quarantine": Case(
         lambda lake: fails(lake, "score", QuarantineFull("900 rows are quarantined, more than the 8")),
@@ -129,9 +131,9 @@ CASES = {
     ),
     "a gate": Case(lambda lake: fails(lake, "validate", GateFailed(NULLS, GATES)), "failed at gate score.nulls", NULLS),
     "on the local engine": Case(
-        lambda lake: fails(lake, "score", ShardsFailed("1 of 8 shards have no result"), engine="local"),
+        lambda lake: fails(lake, "score", ShardsFailed("1 of 8 shards has no result"), engine="local"),
         "failed at score",
-        "1 of 8 shards have no result",
+        "1 of 8 shards has no result",
         ("nightjar show JOB 2026-11-19", "nightjar run JOB --run-id 2026-11-19 --engine local"),
     ),
     "killed on the local engine": Case(
@@ -265,7 +267,7 @@ def test_a_row_that_speaks_against_a_gate_is_kept_with_its_command(
     fails(job, "validate", GateFailed(NULLS, (gate,)))
     told = said(capsys, "status", "job.yaml", NIGHT)
     assert "  row        Row 7 of /lake/part-00.parquet (shard s1) holds null\n" in told
-    assert f"  replay     {replay}\n" in told
+    assert f"  replay     {as_typed(replay)}\n" in told
 
 
 def test_a_limited_run_that_is_done_is_not_called_stopped(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,6 +275,19 @@ def test_a_limited_run_that_is_done_is_not_called_stopped(job: Lake, capsys: pyt
     request = validated(job, limit=1000)
     found = json.loads(said(capsys, "status", "job.yaml", request.run_id, "--json"))
     assert (found["state"], found["standing"], found["cause"], found["commands"]) == ("limited", "limited", "", {})
+
+
+def test_of_a_run_that_goes_on_status_says_what_is_known_of_its_writer(job: Lake) -> None:
+    """A worker of Ray may outlive its command by a moment: `running` alone would say more than is known."""
+    request = begun(job)
+    found = standing.status(request)
+    assert (found.state, found.sign_of_life) == (
+        "running",
+        "its process is there now; it may outlive a command that was killed by some seconds, so ask again then",
+    )
+    assert f"  alive      {found.sign_of_life}\n" in standing.status_text(found)
+    reasons.keep(request, RunFailed("it ended"), "")
+    assert standing.status(request).sign_of_life == ""
 
 
 def test_what_is_tried_again_is_running_and_its_new_end_counts(job: Lake) -> None:
@@ -285,7 +300,7 @@ def test_what_is_tried_again_is_running_and_its_new_end_counts(job: Lake) -> Non
 
 def test_a_step_that_kept_why_is_believed_more_than_the_flow(job: Lake) -> None:
     """The flow hears of it later, and perhaps less."""
-    request = fails(job, "score", ShardsFailed("1 of 8 shards have no result"))
+    request = fails(job, "score", ShardsFailed("1 of 8 shards has no result"))
     records = job.records()
     reasons.keep(request, RunFailed("a task failed"), "")
     assert job.records() == records
@@ -359,7 +374,7 @@ def test_a_mistyped_shard_changes_nothing_of_why_a_run_ended(
     if published:
         finished(str(job.out), NIGHT)
     else:
-        fails(job, "score", ShardsFailed("1 of 8 shards have no result"))
+        fails(job, "score", ShardsFailed("1 of 8 shards has no result"))
     before = json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json"))
     typo = NoSuchShard("--shard TYPO: the run has no such shard")
     request = job.request() if published else fails(job, "score", typo)
@@ -382,12 +397,12 @@ def test_nothing_is_written_into_a_place_that_is_not_the_jobs(lake: Lake, owner:
 def test_a_run_that_cannot_be_read_hides_no_other(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     """It has its line: why, and what readers see of it."""
     finished(str(job.out), "2026-11-18")
-    fails(job, "score", ShardsFailed("1 of 8 shards have no result"))
+    fails(job, "score", ShardsFailed("1 of 8 shards has no result"))
     segment = job.out / "runs" / "2026-11-18" / "r1" / "ledger" / "00000001.jsonl"
     segment.write_bytes(b"")
     told = said(capsys, "runs", "job.yaml")
     assert f"2026-11-18: unreadable\n  why        {segment}: not a ledger segment" in told
-    assert "1 of 8 shards have no result" in told
+    assert "1 of 8 shards has no result" in told
     found = {each["run_id"]: each for each in json.loads(said(capsys, "runs", "job.yaml", "--json"))}
     assert {name: each["state"] for name, each in found.items()} == {"2026-11-18": "unreadable", NIGHT: "failed"}
     assert (found["2026-11-18"]["shown"], found["2026-11-18"]["commands"]) == (1, {})

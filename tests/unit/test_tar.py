@@ -167,5 +167,5 @@ def test_shards_are_scored_and_a_cut_one_costs_itself(tmp_path: Path) -> None:
     assert found["_row"].tolist() == [*range(50)] * 3
     path = tmp_path / "data" / "s1.tar"
     path.write_bytes(path.read_bytes()[:-12_000])
-    with pytest.raises(ShardsFailed, match=r"1 of \d shards have no result; the first is s1\.tar .*unexpected end"):
+    with pytest.raises(ShardsFailed, match=r"1 of \d shards has no result; the first is s1\.tar .*unexpected end"):
         lake.run(run_id="cut")

@@ -169,5 +169,5 @@ def test_a_file_whose_tensors_have_another_shape_fails_alone_and_names_the_colum
     field = as_ray_writes("rgb", other.schema.field("rgb").type, "arrow_tensor_v2", [2, 4, 3])
     pq.write_table(other.set_column(0, field, other["rgb"]), data / "other.parquet")
     said = r"other\.parquet: column 'rgb' is uint8\[2, 4, 3\], in most of the input it is uint8\[4, 2, 3\]"
-    with pytest.raises(ShardsFailed, match=rf"^1 of 3 shards have no result.*{said}"):
+    with pytest.raises(ShardsFailed, match=rf"^1 of 3 shards has no result.*{said}"):
         lake.run(engine="local")
