@@ -281,7 +281,7 @@ def test_the_summary_holds_no_markup_of_others(pages: list[Artifact]) -> None:
 def test_the_page_of_a_failed_run_holds_no_markup_of_others(hostile: Hostile, pages: list[Artifact]) -> None:
     """The reason as text, the commands as code that can be copied."""
     tokens, spans = summary_of(pages, "failed")
-    assert [token.type for token in tokens].count("list_item_open") == 5
+    assert [token.type for token in tokens].count("list_item_open") == 6
     look, repeat, *replays = (shlex.split(span) for span in spans)
     assert look[:3] == ["nightjar", "show", str(hostile.lake.job_path)]
     assert repeat[:3] == ["nightjar", "run", str(hostile.lake.job_path)]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.flows.cli.main import app
+from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.standing import status, status_text
 from nightjar.inference.errors import Denied, StorageError
 from nightjar.inference.input.plan import Plan
@@ -184,7 +185,7 @@ def test_a_row_at_which_an_attempt_failed_has_its_replay_command(
     assert second.replay == "", "one of fifty rows"
     assert row.replay.startswith(run)
     app(["show", str(lake.job_path), "2026-11-19"], standalone_mode=False)
-    assert f"again    {run} {one} --row 7" in capsys.readouterr().out
+    assert f"again    {as_typed(first.replay)}\n" in capsys.readouterr().out
     app(["show", str(lake.job_path), "--run-id", "2026-11-19", "--json"], standalone_mode=False)
     found = json.loads(capsys.readouterr().out)
     assert found["incidents"][0]["replay"] == first.replay
