@@ -22,7 +22,7 @@ from nightjar.inference.predictors.outofmemory import is_memory
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 # Otherwise it tells its makers about each process that runs it.
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-# On a CPU it binds its threads to cores, always to the same ones, for which the actors of a machine would stand in line.
+# On a CPU it binds its threads to the same cores in each process: all actors of a machine would share them.
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 from vllm import TokensPrompt
