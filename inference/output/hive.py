@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import FoldersInvalid, JobError
 from nightjar.inference.input.partitions import folders as folders_in
-from nightjar.inference.input.sources.normalisation import PLAIN
-from nightjar.inference.input.sources.rows import selected
+from nightjar.inference.input.sources.rows import selected, taken
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import nearest
 
@@ -59,7 +58,7 @@ class Division:
                 yield folder, selected(rest, rows)
         elif self.folders:
             # Many times as fast as to look for each folder's rows among all.
-            ordered, first = _taken(rest, np.concatenate(list(self.folders.values()))), 0
+            ordered, first = taken(rest, np.concatenate(list(self.folders.values()))), 0
             for folder, rows in self.folders.items():
                 yield folder, ordered.slice(first, len(rows))
                 first += len(rows)
@@ -67,7 +66,7 @@ class Division:
     def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
         """The inverse of `split`, without these columns. tables: of each folder."""
         places = np.argsort(np.concatenate(list(self.folders.values())), kind="stable")
-        return _taken(pa.concat_tables(tables).unify_dictionaries(), places)
+        return taken(pa.concat_tables(tables).unify_dictionaries(), places)
 
 
 def divide(table: pa.Table, by: Sequence[str]) -> Division:
@@ -245,13 +244,3 @@ def _distinct(column: pa.ChunkedArray) -> tuple[np.ndarray, pa.Array]:
     if plain.null_count:
         values = pa.concat_arrays([values, pa.nulls(1, values.type)])
     return np.concatenate(indices), values
-
-
-def _taken(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Rows of a table, in this order. Arrow cannot take view types yet, so they are cast to the large plain types."""
-    columns = []
-    for column in table.columns:
-        plain = PLAIN.get(column.type)
-        taken = pc.take(column if plain is None else column.cast(plain), pa.array(rows))
-        columns.append(taken if plain is None else taken.cast(column.type))
-    return pa.Table.from_arrays(columns, schema=table.schema)

@@ -22,7 +22,7 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.input.sources.reading import read_sample
-from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.input.sources.rows import RowsRead, selected
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
@@ -316,7 +316,7 @@ class _Look:
     def _keep(self, piece: Piece, read: RowsRead, scored: ScoredRows) -> None:
         """Add what was scored to what is known: carried columns and outputs, as a part would have them."""
         found, job = self._found, self._worker.spec.job
-        table = read.table if scored.kept is None else read.table.take(pa.array(scored.kept))
+        table = read.table if scored.kept is None else selected(read.table, scored.kept)
         written = table.select(list(job.carried(self._worker.spec.schema.names)))
         for name in scored.outputs.column_names:
             written = written.append_column(name, scored.outputs[name])

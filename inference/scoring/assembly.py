@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import FoldersInvalid
-from nightjar.inference.input.sources.rows import RowsRead, over_budget, selected
+from nightjar.inference.input.sources.rows import RowsRead, over_budget, selected, taken
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
@@ -96,7 +96,7 @@ class Assembly:
         self.lost += lost
         self.partial += rows.size - lost
         bad = selected(read.table, rows)
-        self._bad_inputs.append(bad if rows.size == len(failures) else bad.take(pa.array(lines)))
+        self._bad_inputs.append(bad if rows.size == len(failures) else taken(bad, lines))
         for failure in failures:
             row = piece.first_row + read.index(failure.row)
             again = replay_command(self.spec.job_path, self.spec.run, self.shard, piece.uri, row, failure.model)

@@ -106,6 +106,22 @@ def test_rows_that_fail_files_that_do_and_what_is_not_finite_are_notes(lake: Lak
     assert "column 'x' is missing: its shards will fail" in sample_notes(lake.worker_spec(), found)[0]
 
 
+def test_a_row_that_fails_beside_a_carried_column_of_views_costs_itself(lake: Lake) -> None:
+    """Arrow cannot take rows of such a column."""
+    path = lake.write_file("views.parquet", 0, 100)
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(2, pa.field("name", pa.string_view()), table["name"].cast(pa.string_view())), path)
+    body = """if 0 in x:
+        raise ValueError("not 0")
+    return {"score": x}"""
+    lake.write_model(SOMETIMES.format(body=body))
+    lake.write_job()
+    *_, last = examine(ShardWorker(lake.worker_spec()), samples(lake.planned()))
+    assert isinstance(last, Examined), last
+    assert last.sampled.shown is not None
+    assert last.sampled.shown.rows[0] == ("1", "row 1", "1")
+
+
 def test_a_gate_that_the_sample_fails_is_a_note(lake: Lake) -> None:
     """Of an output and of a carried column, over all places; nothing is published in the morning if it stays so."""
     lake.write_model()

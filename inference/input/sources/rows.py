@@ -6,7 +6,7 @@ A row that cannot be read costs that row. It stays in the table as nulls, so tha
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -181,12 +181,23 @@ def selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
     """Select rows of a table. rows: their indices, ascending.
 
     This filters by a mask, because `take` joins a column's chunks first, and no array can hold more than 2 GiB of text.
-    Arrow cannot filter view types yet, so they are cast to the large plain types.
     """
     mask = np.zeros(table.num_rows, dtype=bool)
     mask[rows] = True
-    wanted, columns = pa.array(mask), []
+    wanted = pa.array(mask)
+    return _column_by_column(table, lambda column: column.filter(wanted))
+
+
+def taken(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Rows of a table, in any order and as often as they are named. rows: their indices."""
+    at = pa.array(rows)
+    return _column_by_column(table, lambda column: column.take(at))
+
+
+def _column_by_column(table: pa.Table, rows_of: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.Table:
+    """Arrow cannot filter or take view types yet, so they are cast to the large plain types."""
+    columns = []
     for column in table.columns:
         plain = PLAIN.get(column.type)
-        columns.append(column.filter(wanted) if plain is None else column.cast(plain).filter(wanted).cast(column.type))
+        columns.append(rows_of(column) if plain is None else rows_of(column.cast(plain)).cast(column.type))
     return pa.Table.from_arrays(columns, schema=table.schema)
