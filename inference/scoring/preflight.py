@@ -188,12 +188,12 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
             continue
         except ProcessSpoilt as spoilt:
             # The passes will find this row, as they find a row that kills its process.
-            yield Loaded(device, str(spoilt))
+            yield Loaded(device, str(spoilt), place)
             return
         failures = [failure for failure in scored.failures if failure.row not in read.failures]
         if len(failures) < read.readable:
             notes = broken, WRITES if worker.wrote else "", *_nonfinite(scored.outputs)
-            yield Loaded(device, notes=tuple(filter(None, notes)))
+            yield Loaded(device, place=place, notes=tuple(filter(None, notes)))
             return
         why = f"{failures[0].error}: {failures[0].message}"
         refused.append(f"{read.readable} rows of {piece.uri} can be scored: {why}")

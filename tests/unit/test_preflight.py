@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from nightjar.inference.scoring.preflight import (
     SAMPLE_ROWS,
     WRITES,
     Loaded,
+    PreflightSteps,
     calls,
     observed,
     preflight_steps,
@@ -30,6 +32,7 @@ from nightjar.inference.scoring.preflight import (
     samples,
     score_sample,
 )
+from nightjar.inference.scoring.timing import Timed
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
@@ -139,7 +142,7 @@ def test_a_place_of_one_row_is_enough_and_if_it_fails_the_next_one_is_tried(smal
     def not_seven(x: np.ndarray) -> np.ndarray:
         return refuses(x) if x.min() == 7 else x
 
-    assert tried(small, not_seven) == [Loaded("meta"), Loaded("meta", place=1), Loaded("meta")]
+    assert tried(small, not_seven) == [Loaded("meta"), *[Loaded("meta", place=1)] * 2]
 
 
 def test_a_model_that_scores_no_row_anywhere_is_refused_with_the_first_error(small: Lake) -> None:
@@ -214,6 +217,9 @@ def test_a_device_that_is_lost_is_said_and_ends_preflight(small: Lake) -> None:
         Loaded("meta"),
         Loaded("meta", str(ProcessSpoilt("DeviceLost", "the device is gone"))),
     ]
+    first, *_ = places = samples(small.planned())
+    Path(first.uri).write_bytes(b"torn")
+    assert tried(small, lost, places)[-1] == Loaded("meta", "DeviceLost: the device is gone", 1)
 
 
 def test_a_sample_is_scored_by_another_scorer_if_one_is_given(small: Lake) -> None:
@@ -292,3 +298,91 @@ def test_a_model_that_cannot_be_loaded_is_an_error_with_its_own_key(key: str) ->
         raise StorageError("s3://bucket/model: 503")
 
     assert list(observed(preflight_steps, fetch, [])) == ["s3://bucket/model: 503"]
+
+
+# ---- what the first steps cost ------------------------------------------------------------------------------
+
+PREPARED = """
+from pathlib import Path
+
+def prep(batch):
+    if not len(batch["x"]):
+        Path(__LIVE__, "nothing").touch()
+    if BAD & set(batch["x"].tolist()):
+        raise ValueError("cannot be prepared")
+    return {**batch, "y": batch["x"] + 1}
+
+def score(batch):
+    return {"score": batch["y"] * 2}
+"""
+
+
+def costs(
+    lake: Lake, bad: int = -1, torn: str = "", steps: PreflightSteps = preflight_steps, **job: Any
+) -> Timed | None:
+    """What preflight measures of a job with a preprocess that returns two numbers of four bytes for each row.
+
+    bad: a row that cannot be prepared. torn: a file that is torn once it is planned.
+    """
+    lake.write_model(PREPARED.replace("BAD", str({bad})))
+    step = {"preprocess": "model:prep", "model__features": ["x", "y"]}
+    lake.write_job(**{"input__shard_rows": 100, **step, **job})
+    places = samples(lake.planned())
+    if torn:
+        (lake.folder / "data" / torn).write_bytes(b"torn")
+    *_, end = observed(steps, lambda: ShardWorker(lake.worker_spec()), places)
+    assert isinstance(end, Loaded)
+    return end.timed
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows"),
+    [
+        ({"model__batch_size": 256}, 64),
+        ({"model__batch_size": 10}, 10),
+        ({"model__batch_size": None, "model__batch_bytes": 40}, 10),
+    ],
+)
+def test_what_preparing_costs_is_measured_on_one_batch_of_rows_of_several_places(
+    small: Lake, batch: dict[str, Any], rows: int
+) -> None:
+    """Of 64 rows at most: 63 of the first file and 1 of the second. No more is read."""
+    small.write_file("a.parquet", 0, 63)
+    found = costs(small, torn="c.parquet", **batch)
+    assert found is not None
+    assert (found.rows, found.bytes, found.refused) == (rows, 8, "")
+    assert min(found.prepare_s, found.predict_s) > 0
+
+
+def test_what_preparing_costs_is_measured_where_rows_can_be_scored(small: Lake) -> None:
+    """Not at the places before."""
+    small.write_file("a.parquet", 7, 1)
+    found = costs(small, bad=7)
+    assert found is not None
+    assert found.rows == 64
+
+
+def test_nothing_is_measured_where_nothing_depends_on_it_or_a_row_stands_in_the_way(small: Lake) -> None:
+    assert costs(small, preprocess={"uses": "model:prep", "placement": "fused"}) is None
+    assert costs(small, bad=50) is None, "beyond the rows that were tried"
+    assert costs(small, steps=lambda *_: iter([Loaded("cpu", "no row can be read")])) is None
+    assert costs(small, input__where="x > 1000") is None
+    assert not (small.folder / "nothing").exists(), "the user's code is not called for no rows"
+    small.to_json_lines()
+    for path in (small.folder / "data").iterdir():
+        path.write_text(path.read_text().replace('"x": 50.0', '"x": {}'))
+    assert costs(small, input__format="jsonl", retry__max_quarantined=1.0) is None
+
+
+def test_of_several_models_the_costs_are_added_up_and_each_is_asked_for_its_own_part(small: Lake) -> None:
+    """One has a preprocess, and the other begins with the model."""
+    small.write_model(PREPARED.replace("BAD", "{-1}") + "\ndef plain(batch):\n    return {'score': batch['id']}\n")
+    outputs = {"outputs": {"score": "float32"}}
+    first = {**outputs, "name": "first", "uses": "model:score", "features": ["x", "y"]}
+    second = {**outputs, "name": "second", "uses": "model:plain", "features": ["id"]}
+    prep = {"uses": "model:prep", "columns": ["x"]}
+    small.write_job(model=None, models=[first | {"preprocess": prep}, second])
+    table = pa.table({"x": pa.array(range(20), pa.float32()), "id": pa.array(range(20))})
+    found = ShardWorker(small.worker_spec()).timed(table)
+    assert (found.rows, found.bytes, found.refused) == (20, 8, "")
+    assert min(found.prepare_s, found.predict_s) > 0
