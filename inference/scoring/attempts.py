@@ -65,12 +65,8 @@ class Worker:
         self._said = 0.0
         self.turn_to = turn_to
 
-    def features(self) -> pa.Schema:
-        """The columns for the models and the preprocess."""
-        return pa.schema([self.spec.schema.field(name) for name in input_columns(self.spec.job, self.spec.schema)])
-
     def sample(self, piece: Piece, rows: int, *, last: bool = False) -> tuple[RowsRead, int]:
-        """Read rows for the model as `read_sample` does, with the columns of `features`."""
+        """Read rows as `read_sample` does, with the columns for the models and the preprocess."""
         spec = self.spec
         features = list(input_columns(spec.job, spec.schema))
         wanted = {*features, *spec.job.input.compared()}

@@ -50,6 +50,8 @@ def _width(kind: pa.DataType) -> int | None:
     if is_.is_struct(kind):
         widths = [_width(field.type) for field in kind]
         return None if None in widths else sum(width for width in widths if width is not None)
+    if is_.is_union(kind) or is_.is_run_end_encoded(kind):
+        return _UNTOLD
     if is_.is_nested(kind) or is_.is_dictionary(kind):
         return None
     try:
@@ -73,12 +75,10 @@ def _sizes(array: Any) -> Sizes:
         return _known(array, items.reshape(len(array), size).sum(axis=1))
     if is_.is_struct(kind):
         fields = [_sizes(array.field(at)) for at in range(kind.num_fields)]
-        return _known(array, np.sum(fields, axis=0, dtype=np.int64))
+        return _known(array, np.sum(fields, axis=0))
     if is_list(kind) or is_.is_map(kind):
         return _of_lists(array)
     array = array.cast(_VIEWS[kind]) if kind in _VIEWS else array
-    if is_.is_union(kind) or is_.is_run_end_encoded(kind):
-        return np.full(len(array), _UNTOLD, np.int64)
     return _numbers(pc.fill_null(pc.binary_length(array), 0))
 
 

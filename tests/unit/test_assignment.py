@@ -14,7 +14,14 @@ import pytest
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity import snapshots
-from nightjar.inference.scoring.assignment import WorkerSpec, batch_size, enter_copy, open_scorers, read_schema
+from nightjar.inference.scoring.assignment import (
+    WorkerSpec,
+    batch_size,
+    enter_copy,
+    open_scorers,
+    open_stage,
+    read_schema,
+)
 from support import Lake
 
 MODEL = """
@@ -140,6 +147,46 @@ def test_python_finds_in_the_copy_what_it_found_in_the_live_folder(
     job, _ = enter_copy(request.job, request.scoring.code, tmp_path / "cache")
     assert sys.path == [job.folder if inside else "", job.folder, f"{job.folder}/src", *others]
     assert Path.cwd() == Path(job.folder) != lake.folder
+
+
+STAGED = """
+class Tree:
+    def __init__(self, path):
+        self.factor = float(open(path).read())
+
+    def __call__(self, batch):
+        return {"score": batch["x"] * self.factor}
+
+def prep(batch):
+    return {"y": batch["x"] + 1}
+
+class Net:
+    def __init__(self, path):
+        raise AssertionError("only an actor loads this")
+
+    def __call__(self, batch):
+        return {"score": batch["y"]}
+"""
+
+
+@pytest.mark.usefixtures("own_process")
+def test_the_cpu_stage_loads_its_own_models_and_of_the_others_the_preprocess(lake: Lake) -> None:
+    """As they were when the run began; the files of the others are not fetched, and its own are no surprise."""
+    lake.write_model(STAGED)
+    (lake.folder / "tree.txt").write_text("3")
+    (lake.folder / "net.txt").write_text("5")
+    each = {"outputs": {"score": "float32"}, "features": ["x"]}
+    tree = {**each, "name": "tree", "uses": "model:Tree", "path": "tree.txt", "placement": "staged"}
+    net = {**each, "name": "net", "uses": "model:Net", "path": "net.txt", "preprocess": "model:prep", "features": ["y"]}
+    spec = lake.ready(model=None, models=[tree, net]).worker_spec()
+    (lake.folder / "tree.txt").write_text("1000")
+    (lake.folder / "net.txt").unlink()
+    with witness.closely():
+        first, second = open_stage(replace(spec, own_process=True)).loaded
+        assert witness.seen() == ()
+    rows = pa.table({"x": pa.array([1.0, 2.0], pa.float32())})
+    assert first.preprocess(rows).to_pydict() == {"score": [3.0, 6.0]}
+    assert [values.tolist() for values in second.preprocess(rows).values()] == [[2.0, 3.0]]
 
 
 def test_all_that_is_read_where_it_lies_is_known(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,8 @@ SHAPED = VariableShapedTensor(pa.uint8())
         (pa.array([["a", "bc"], ["d"]], pa.large_list(pa.string())), [3, 1]),
         (pa.array([[[1, 2], [3]], [[]]], pa.list_(pa.list_(pa.int16()))), [6, 0]),
         (pa.array([[1, 2], None], pa.list_(pa.float64(), 2)), [16, 16]),
-        (pa.array([["a", "bc"], None], pa.list_(pa.string(), 2)), [3, 0]),
+        (pa.array([["a", "bc"], None, ["d", "efg"]], pa.list_(pa.string(), 2)), [3, 0, 4]),
+        (pa.array([[["a", "bc"], ["d"]], None], pa.list_(pa.list_(pa.string()), 2)), [4, 0]),
         (pa.array(STRUCTS), [10, 9, 0, 8]),
         (pa.array([{"a": 1, "b": 2}, None], pa.struct([("a", pa.int32()), ("b", pa.int8())])), [5, 5]),
         (pa.array([["a"], ["bc", "d"], None, ["efg"], ["h"]], pa.list_(pa.string())), [1, 3, 0, 3, 1]),
@@ -62,6 +63,8 @@ SHAPED = VariableShapedTensor(pa.uint8())
         (pa.array([[(1, True)], None], pa.map_(pa.int16(), pa.bool_())), [3, 0]),
         (pa.array(["abc", "d", None, "abc"]).dictionary_encode(), [3, 1, 0, 3]),
         (pa.nulls(2), [0, 0]),
+        (pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["abc", "d"])]), [8, 8]),
+        (pa.RunEndEncodedArray.from_arrays([2, 3], ["abc", None]), [8, 8, 8]),
         (pa.array([None, 1], pa.decimal128(5)), [16, 16]),
         (
             pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((2, 3, 5), np.uint8)),

@@ -94,6 +94,19 @@ def test_it_says_which_rows_were_with_the_predictor(lake: Lake, curse: str, caus
     assert (last.shard, last.attempt, last.worker) == (third, 1, this_worker())
 
 
+def test_a_batch_of_several_files_is_named_by_its_first_row_and_blames_none(lake: Lake) -> None:
+    for name, first in (("a", 2000), ("b", 2100)):
+        lake.write_file(f"{name}.parquet", first, 100)
+    lake.write_model()
+    lake.write_job()
+    events, _ = process(lake, "device")
+    last = events[-1]
+    assert isinstance(last, Failed)
+    first_file = f"{lake.folder}/data/a.parquet"
+    assert (last.uri, last.row, last.rows) == (first_file, -1, 0)
+    assert last.message.endswith(f" at a batch of several files that begins with row 0 of {first_file}")
+
+
 @pytest.mark.parametrize(
     ("operation", "pattern", "shard"), [("write", "*/data/*", 1), ("open", "*/part-01.parquet", 2)]
 )

@@ -152,6 +152,17 @@ def test_in_another_thread_only_force_is_left() -> None:
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
+def test_a_look_before_the_time_is_over_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.5]
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with Watchdog(20.0) as watchdog:
+        for now[0] in (0.5, 20.5):
+            watchdog.look()
+        now[0] = 20.51
+        with pytest.raises(ProcessSpoilt):
+            watchdog.look()
+
+
 def test_another_thread_may_look_whether_it_hangs() -> None:
     """A thread that is not the main one is not interrupted; who waits for it reports where it hangs."""
     entered, over = threading.Event(), threading.Event()
