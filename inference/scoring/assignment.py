@@ -98,8 +98,8 @@ class Opened(Generic[T]):
     copied.
 
     loaded: of each model its scorer or its preprocessor. linked: large files, and files of the installed packages that
-    count. Both may still be read later. folder: this process's copy of the job's folder; empty if the job has no code
-    of the user's.
+    count. Both may still be read later. folder: the job's, of which this process has a copy if there is code of the
+    user's in it; empty if nothing was opened.
     """
 
     loaded: tuple[T, ...]
@@ -152,7 +152,7 @@ def _model_files(spec: WorkerSpec, wanted: Callable[[Job], bool]) -> tuple[dict[
     """Place the files of models on this host. Returns their paths by the models' names, and as `Opened.linked`."""
     paths: dict[str, str] = {}
     linked: tuple[Linked, ...] = ()
-    for each, taken in zip(spec.job.each, spec.scoring.models, strict=False):
+    for each, taken in zip(spec.job.each, spec.scoring.models, strict=True):
         if each.model.path is not None and wanted(each):
             with naming(each):
                 path, more = place_model(spec.storage, taken, Path(spec.cache), each.model.path)
@@ -186,7 +186,7 @@ def _opened(
     chosen = [each for each in job.each if only in {None, each.model.called}]
     loaded = tuple(_loaded(spec, each, load) for each in chosen)
     release()
-    return Opened(loaded, linked, job.folder if job.modules() else "")
+    return Opened(loaded, linked, job.folder)
 
 
 def _loaded(spec: WorkerSpec, job: Job, load: Callable[[Job], T]) -> T:

@@ -196,7 +196,7 @@ class ShardWorker(Worker):
             skip=stretch.failures,
             died=died,
             singly={each.name: stretch.of_first(attempt.singly_in(first, each.name)) for each in self.models},
-            budget=None if self.spec.budget is None else self.spec.budget - assembly.failed,
+            budget=self.spec.budget,
             origin=stretch.origin,
             index=stretch.index,
             cuts=assembly.cuts,

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from test_own_source import EXAMPLE, RECORD
 
-from nightjar.inference import witness
+from nightjar.inference import messages, witness
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity import snapshots
 from nightjar.inference.scoring.assignment import (
@@ -212,6 +214,64 @@ def test_a_model_that_cannot_be_loaded_is_said_with_its_key_and_error(lake: Lake
     with pytest.raises(JobError) as failed:
         open_scorers(lake.ready(model__uses="model:Predictor").worker_spec())
     assert str(failed.value) == "model.uses: loading model:Predictor failed with KeyError: 'colour'"
+
+
+def test_an_error_of_opening_says_which_of_several_models_it_is_about(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the model's own code raises it, or what imports that, or a file that is too large to copy has changed."""
+    lake.write_model(
+        "class Raises:\n    def __init__(self): raise KeyError('colour')\n    def __call__(self, batch): pass\n"
+        "class Reads:\n    def __init__(self, path): pass\n    def __call__(self, batch): pass\n"
+    )
+    (lake.folder / "weights.txt").write_text("3")
+    each = {"features": ["x"], "outputs": {"score": "float32"}}
+    good = {**each, "name": "good", "uses": "model:Reads", "path": "weights.txt"}
+    lake.ready(model=None, models=[good, {**each, "name": "bad", "uses": "model:Raises"}])
+    with pytest.raises(JobError, match=r"^models\.bad: model\.uses: loading model:Raises failed with KeyError: "):
+        open_scorers(lake.worker_spec())
+    lake.write_job(model=None, models=[good, {**each, "name": "bad", "uses": "model:Gone"}])
+    with pytest.raises(JobError, match=r"^models\.bad: model\.uses: module 'model' .* has no 'Gone'") as failed:
+        open_scorers(lake.worker_spec())
+    assert failed.value.__cause__ is not None
+    monkeypatch.setattr(snapshots, "COPIED_BYTES", 0)
+    spec = lake.worker_spec()
+    (lake.folder / "weights.txt").write_text("1000")
+    with pytest.raises(JobError, match=r"^models\.good: "):
+        open_scorers(spec)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "raise ValueError(KEY)",
+        "class Predictor:\n    def __init__(self): open(KEY)\n    def __call__(self, batch): pass",
+    ],
+)
+def test_a_secret_in_an_error_of_loading_is_not_told(lake: Lake, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    """Nor by what caused the error."""
+    monkeypatch.setattr(messages, "_hidden", [])
+    monkeypatch.setenv("THE_KEY", "")
+    monkeypatch.setenv("OF_TONIGHT", "hunter2-hunter2")
+    lake.write_model(f"import os\nKEY = os.environ['THE_KEY']\n{line}\n")
+    lake.ready(model__uses="model:Predictor", resources__runtime_env={"env_vars": {"THE_KEY": "${OF_TONIGHT}"}})
+    with pytest.raises(JobError, match=r"^model\.uses: .* failed with \w+: .*\*\*\*") as failed:
+        open_scorers(replace(lake.worker_spec(), environment=lake.request().environment))
+    assert "hunter2" not in str(failed.value)
+    assert (failed.value.__cause__, failed.value.__suppress_context__) == (None, True)
+
+
+def test_a_source_of_the_users_own_reads_as_it_did_when_the_run_began(lake: Lake) -> None:
+    (lake.folder / "data").mkdir(parents=True)
+    np.zeros(10, RECORD).tofile(lake.folder / "data" / "a.rec")
+    lake.write_model()
+    (lake.folder / "readings.py").write_text(EXAMPLE)
+    lake.write_job(input={"uri": "data/", "format": "readings:Readings"}, carry=["id"])
+    spec = lake.worker_spec()
+    opened = open_scorers(spec)
+    (lake.folder / "readings.py").write_text("raise ImportError('not any more')")
+    folder = Path(opened.reading(spec).job.folder)
+    assert (folder / "readings.py").read_text() == EXAMPLE
 
 
 def test_a_file_that_the_predictor_misses_since_it_was_left_out_is_explained(lake: Lake) -> None:

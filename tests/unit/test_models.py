@@ -473,6 +473,7 @@ def test_a_row_that_kills_one_model_is_searched_and_skipped_for_that_model_alone
     assert [len(call) for call in named.calls] == [100, 100, *[1] * 99, *[100] * 7]
     (receipt,) = [each for each in events if isinstance(each, Receipt)]
     assert (receipt.rows_out, receipt.rows_quarantined, receipt.rows_partial) == (1000, 0, 1)
+    assert receipt.ceilings == (), "memory has forced none"
     assert receipt.quarantine is not None
     table = pq.read_table(lake.revision() / receipt.quarantine.name)
     assert (table["model"].to_pylist(), table["error"].to_pylist()) == (["named"], ["ProcessDied"])

@@ -28,6 +28,7 @@ from nightjar.inference.scoring.microbatches import (
     TRACEBACK_CHARS,
     Ahead,
     ScoredRows,
+    drained,
     score_table,
 )
 
@@ -434,6 +435,22 @@ def test_rows_whose_output_is_an_exception_are_quarantined_and_no_row_is_scored_
     ]
     assert covers(scored, count)
     assert [row for batch in scorer.batches for row in batch] == list(range(count))
+
+
+def test_a_returned_exception_that_was_caught_shows_the_frame_that_raised_it() -> None:
+    def answered(batch: pa.Table) -> dict[str, pa.Array]:
+        try:
+            raise ValueError("no answer")
+        except ValueError as error:
+            return normalise({"score": [error]}, TYPES, 1)
+
+    assert "in answered" in run(rows(1), answered, 1)[0].failures[0].traceback
+
+
+def test_who_drains_the_steps_is_told_each() -> None:
+    told: list[Ahead] = []
+    drained(score_table(rows(5), Recorder(), BatchSize(2), TYPES), told.append)
+    assert told == [Ahead(0, 2), Ahead(2, 2), Ahead(4, 1)]
 
 
 def test_returned_exceptions_count_against_the_budget_as_soon_as_it_is_spent() -> None:

@@ -112,6 +112,19 @@ def test_two_stages_make_what_one_process_makes(staged: Lake) -> None:
     assert sum(prepared_calls(staged)) <= 4000 + 2 * 256 * 10
 
 
+def test_a_receipt_counts_what_the_stage_took_and_tried_again(staged: Lake) -> None:
+    spec = replace(staged.worker_spec(), preparers=1)
+    stage, actor = PreparingWorker(spec), AcceptingWorker(spec)
+    for _ in stage.process([Assignment(next(iter(staged.planned().shards())))]):
+        if stage.handed:
+            assignment, parcel = stage.handed
+            earlier = replace(parcel, started_at=parcel.started_at - 100, retries=3)
+            *_, receipt = actor.accept(assignment, earlier.packed()[0])
+    assert isinstance(receipt, Receipt)
+    assert (receipt.started_at, receipt.retries) == (round(earlier.started_at, 3), 3)
+    assert 100 < receipt.seconds < 200
+
+
 NASTY = '''
 import time
 import numpy as np

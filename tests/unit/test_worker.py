@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +21,7 @@ import pytest
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.identity import verify_packages
+from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.progress import Progress
@@ -32,9 +36,14 @@ from nightjar.inference.records import (
     Receipt,
     Shard,
     Started,
+    Usage,
 )
+from nightjar.inference.scoring import attempts
+from nightjar.inference.scoring import worker as working
+from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_scorers
 from nightjar.inference.scoring.attempts import host_of, this_worker
+from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import (
@@ -170,6 +179,82 @@ def opened(lake: Lake, attempt: Attempt) -> list[str]:
     return [Path(uri).name for uri in found]
 
 
+@pytest.mark.parametrize(("attempt", "batches"), [(Attempt(), [256, 44]), (SUSPECT, [100, 100, 100])])
+def test_files_of_a_shard_share_micro_batches_but_for_a_suspects(
+    lake: Lake, attempt: Attempt, batches: list[int]
+) -> None:
+    scorer = Doubling()
+    list(worker(small_files(lake), scorer).process(assignments(lake, attempt)))
+    assert [len(rows) for rows in scorer.calls] == batches
+
+
+class Overlapping(Doubling):
+    """In two steps. The first batch notes whether the second one is prepared while it is scored."""
+
+    def __init__(self, patience_s: float) -> None:
+        super().__init__()
+        self.patience_s = patience_s
+        self.second = threading.Event()
+        self.overlapped = False
+
+    def prepare(self, table: pa.Table) -> pa.Table:
+        if 256 in table["x"].to_pylist():
+            self.second.set()
+        return table
+
+    def score(self, table: pa.Table) -> dict[str, pa.Array]:
+        if 0 in table["x"].to_pylist():
+            self.overlapped = self.second.wait(self.patience_s)
+        return self(table)
+
+
+@pytest.mark.parametrize(("attempt", "patience_s", "ahead"), [(Attempt(), 60, True), (SUSPECT, 0.05, False)])
+def test_nothing_is_prepared_while_a_batch_of_a_suspect_is_scored(
+    lake: Lake, attempt: Attempt, patience_s: float, ahead: bool
+) -> None:
+    """A row that kills its process in the preprocess must not be taken for one that the model has."""
+    lake.ready(resources={"actors": 1, "cpus": 2})
+    scorer = Overlapping(patience_s)
+    list(worker(lake, scorer).process(assignments(lake, attempt)[:1]))
+    assert scorer.overlapped is ahead
+
+
+def test_a_shard_whose_files_are_read_slowly_gives_signs_of_life_that_blame_nobody(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each further file. A clock that runs fast stands for a storage that is slow."""
+    small_files(lake)
+    lake.write_job(retry__shard_s=10**9)
+    ticks = itertools.count(time.monotonic(), 200)
+    monkeypatch.setattr(attempts, "time", SimpleNamespace(monotonic=lambda: next(ticks), time=time.time))
+    work = assignments(lake)
+    crumbs = [event for event in worker(lake).process(work) if isinstance(event, Crumb)]
+    file = str(lake.folder / "data/small-{}.parquet")
+    assert crumbs[:2] == [Crumb(work[0].shard.id, file.format(index), 0, 0) for index in (1, 2)]
+
+
+def test_a_clock_that_is_set_meanwhile_makes_no_shard_slow(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = assignments(lake.ready())[:1]
+    later = SimpleNamespace(monotonic=time.monotonic, time=lambda: time.time() + 3600)
+    monkeypatch.setattr(working, "time", later)
+    last = list(worker(lake).process(work))[-1]
+    assert isinstance(last, Receipt)
+    assert last.seconds < 1000
+
+
+def test_what_a_language_model_took_may_be_told_with_a_shard(lake: Lake) -> None:
+    """Where the rows of several shards are underway at once, nobody but the caller knows whose it is."""
+    (assignment,) = assignments(small_files(lake, files=1))
+    one = worker(lake)
+    (piece,) = assignment.shard.pieces
+    read = read_piece(LakeStorage(), one.spec.job, piece, one.spec.schema)
+    assembly = Assembly(one.spec, assignment.shard)
+    assembly.add(piece, read, ScoredRows(pa.table({"score": read.table["x"]}), None, ()))
+    receipt = one.write(one.begun(assignment), assembly, one.backoffs(), Usage(requests=3))
+    assert isinstance(receipt, Receipt)
+    assert (receipt.rows_out, receipt.usage) == (100, Usage(requests=3))
+
+
 @pytest.mark.parametrize("attempt", [Attempt(), SUSPECT])
 def test_each_file_is_opened_once(lake: Lake, attempt: Attempt) -> None:
     assert sorted(opened(small_files(lake), attempt)) == [f"small-{index}.parquet" for index in range(3)]
@@ -262,7 +347,7 @@ def test_a_receipt_says_everything_about_its_attempt(lake: Lake) -> None:
 def test_memory_is_measured_at_the_first_shard_and_not_at_each(lake: Lake) -> None:
     work = assignments(lake.ready())
     receipts = [event for event in worker(lake).process(work) if isinstance(event, Receipt)]
-    first, *others = [each.resident_mb > 0 for each in receipts]
+    first, *others = [each.resident_mb + each.proportional_mb > 0 for each in receipts]
     assert first is Path("/proc/self/smaps_rollup").exists()
     assert others
     assert not any(others)
@@ -338,10 +423,11 @@ def test_metrics_are_of_the_rows_that_were_scored_and_their_labels(lake: Lake, b
     assert expected.evaluation is not None
 
 
+@pytest.mark.parametrize("attempt", [Attempt(), SUSPECT])
 @pytest.mark.parametrize("budget", [8, None])
-def test_the_budget_is_of_all_files_of_a_shard(lake: Lake, budget: int | None) -> None:
+def test_the_budget_is_of_all_files_of_a_shard(lake: Lake, budget: int | None, attempt: Attempt) -> None:
     """Five rows of each of two files are more than eight. A budget that is not known yet refuses nothing."""
-    work = assignments(small_files(lake, files=2))
+    work = assignments(small_files(lake, files=2), attempt)
 
     def refuse(rows: list[int]) -> None:
         if {*range(5), *range(100, 105)} & set(rows):
@@ -355,6 +441,39 @@ def test_the_budget_is_of_all_files_of_a_shard(lake: Lake, budget: int | None) -
     else:
         assert isinstance(last, Failed)
         assert last.cause == "OverBudget"
+        # Files that share batches are given up at once, and a suspect's at the end of one.
+        found = 10 if attempt.crumbs else 9
+        assert last.message.startswith(f"{found} rows failed where at most 8 may (retry.max_quarantined); the first is")
+
+
+def test_rows_that_are_left_out_are_counted_and_do_not_shift_those_that_are_named(lake: Lake) -> None:
+    """10 of one file and 5 of another; row 60 of the first file is the 50th that is scored."""
+    small_files(lake, files=2)
+    lake.write_job(input__where="x >= 10 AND (x < 100 OR x >= 105)")
+
+    def refuse(rows: list[int]) -> None:
+        if 60 in rows:
+            raise ValueError("not this row")
+
+    work = assignments(lake)
+    last = list(worker(lake, Doubling(refuse)).process(work))[-1]
+    assert isinstance(last, Receipt)
+    assert (last.rows_in, last.rows_left_out, last.rows_out, last.rows_quarantined) == (185, 15, 184, 1)
+    assert lake.quarantined()["_row"].tolist() == [60]
+    (lake.folder / "data" / "small-1.parquet").unlink()
+    spec = replace(lake.worker_spec(), budget=0)
+    last = list(ShardWorker(spec, Doubling(refuse)).process(assignments(lake)))[-1]
+    assert isinstance(last, Failed)
+    assert (last.row, "the first is row 60: ValueError" in last.message) == (60, True)
+
+
+def test_a_sample_is_the_first_rows_with_the_columns_of_the_model_alone(lake: Lake) -> None:
+    """Also where others are compared."""
+    small_files(lake)
+    lake.write_job(input__where="id >= 3")
+    (assignment,) = assignments(lake)
+    read, first = worker(lake).sample(assignment.shard.pieces[0], 5)
+    assert (read.table.to_pydict(), read.index(0) + first) == ({"x": [3.0, 4.0, 5.0, 6.0, 7.0]}, 3)
 
 
 def test_a_failure_says_everything_about_its_attempt(lake: Lake) -> None:
@@ -407,7 +526,9 @@ def test_memory_is_learnt_once_and_said_from_then_on(lake: Lake) -> None:
             raise MemoryError
 
     events = worker(lake, Doubling(short_of_memory)).process(assignments(lake))
-    assert [event.batch_rows for event in events if isinstance(event, Receipt)] == [0, 0, 64, 64, 64, 64, 64, 64]
+    receipts = [event for event in events if isinstance(event, Receipt)]
+    assert [receipt.batch_rows for receipt in receipts] == [0, 0, 64, 64, 64, 64, 64, 64]
+    assert {receipt.ceilings for receipt in receipts} == {()}, "of one model this says the same"
 
 
 def test_what_memory_made_of_the_calls_of_a_model_is_in_the_receipts(lake: Lake) -> None:
@@ -453,6 +574,31 @@ def test_what_the_runs_own_writer_adds_to_the_ledger_fences_no_worker(lake: Lake
         writer.stop(release=False)
     assert sum(isinstance(event, Receipt) for event in events) == 2
     assert segments == [1, 0, 0, 0]
+
+
+class Kinds(Doubling):
+    """Scores with a kind, which is too long for a row."""
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        kinds = ["k" * 300 if x == 7 else "short" for x in table["x"].to_pylist()]
+        return {**super().__call__(table), "kind": pa.array(kinds)}
+
+
+def test_values_that_cannot_name_a_folder_cost_their_rows_whatever_column_they_are_in(lake: Lake) -> None:
+    """A carried one or an output."""
+    path = lake.write_file("a.parquet", 0, 100)
+    table = pq.read_table(path)
+    names = ["n" * 300 if row == 5 else "all" for row in range(100)]
+    pq.write_table(table.set_column(2, "name", pa.array(names)), path)
+    lake.write_model()
+    outputs = {"score": "float32", "kind": "string"}
+    lake.write_job(output__partition_by=["name", "kind"], model__outputs=outputs)
+    receipt = list(worker(lake, Kinds()).process(assignments(lake)))[-1]
+    assert isinstance(receipt, Receipt)
+    assert (receipt.rows_out, receipt.rows_quarantined) == (98, 2)
+    lost = lake.quarantined()
+    assert lost[["_row", "error", "traceback"]].to_numpy().tolist() == [[row, "FoldersInvalid", ""] for row in (5, 7)]
+    assert [said.split("'")[1] for said in lost["message"]] == ["name", "kind"]
 
 
 def test_replay_commands_can_be_pasted_whatever_the_path(tmp_path: Path) -> None:
