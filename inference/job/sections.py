@@ -405,11 +405,12 @@ class Rescoring(Section):
     """How much of the night is scored a second time and compared.
 
     share: of the shards, at least one; 0 for none. tolerance: two numbers agree when they differ by at most this much,
-    relative to 1 + their size.
+    relative to 1 + their size. differing: the share of the compared rows that may differ.
     """
 
     share: float = Field(default=0, ge=0, le=1)
     tolerance: float = Field(default=1e-5, ge=0)
+    differing: float = Field(default=0, ge=0, lt=1)
 
 
 class IdentityRules(Section):

@@ -82,10 +82,10 @@ class LanguageModel:
         if isinstance(schema := options.get("json_schema"), Mapping):
             check_schema(schema)
         reader_of(job, probabilities=self.probabilities)
-        if job.rescore.share > 0:
+        if job.rescore.share > 0 and "differing" not in job.rescore.model_fields_set:
             raise JobError(
-                f"rescore.share: compares outputs with those of a second scoring, and a language model may answer "
-                f"otherwise the second time; leave it out with {job.model.uses}"
+                "rescore.differing: is required, as a language model may answer otherwise the second time; write the "
+                "share of the compared rows that may differ, as 0.1, or 0 if none may"
             )
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:

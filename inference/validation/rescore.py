@@ -29,7 +29,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.sections import LINEAGE
-from nightjar.inference.messages import clip
+from nightjar.inference.messages import clip, counted
 from nightjar.inference.output.datapart import read_data
 from nightjar.inference.output.parts import MODEL, read_part
 from nightjar.inference.records import RowFailure, Shard
@@ -95,13 +95,14 @@ def rescore(spec: WorkerSpec, lines: Iterable[dict[str, Any]]) -> Iterator[Resco
     storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
     for line in lines:
         try:
-            again = _score(spec, shard_of_line(line), _quarantined(storage, spec, line), models, storage)
+            again, scored = _score(spec, shard_of_line(line), _quarantined(storage, spec, line), models, storage)
         except (InputChanged, Missing):
             yield Rescored(changed=1)
             continue
         except ProcessSpoilt as spoilt:
             raise RunFailed(f"rescore: shard {line['shard']} could be scored once, but not again: {spoilt}") from None
-        yield _compare(spec, line, again, read_data(storage, spec.revision, line["data"], line["shard"]).table())
+        part = read_data(storage, spec.revision, line["data"], line["shard"]).table()
+        yield _compare(spec, line, again, scored, part)
 
 
 _Lost = set[tuple[str, int, str | None]]
@@ -122,8 +123,14 @@ def _quarantined(storage: Storage, spec: WorkerSpec, line: dict[str, Any]) -> _L
     return set(zip(files, rows, models, strict=True))
 
 
-def _score(spec: WorkerSpec, shard: Shard, lost: _Lost, models: Sequence[LoadedModel], storage: Storage) -> Assembly:
-    """Score the shard as the first time: in the same micro-batches, without the quarantined rows."""
+def _score(
+    spec: WorkerSpec, shard: Shard, lost: _Lost, models: Sequence[LoadedModel], storage: Storage
+) -> tuple[Assembly, np.ndarray]:
+    """Score the shard as the first time: in the same micro-batches, without the quarantined rows.
+
+    Returns also which of the rows that are not in the quarantine were scored, as bools in their order.
+    """
+    scored: list[np.ndarray] = []
     again = Assembly(replace(spec, budget=None), shard)  # what is lost is compared, and has no limit here
     with Watchdog(spec.job.retry.stall_s) as watchdog:
         reads = []
@@ -146,16 +153,22 @@ def _score(spec: WorkerSpec, shard: Shard, lost: _Lost, models: Sequence[LoadedM
         )
         for piece, read, part in stretch.parts(drained(steps, lambda _: watchdog.calling())):
             again.add(piece, read, part)
-    return again
+            rows = np.arange(read.table.num_rows)
+            before = [row for row in rows.tolist() if (piece.uri, piece.first_row + read.index(row), "") in lost]
+            scored.append(np.delete(np.isin(rows, rows if part.kept is None else part.kept), before))
+    return again, np.concatenate(scored)
 
 
-def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, part: pa.Table) -> Rescored:
+def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, scored: np.ndarray, part: pa.Table) -> Rescored:
+    """scored: as `_score` returns it."""
     job, now = spec.job, again.table()
     worse = again.failed - line["rows_quarantined"] - (line.get("rows_partial") or 0)
-    if worse:
-        said = f"{worse} rows of shard {line['shard']} could be scored at first, but not again"
-        return Rescored(1, part.num_rows, worse, 0.0, said)
     found = Rescored(shards=1, rows=part.num_rows)
+    if worse:
+        found.first = f"{counted(worse, 'row')} of shard {line['shard']} could be scored at first, but not again"
+        if job.models:
+            return replace(found, differing=worse)
+        part = part.filter(pa.array(scored))
     wrong = np.zeros(part.num_rows, dtype=bool)
     carried = job.carried(spec.schema.names)
     for name in (*carried, *job.output_types()):
@@ -165,7 +178,7 @@ def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, part: pa.T
         if differs.any() and not found.first:
             found.first = _first(line, name, part, now, int(differs.argmax()))
         wrong |= differs
-    found.differing = int(wrong.sum())
+    found.differing = int(wrong.sum()) + max(0, worse)
     return found
 
 

@@ -28,13 +28,14 @@ from nightjar.inference.output.keptanswers import KeptAnswers
 from nightjar.inference.predictors.answers import Answer
 from nightjar.inference.records import NO_USAGE, Failed, Receipt, Usage
 from nightjar.inference.run import steps
+from nightjar.inference.run import steps as run
 from nightjar.inference.run.replay import measure_shard
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.streaming import StreamingWorker
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.lake import LakeStorage
 from processes import PROCESSES, ProcessEngine
-from support import Lake
+from support import Lake, wait_until
 
 ROWS, SHARD = 60, 10
 
@@ -298,6 +299,47 @@ def test_check_says_that_the_answers_of_its_sample_do_not_pass(lake: Lake, serve
     assert any(note.startswith("answers.cut does not pass on the sample: 1 of ") for note in notes), notes
 
 
+@pytest.mark.parametrize(("differing", "passes"), [(0.05, True), (0.04, False)])
+def test_answers_of_a_second_scoring_may_differ_in_so_many_rows(
+    lake: Lake, server: Server, differing: float, passes: bool
+) -> None:
+    """One is another text, one does not follow the schema any more, and one has another number; all others agree."""
+    (lake.folder / "schema.json").write_text(json.dumps(SCHEMA))
+    asked: Counter[str] = Counter()
+
+    def behave(request: Asked) -> Reply:
+        word = request.text.removeprefix("Say ")
+        asked[word] += 1
+        again = scored.is_set()
+        if again and word == "text 7":
+            return said("no JSON")
+        length = 0 if again and word == "text 21" else len(word)
+        return said(json.dumps({"length": length, "word": "else" if again and word == "text 20" else word}))
+
+    scored = threading.Event()
+    server.behave = behave
+    outputs = {"word": "string", "length": "int16"}
+    ready(
+        lake,
+        server,
+        model__json_schema="schema.json",
+        model__outputs=outputs,
+        rescore={"share": 1, "differing": differing},
+        retry__max_quarantined=0.1,
+    )
+    request = lake.request()
+    found = run.discover(request)
+    first = run.score(request, found)
+    scored.set()
+    try:
+        gates = run.validate(request, first, found).gates
+    except GateFailed as failed:
+        gates = failed.gates
+    (gate,) = [each for each in gates if each.name == "rescore"]
+    assert gate.passed is passes
+    assert gate.observed.startswith(f"3 of {ROWS} rows of {ROWS // SHARD} shards differ")
+
+
 def test_the_rows_of_the_next_shards_take_the_places_that_a_slow_row_leaves_free(lake: Lake, server: Server) -> None:
     """The slowest row of the first shard is answered only when rows of the last one were asked."""
     last = threading.Event()
@@ -346,7 +388,15 @@ def test_a_key_that_expires_in_mid_run_ends_it_and_only_what_is_missing_is_asked
 
 def test_an_endpoint_that_goes_away_costs_no_row(lake: Lake, server: Server) -> None:
     """Its shards fail, as they do if the storage is away, and the next command goes on."""
-    server.behave = lambda asked: fault(503) if len(committed(lake)) >= 2 else upper(asked)
+
+    def behave(asked: Asked) -> Reply:
+        in_preflight = not any(record["t"] == "packages" for record in lake.records())
+        if in_preflight or int(asked.text.rpartition(" ")[2]) < ROWS / 2:
+            return upper(asked)
+        wait_until(lambda: len(committed(lake)) >= 2, 60, "two shards are committed")
+        return fault(503)
+
+    server.behave = behave
     ready(lake, server, model__requests_in_flight=2)
     with pytest.raises(ShardsFailed, match="answers no request"):
         lake.run()

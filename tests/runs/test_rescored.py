@@ -47,7 +47,7 @@ def test_rows_in_quarantine_are_not_tried_again(lake: Lake) -> None:
 def test_a_row_that_fails_only_the_second_time_is_a_difference(lake: Lake) -> None:
     lake.write_model(model(FIRST_TIME + "\n    if not first and 4600 in batch['x']: raise ValueError('not again')"))
     lake.ready(rescore={"share": 1})
-    with pytest.raises(GateFailed, match=r"1 rows of shard .* could be scored at first, but not again"):
+    with pytest.raises(GateFailed, match=r"1 row of shard .* could be scored at first, but not again"):
         in_two_steps(lake, (lake.folder / "again").touch)
 
 

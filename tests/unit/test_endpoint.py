@@ -327,7 +327,7 @@ def test_what_answers_took_is_counted_as_the_field_names_it() -> None:
         ({"api": "completions", "prompt": None, "messages": "m"}, "model.messages: are for api: chat"),
         ({"messages": [{"role": "user"}], "prompt": None}, "model.messages: write a list of"),
         ({"json_schema": {"type": "array"}}, "model.json_schema: must be of an object"),
-        ({"rescoring": 0.1}, "rescore.share: compares outputs with those of a second scoring"),
+        ({"rescoring": 0.1}, "rescore.differing: is required, as a language model may answer otherwise"),
         ({"api": "embeddings", "checks": [{"answers": {"cut": 0}}]}, "checks: a vector is no answer that is cut"),
         ({"cost": 0.15}, r"model.cost: write a mapping, as {input_mtok: 0.15, output_mtok: 0.6}, not 0.15"),
         ({"cost": {"output_mtok": 1}}, r"model.cost.input_mtok: write a number from 0 to 1e\+09, not None"),

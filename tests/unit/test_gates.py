@@ -459,7 +459,7 @@ LEFT_OUT = " (1,500 left out: their input has changed since)"
             "Scored again, 1,500 of 3,000 rows of 2,000 shards came out different; row 3 of a.parquet: 1.0. A device "
             "may be computing wrongly, or the model answers differently each time. Score everything again with "
             "--fresh, on other machines if you suspect one worker; if the model is that inexact, raise "
-            "rescore.tolerance.",
+            "rescore.tolerance or, where whole answers differ, rescore.differing.",
         ),
     ],
 )
@@ -467,6 +467,21 @@ def test_what_rescore_says(found: Rescored | None, passed: bool, observed: str, 
     job = parse_job({**CONTENT, "rescore": {"share": 0.1, "tolerance": 0.01}}, JOB)
     expected = (passed, observed, "0 (tolerance 0.01)", sentence)
     assert verdict(job, Evidence(INPUT, rescored=found), "rescore") == expected
+
+
+@pytest.mark.parametrize(
+    ("differing", "passed", "sentence"),
+    [
+        (30, True, "Scored again, 30 of 3,000 rows of 2 shards came out different, and 30 may."),
+        (31, False, "Scored again, 31 of 3,000 rows of 2 shards came out different, more than 30; row 3. A device may"),
+    ],
+)
+def test_so_many_rows_may_differ_as_the_job_says(differing: int, passed: bool, sentence: str) -> None:
+    """A language model may answer otherwise the second time."""
+    job = parse_job({**CONTENT, "rescore": {"share": 0.1, "differing": 0.01}}, JOB)
+    found = verdict(job, Evidence(INPUT, rescored=Rescored(2, 3000, differing, 0.0, "row 3")), "rescore")
+    assert found[:3] == (passed, f"{differing} of 3,000 rows of 2 shards differ", "30 (tolerance 1e-05)")
+    assert found[3].startswith(sentence)
 
 
 DAY = pa.array([1], pa.date32())
@@ -789,7 +804,10 @@ def test_as_many_answers_as_allowed_may_be_cut_and_no_more() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"checks": [{"answers": {"cut": 0.1}}]}, r"checks\[0\].answers: is for language models .model.uses: openai."),
+        (
+            {"checks": [{"answers": {"cut": 0.1}}]},
+            r"answers: is for language models .model.uses: vllm or openai.",
+        ),
         ({"checks": [{"answers": {}}], "model": ASKS | {"outputs": {"a": "string"}}}, r"checks\[0\].answers.cut"),
         ({"checks": [{"answer": {"cut": 0}}]}, "did you mean 'answers'"),
     ],

@@ -233,7 +233,7 @@ def test_what_can_not_be_compared_is_said(tmp_path: Path) -> None:
         "    return {'score': batch['x'] * 2}\n"
     )
     scored.lake.write_job(model__uses="worse:score", checks=[{"column": "score", "min": 3}])
-    said = [f"1 rows of shard {line['shard']} could be scored at first, but not again" for line in (first, second)]
+    said = [f"1 row of shard {line['shard']} could be scored at first, but not again" for line in (first, second)]
     assert found(scored, first, second) == [Rescored(1, 1000, 1, 0.0, said[0]), Rescored(1, 999, 1, 0.0, said[1])]
     with pytest.raises(RunFailed) as spoilt:
         found(scored, third)

@@ -65,7 +65,7 @@ def gates_of(job: Job) -> tuple[Gate, ...]:
     """Every gate of the job, in the order in which they are shown."""
     always: list[Gate] = [Complete(), Quarantine(job.retry.max_quarantined)]
     if job.rescore.share:
-        always.append(Rescore(job.rescore.tolerance))
+        always.append(Rescore(job.rescore.tolerance, job.rescore.differing))
     asked = (_GATES[type(check)](check, f"checks[{index}]", job) for index, check in enumerate(job.checks))
     return (*always, *itertools.chain.from_iterable(asked))
 

@@ -48,23 +48,31 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class Rescore:
-    """Rows that were scored a second time gave the same outputs."""
+    """Rows that were scored a second time gave the same outputs. share: of them, may differ."""
 
     tolerance: float
+    share: float = 0.0
 
     def judge(self, evidence: Evidence) -> GateResult:
         found = evidence.rescored
+        within = f"(tolerance {self.tolerance:g})"
         if found is None:
-            return GateResult("rescore", True, "no rows", f"0 (tolerance {self.tolerance:g})", "There was no row.")
+            limit = f"{self.share:.2%}" if self.share else "0"
+            return GateResult("rescore", True, "no rows", f"{limit} {within}", "There was no row.")
         compared = f"{counted(found.rows, 'row')} of {counted(found.shards, 'shard')}"
         left_out = f" ({found.changed:,} left out: their input has changed since)" if found.changed else ""
-        observed, limit = f"{found.differing:,} of {compared} differ{left_out}", f"0 (tolerance {self.tolerance:g})"
+        most = budget_rows(self.share, found.rows)
+        observed, limit = f"{found.differing:,} of {compared} differ{left_out}", f"{most:,} {within}"
         if not found.differing:
             sentence = f"Scored again, {compared} came out the same, within {found.greatest:.2g}{left_out}."
             return GateResult("rescore", True, observed, limit, sentence)
+        differ = f"Scored again, {found.differing:,} of {compared} came out different"
+        if found.differing <= most:
+            return GateResult("rescore", True, observed, limit, f"{differ}, and {most:,} may{left_out}.")
         sentence = (
-            f"Scored again, {found.differing:,} of {compared} came out different; {found.first}. A device may be "
-            "computing wrongly, or the model answers differently each time. Score everything again with --fresh, "
-            "on other machines if you suspect one worker; if the model is that inexact, raise rescore.tolerance."
+            f"{differ}{f', more than {most:,}' if most else ''}; {found.first}. A device may be computing wrongly, or "
+            "the model answers differently each time. Score everything again with --fresh, on other machines if you "
+            "suspect one worker; if the model is that inexact, raise rescore.tolerance or, where whole answers differ, "
+            "rescore.differing."
         )
         return GateResult("rescore", False, observed, limit, sentence)
