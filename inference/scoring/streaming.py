@@ -48,6 +48,9 @@ process."""
 _LOOK_S = 0.5
 """Seconds between two looks whether anything still moves."""
 
+_SIGN_S = 5.0
+"""The most seconds without an event. Where the ledger is written by the same process, results wait there for the next
+one."""
 
 _FREE_S = 0.05
 """Seconds between two looks whether there is room for a shard."""
@@ -275,7 +278,7 @@ class _Stream:
                 yield from self._give_up(EndpointFailed(f"{self._spec.job.loaded_by}: {said}"))
                 return
             yield from self._end(ProcessSpoilt("Stalled", said))
-        if self._open and now - self._said_at > stall_s / 4:
+        if self._open and now - self._said_at > min(stall_s / 4, _SIGN_S):
             first = self._open[0]
             self._said_at = now
             yield Crumb(first.running.started.shard, first.stretch.pieces[0].uri, 0, 0)
