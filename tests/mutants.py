@@ -299,6 +299,9 @@ def pytest_configure(config: pytest.Config) -> None:
     few: dict[str, Any] = {"max_examples": 25, "derandomize": True, "database": None}
     settings.register_profile("mutants", settings.default, phases=[Phase.explicit, Phase.generate], **few)
     settings.load_profile("mutants")
+    # Of what other processes reach nothing is noted, and they would miss mutmut's settings in a folder of their own.
+    if os.environ.get("MUTANT_UNDER_TEST") == "stats":
+        del os.environ["MUTANT_UNDER_TEST"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

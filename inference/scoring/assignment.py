@@ -152,7 +152,7 @@ def _model_files(spec: WorkerSpec, wanted: Callable[[Job], bool]) -> tuple[dict[
     """Place the files of models on this host. Returns their paths by the models' names, and as `Opened.linked`."""
     paths: dict[str, str] = {}
     linked: tuple[Linked, ...] = ()
-    for each, taken in zip(spec.job.each, spec.scoring.models, strict=True):
+    for each, taken in zip(spec.job.each, spec.scoring.models, strict=False):
         if each.model.path is not None and wanted(each):
             with naming(each):
                 path, more = place_model(spec.storage, taken, Path(spec.cache), each.model.path)

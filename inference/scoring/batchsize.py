@@ -61,7 +61,7 @@ class Weighed:
         self._rows = int(table.num_rows)
         self._ends: Sizes | None = None
         if size.unit == "bytes":
-            self._ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(row_sizes(table))])
+            self._ends = np.concatenate([[0], np.cumsum(row_sizes(table))])
         self._stops, self._of = [0], size.most
 
     def stop(self, first: int) -> int:

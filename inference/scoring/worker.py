@@ -7,6 +7,7 @@ error that can be caught becomes a `Failed` event, and the worker goes on to the
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -84,7 +85,7 @@ class ShardWorker(Worker):
         self._segment = spec.segment
         self.writer = ThreadPoolExecutor(1, "nightjar-write")
         self._behind: tuple[Started, Future[Event]] | None = None
-        self._measured_at = -_MEASURED_S
+        self._measured_at = -math.inf
         self._folders: set[str] = set()
 
     @property

@@ -272,6 +272,9 @@ def test_a_source_of_the_users_own_reads_as_it_did_when_the_run_began(lake: Lake
     (lake.folder / "readings.py").write_text("raise ImportError('not any more')")
     folder = Path(opened.reading(spec).job.folder)
     assert (folder / "readings.py").read_text() == EXAMPLE
+    (lake.folder / "data" / "a.rec").unlink()
+    plain = lake.ready().worker_spec()
+    assert open_scorers(plain).reading(plain) is plain
 
 
 def test_a_file_that_the_predictor_misses_since_it_was_left_out_is_explained(lake: Lake) -> None:
@@ -313,7 +316,9 @@ def test_a_number_of_rows_is_taken_as_it_is(lake: Lake) -> None:
     assert batch_size(spec).most == batch_size(replace(spec, ceilings=(5,))).most == 77
 
 
-@pytest.mark.parametrize(("ceiling", "rows", "forced"), [(100, 100, 100), (16384, 16384, 0), (99999, 16384, 0)])
+@pytest.mark.parametrize(
+    ("ceiling", "rows", "forced"), [(100, 100, 100), (1, 1, 1), (16384, 16384, 0), (99999, 16384, 0)]
+)
 def test_no_more_rows_are_scored_at_once_than_memory_sufficed_for(
     lake: Lake, ceiling: int, rows: int, forced: int
 ) -> None:
@@ -322,13 +327,22 @@ def test_no_more_rows_are_scored_at_once_than_memory_sufficed_for(
     assert (size.most, size.forced) == (rows, forced)
 
 
-@pytest.mark.parametrize(("size", "gpus", "rows"), [("auto", 0, 2048), ("auto", 1, 16384), (77, 0, 77)])
-def test_models_that_pack_rows_themselves_get_thousands_of_them(
-    lake: Lake, size: int | str, gpus: int, rows: int
+@pytest.mark.parametrize(
+    ("uses", "size", "gpus", "rows"),
+    [
+        ("embed", "auto", 0, 2048),
+        ("embed", "auto", 1, 16384),
+        ("embed", 77, 0, 77),
+        ("object-detection", "auto", 0, 4),
+        ("object-detection", "auto", 1, 16),
+    ],
+)
+def test_models_that_pack_rows_themselves_get_thousands_of_them_and_those_of_images_few(
+    lake: Lake, uses: str, size: int | str, gpus: int, rows: int
 ) -> None:
     """However long the texts are; a number of rows is taken as it is."""
     spec = lake.ready(resources={"actors": 1, "gpus": gpus}).worker_spec()
-    model = spec.job.model.model_copy(update={"uses": "embed", "batch_size": size})
+    model = spec.job.model.model_copy(update={"uses": uses, "batch_size": size})
     assert batch_size(replace(spec, job=spec.job.model_copy(update={"model": model}))).most == rows
 
 

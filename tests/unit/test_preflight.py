@@ -193,6 +193,23 @@ def test_rows_that_cannot_be_read_are_left_out_and_do_not_shift_the_others(lake:
     assert (step, told.sample_error.startswith(f"{path}")) == (Loaded("meta"), True)
 
 
+def test_a_place_whose_first_rows_cannot_be_read_is_said_if_there_is_no_other(lake: Lake) -> None:
+    """The first of them; the rows behind are not looked at."""
+    for name, first in (("a", 0), ("b", 100)):
+        lake.write_file(f"{name}.parquet", first, 100)
+    lake.to_json_lines()
+    for path in (lake.folder / "data").iterdir():
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("no JSON\n" * 40 + "".join(lines))
+    lake.write_model()
+    lake.write_job(input={"uri": "data/", "format": "jsonl", "shard_rows": 100}, retry__max_quarantined=1.0)
+    first, *_ = places = samples(lake.planned())
+    assert len(places) > 1
+    last = tried(lake, refuses, places)[-1]
+    assert isinstance(last, Loaded)
+    assert last.sample_error.startswith(f"none of 32 rows of {first.uri} can be read; the first: ")
+
+
 def test_the_last_rows_of_a_place_are_tried_if_asked_for(small: Lake) -> None:
     (first, *_) = samples(small.planned())
     found = tried(small, refuses, [first], last=True)[-1]
@@ -232,11 +249,53 @@ def test_a_sample_is_scored_by_another_scorer_if_one_is_given(small: Lake) -> No
 def test_more_failures_than_the_budget_end_a_sample_and_name_the_rows_place_in_its_file(small: Lake) -> None:
     table = pa.table({"x": pa.array(range(4), pa.float32())})
     with pytest.raises(
-        OverBudget, match=r"^1 row failed where at most 0 may \(retry\.max_quarantined\); the first is row 503: "
+        OverBudget, match=r"^1 row failed where at most 0 may \(retry\.max_quarantined\); the first is row 509: "
     ) as failed:
         other = worker(small, lambda x: refuses(x) if 3 in x else x)
-        drained(calls(other, RowsRead(table), 500, other.models, budget=0))
-    assert failed.value.row == 503
+        drained(calls(other, RowsRead(table, kept=pa.array([0, 5, 6, 9])), 500, other.models, budget=0))
+    assert failed.value.row == 509
+
+
+@pytest.mark.parametrize(("rows", "kept"), [("any", 4), ("all", 3)])
+def test_a_row_that_one_of_several_models_loses_is_lost_in_the_sample_as_in_the_run(
+    lake: Lake, rows: str, kept: int
+) -> None:
+    several(lake, "a", "b", output__rows=rows)
+    table = pa.table({"x": pa.array(range(4), pa.float32())})
+    other = ShardWorker(lake.worker_spec(), Scorer(same), Scorer(lambda x: refuses(x) if 3 in x else x))
+    assert score_sample(other, RowsRead(table), 0, other.models).outputs.num_rows == kept
+
+
+def test_what_memory_shows_of_a_sample_does_not_make_the_runs_batches_smaller(small: Lake) -> None:
+    def short(x: np.ndarray) -> np.ndarray:
+        if len(x) > 2:
+            raise MemoryError
+        return x
+
+    table = pa.table({"x": pa.array(range(4), pa.float32())})
+    other = worker(small, short)
+    assert score_sample(other, RowsRead(table), 0, other.models).failures == ()
+    assert [(each.size.most, each.size.forced) for each in other.models] == [(256, 0)]
+
+
+def several(lake: Lake, *names: str, **job: Any) -> None:
+    """A job with models of these names."""
+    lake.write_file("a.parquet", 0, 100)
+    lake.write_model()
+    each = {"uses": "model:score", "features": ["x"], "outputs": {"score": "float32"}, "batch_size": 256}
+    lake.write_job(model=None, models=[{**each, "name": name} for name in names], **job)
+
+
+def test_notes_on_several_models_are_told_together_and_each_once(lake: Lake) -> None:
+    several(lake, "a", "b", "c")
+    scorers = [Scorer(lambda x: x * math.nan), Scorer(lambda x: x * math.nan), Scorer(same)]
+    for scorer in scorers:
+        scorer.wrote = True
+    *_, last = preflight_steps(ShardWorker(lake.worker_spec(), *scorers), samples(lake.planned()))
+    assert isinstance(last, Loaded)
+    writes, *others = last.notes
+    assert writes == WRITES
+    assert [note.split("'")[1] for note in others] == ["a_score", "b_score"]
 
 
 # ---- observed -----------------------------------------------------------------------------------------------

@@ -442,9 +442,9 @@ def test_a_returned_exception_that_was_caught_shows_the_frame_that_raised_it() -
         try:
             raise ValueError("no answer")
         except ValueError as error:
-            return normalise({"score": [error]}, TYPES, 1)
+            return normalise({"score": [error, 1]}, TYPES, 2)
 
-    assert "in answered" in run(rows(1), answered, 1)[0].failures[0].traceback
+    assert "in answered" in run(rows(2), answered, 2)[0].failures[0].traceback
 
 
 def test_who_drains_the_steps_is_told_each() -> None:

@@ -189,15 +189,17 @@ def test_files_of_a_shard_share_micro_batches_but_for_a_suspects(
 
 
 class Overlapping(Doubling):
-    """In two steps. The first batch notes whether the second one is prepared while it is scored."""
+    """In two steps. Notes whether the second batch is prepared while the first one is scored."""
 
     def __init__(self, patience_s: float) -> None:
         super().__init__()
         self.patience_s = patience_s
         self.second = threading.Event()
         self.overlapped = False
+        self.prepared = 0
 
     def prepare(self, table: pa.Table) -> pa.Table:
+        self.prepared += 1
         if 256 in table["x"].to_pylist():
             self.second.set()
         return table
@@ -216,7 +218,7 @@ def test_nothing_is_prepared_while_a_batch_of_a_suspect_is_scored(
     lake.ready(resources={"actors": 1, "cpus": 2})
     scorer = Overlapping(patience_s)
     list(worker(lake, scorer).process(assignments(lake, attempt)[:1]))
-    assert scorer.overlapped is ahead
+    assert (scorer.overlapped, scorer.prepared) == (ahead, 4), "each batch once"
 
 
 def test_a_shard_whose_files_are_read_slowly_gives_signs_of_life_that_blame_nobody(
