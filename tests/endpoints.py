@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
@@ -146,6 +147,7 @@ def endpoint(behave: Behave = upper) -> Iterator[Endpoint]:
         yield found
     finally:
         found.over.set()
+        gc.collect()  # clients that are not used any more close their connections
         server.shutdown()
         server.server_close()
         thread.join()

@@ -70,6 +70,7 @@ class Endpoint(Requests):
         self._answered = 0
         self._pause_until = 0.0
         self._client = self.call(self._connected(options)).result()
+        self.at_end(self._client.close)
 
     async def _connected(self, options: Mapping[str, Any]) -> openai.AsyncOpenAI:
         """The client, made in the loop that it will be used in."""

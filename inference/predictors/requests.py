@@ -91,7 +91,8 @@ class Requests(ABC):
         self.prompt, self.reader = prompt, reader
         self._outputs = tuple(job.model.outputs)
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True, name="nightjar-requests").start()
+        self._at_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        threading.Thread(target=_run, args=(self._loop, self._at_end), daemon=True, name="nightjar-requests").start()
         weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
         self._counting = threading.Lock()
         self._slots = asyncio.Semaphore(most)  # in order: who came first is asked first
@@ -155,6 +156,10 @@ class Requests(ABC):
         begun.add_done_callback(lambda _: self._settled(left, left.rows))  # also if it was cancelled before it began
         return begun
 
+    def at_end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have something closed in the loop when this predictor is not used any more. It must not refer to it."""
+        self._at_end.append(close)
+
     def call(self, running: Coroutine[Any, Any, Any]) -> Future[Any]:
         """Run something in the loop."""
         return asyncio.run_coroutine_threadsafe(running, self._loop)
@@ -212,6 +217,14 @@ class Requests(ABC):
         if keep is not None:
             keep(request, answer, usage)
         return answer, usage
+
+
+def _run(loop: asyncio.AbstractEventLoop, at_end: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """Run the loop until it is stopped, and leave nothing open."""
+    loop.run_forever()
+    for close in at_end:
+        loop.run_until_complete(close())
+    loop.close()
 
 
 def usage_of(answer: Answer, seconds: float, *, retries: int = 0) -> Usage:

@@ -122,4 +122,4 @@ def test_a_sample_of_which_no_row_can_be_read_is_said_in_a_sentence(lake: Lake) 
     first = Path(lake.folder / "data" / "part-00.jsonl")
     assert last.sample_error.startswith(f"none of 32 rows of {first} can be read; the first: {first}: line 1 is not a ")
     *_, last = preflight_steps(worker, places)
-    assert last == Loaded("cpu"), "the next place has the say"
+    assert last == Loaded("cpu", place=1), "the next place has the say"
