@@ -11,6 +11,7 @@ import os
 import queue
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import count
 from typing import Any
@@ -79,7 +80,7 @@ class Engine:
         self.sampling: Mapping[str, Any] = config.model_config.get_diff_sampling_param()
         kind = current_platform.device_type
         self.device = f"{kind}:0" if kind == "cuda" else str(kind)
-        self._asked: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._dropped: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._running: dict[str, _Asked] = {}
         self._names = map(str, count())
@@ -90,6 +91,10 @@ class Engine:
         """The model's tokenizer, as transformers has it. The engine uses it, too; copy it for another thread."""
         return self._engine.get_tokenizer()
 
+    def close(self) -> None:
+        """End the thread, so that the engine's memory is freed; requests that are underway have no answer."""
+        self._asked.put(None)
+
     async def ask(self, tokens: Sequence[int], params: Params) -> Any:
         """Ask, and wait for vLLM's own output.
 
@@ -97,11 +102,11 @@ class Engine:
             PromptInvalid: vLLM refuses this request.
             EngineFailed: There is no engine any more.
         """
-        if self._failed is not None:
-            raise self._failed
         loop = asyncio.get_running_loop()
         asked = _Asked(next(self._names), tokens, params, loop, loop.create_future())
         self._asked.put(asked)
+        if self._failed is not None:  # looked at last: then nobody takes what was put there
+            raise self._failed
         try:
             return await asked.answer
         except asyncio.CancelledError:
@@ -112,10 +117,10 @@ class Engine:
         """Step the engine for as long as there are requests; then wait for one."""
         try:
             while True:
-                if not self._running:
-                    self._add(self._asked.get())
-                while not self._asked.empty():
-                    self._add(self._asked.get())
+                while not self._running or not self._asked.empty():
+                    if (asked := self._asked.get()) is None:
+                        return
+                    self._add(asked)
                 while not self._dropped.empty():
                     self._drop(self._dropped.get())
                 if self._running:
@@ -138,13 +143,14 @@ class Engine:
             self._engine.abort_request([name])
 
     def _tell(self, outputs: Sequence[Any]) -> None:
-        _settle([(self._running.pop(each.request_id), each) for each in outputs if each.finished])
+        done = {each.request_id: each for each in outputs if each.finished and each.request_id in self._running}
+        _settle([(self._running.pop(name), each) for name, each in done.items()])
 
     def _fail(self, failed: EngineFailed) -> None:
         self._failed = failed
         while not self._asked.empty():
-            asked = self._asked.get()
-            self._running[asked.name] = asked
+            if (asked := self._asked.get()) is not None:
+                self._running[asked.name] = asked
         _settle([(asked, failed) for asked in self._running.values()])
 
 
@@ -161,4 +167,5 @@ def _settle(answered: Sequence[tuple[_Asked, Any]]) -> None:
                 asked.answer.set_result(found)
 
     if answered:
-        answered[0][0].loop.call_soon_threadsafe(tell)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            answered[0][0].loop.call_soon_threadsafe(tell)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ class VllmModel(Requests):
         if self._api == EMBEDDINGS:
             defaults["runner"] = "pooling"
         self._engine = Engine(path, options.get("engine", {}), **defaults)
+        weakref.finalize(self, self._engine.close)
         self.device = self._engine.device
         self._tokenizer = copy.deepcopy(self._engine.tokenizer())
         self._tokenising = threading.Lock()
