@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -124,6 +127,28 @@ def test_a_batch_is_prepared_while_the_one_before_is_scored() -> None:
     assert sorted(scorer.prepared) == [[0, 1], [2, 3], [4, 5]]
 
 
+def is_shown(thread: PreparingThread) -> bool:
+    """Whether what it does is shown at last."""
+    for _ in range(60_000):
+        if thread.frame() is not None:
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def test_the_thread_ends_with_who_has_it_and_is_shown_only_where_it_is_waited_for() -> None:
+    before = set(threading.enumerate())
+    one = PreparingThread()
+    (thread,) = set(threading.enumerate()) - before
+    assert one.frame() is None
+    assert one.result(one.submit(partial(is_shown, one)))
+    assert one.frame() is None
+    del one
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 SCRATCH = """
 import time
 import numpy as np
@@ -171,7 +196,7 @@ def test_a_preprocess_that_hangs_in_its_thread_is_named(lake: Lake) -> None:
     worker = ShardWorker(lake.worker_spec())
     with pytest.raises(ProcessSpoilt, match=r"no progress for retry\.stall_s = 1 s, in prep \(\S+/model\.py:8\)"):
         list(worker.process([Assignment(shard) for shard in lake.planned().shards()]))
-    assert all(each.daemon for each in threading.enumerate() if each.name == "nightjar-prepare")
+    assert {each.daemon for each in threading.enumerate() if each.name == "nightjar-prepare"} == {True}
 
 
 OVERLAPS = """

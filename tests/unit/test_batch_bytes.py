@@ -193,13 +193,13 @@ def test_out_of_memory_halves_the_bytes_and_is_remembered() -> None:
 def test_what_memory_allows_is_counted_off_from_the_tables_first_row_again() -> None:
     """So that the next attempt, which begins with the smaller size, makes the same micro-batches."""
     scorer = Lengths(lambda seen: MemoryError() if sum(seen) > 20 else None)
-    size, table = BatchSize(40, "bytes"), texts([15, 15, 10, 10, 10, 10])
+    size, table = BatchSize(40, "bytes"), texts([8] * 8)
     scored(table, scorer, size)
     assert size.most == 20
-    assert scorer.batches == [[15, 15, 10], [15], [15], [10], [10], [10, 10]]
+    assert scorer.batches == [[8] * 5, [8, 8], [8, 8], [8], [8], [8, 8]]
     scorer.batches.clear()
     scored(table, scorer, size)
-    assert scorer.batches == [[15], [15], [10, 10], [10, 10]]
+    assert scorer.batches == [[8, 8]] * 4
 
 
 def test_one_row_too_large_for_memory_is_quarantined_and_the_others_keep_their_batches() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from nightjar.inference.engine import LOCAL
@@ -19,11 +22,11 @@ from nightjar.inference.records import Event, Failed, Prepared, Preparing, Recei
 from nightjar.inference.run.checking import check
 from nightjar.inference.run.deaths import Underway
 from nightjar.inference.run.scoring import too_heavy
-from nightjar.inference.scoring import preparing
+from nightjar.inference.scoring import preparing, timing
 from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.preparing import PreparingWorker
-from nightjar.inference.scoring.timing import Placement, Timed, placed
+from nightjar.inference.scoring.timing import GAIN, Placement, Timed, placed
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
@@ -327,6 +330,138 @@ def test_a_placement_follows_from_what_was_measured(
     placement = placed(Preprocess(uses="prep:p", **step), actors, ahead, free, found)
     assert placement.preparers == preparers
     assert why in placement.why
+
+
+COSTS = "on 64 rows of the input it takes 4 ms a row, and the model 1 ms"
+JUST = Timed(prepare_s=GAIN, predict_s=1.0, bytes=0.0, rows=1)
+IN_MS = "on 1 row of the input it takes 1.15e+03 ms a row, and the model 1e+03 ms"
+
+
+@pytest.mark.parametrize(
+    ("step", "free", "found", "placement"),
+    [
+        ({"placement": "fused"}, 8, SLOW, Placement(0, "in the model's actors, as placement: fused says")),
+        (
+            {"placement": "staged"},
+            0,
+            None,
+            Placement(1, "in a stage of 1 CPU worker, as placement: staged says", notable=True),
+        ),
+        ({}, 8, None, Placement(0, "in the model's actors: nothing could be measured")),
+        (
+            {},
+            8,
+            Timed(0.1234, 0.0, 0.0, 64),
+            Placement(
+                8,
+                "in a stage of 8 CPU workers: on 64 rows of the input it takes 123 ms a row, and the model 0 ms; 8.0 × "
+                "as many rows",
+                notable=True,
+            ),
+        ),
+        (
+            {},
+            8,
+            replace(SLOW, refused="what it returns cannot be pickled"),
+            Placement(0, f"in the model's actors, although {COSTS}: what it returns cannot be pickled", notable=True),
+        ),
+        (
+            {},
+            0,
+            SLOW,
+            Placement(
+                0,
+                f"in the model's actors, although {COSTS}: no CPUs are free beside them, and 4 CPU workers would make "
+                "4.0 × as many rows",
+                notable=True,
+            ),
+        ),
+        ({}, 8, JUST, Placement(2, f"in a stage of 2 CPU workers: {IN_MS}; 1.1 × as many rows", notable=True)),
+        (
+            {},
+            8,
+            Timed(0.0, 0.0, 0.0, 1),
+            Placement(
+                0,
+                "in the model's actors: on 1 row of the input it takes 0 ms a row, and the model 0 ms; 1 CPU worker "
+                "would make 1.0 × as many rows",
+            ),
+        ),
+    ],
+)
+def test_a_placement_is_told_in_whole_sentences(
+    step: dict[str, Any], free: int, found: Timed | None, placement: Placement
+) -> None:
+    """With what was measured. A person reads each night of those that were chosen for a reason, or against one."""
+    assert placed(Preprocess(uses="prep:p", **step), 1, True, free, found) == placement
+
+
+class Clocked:
+    """Steps that take so long by a clock of their own, one time after the other."""
+
+    def __init__(self, prepare: Sequence[float], predict: Sequence[float], content: object = None) -> None:
+        self.now = 100.0
+        self.asked: list[tuple[object, ...]] = []
+        self._prepare, self._predict, self._content = iter(prepare), iter(predict), content
+
+    def preprocess(self, table: pa.Table) -> object:
+        self.asked.append(("preprocess", table))
+        self.now += next(self._prepare)
+        return self._content
+
+    def prepare(self, table: pa.Table) -> str:
+        self.asked.append(("prepare", table))
+        self.now += next(self._prepare)
+        return "prepared"
+
+    def accept(self, batch: object, rows: int) -> str:
+        self.asked.append(("accept", batch, rows))
+        return "accepted"
+
+    def score(self, prepared: object) -> None:
+        self.asked.append(("score", prepared))
+        self.now += next(self._predict)
+
+
+TEN = pa.table({"x": range(10)})
+
+
+def measured(steps: Clocked, *, own: bool) -> Timed:
+    with pytest.MonkeyPatch.context() as here:
+        here.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: steps.now))
+        return timing.timed(steps, TEN, own=own)  # type: ignore[arg-type]
+
+
+def test_the_least_of_three_measurements_of_each_step_is_what_a_row_costs() -> None:
+    content = {"x": np.zeros(10, np.float32)}
+    steps = Clocked([0.75, 0.25, 0.5], [0.25, 0.125, 0.0625], content)
+    assert measured(steps, own=True) == Timed(0.025, 0.00625, 4.0, 10)
+    assert steps.asked == [("preprocess", TEN), ("accept", content, 10), ("score", "accepted")] * 3
+
+
+def test_without_a_part_of_its_own_all_of_a_model_is_the_actors_time() -> None:
+    steps = Clocked([0.25, 0.25, 0.25], [0.25, 0.25, 0.25])
+    assert measured(steps, own=False) == Timed(0.0, 0.05, 0.0, 10)
+    assert steps.asked == [("prepare", TEN), ("score", "prepared")] * 3
+
+
+def test_what_takes_two_seconds_is_measured_once() -> None:
+    steps = Clocked([1.5], [0.5], {"x": np.zeros(10)})
+    assert measured(steps, own=True) == Timed(0.15, 0.05, 8.0, 10)
+
+
+def test_what_cannot_be_handed_to_another_process_is_refused_with_the_reason() -> None:
+    steps = Clocked([1.0], [1.0], {"x": [lambda: None] * 10})
+    refused = measured(steps, own=True).refused
+    assert refused.startswith("what it returns cannot be pickled (AttributeError: Can't pickle local object")
+
+
+def test_the_costs_of_several_models_are_added_up() -> None:
+    one, other = Timed(1.0, 2.0, 3.0, 10), Timed(10.0, 20.0, 30.0, 10)
+    assert timing.together([one]) == one
+    assert timing.together([one, other]) == Timed(11.0, 22.0, 33.0, 10)
+    refused = [replace(one, refused="the first reason"), replace(other, refused="another")]
+    assert timing.together([one, *refused]) == Timed(12.0, 24.0, 36.0, 10, "the first reason")
 
 
 JOB: dict[str, Any] = {

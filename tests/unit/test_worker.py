@@ -210,7 +210,7 @@ class Overlapping(Doubling):
         return self(table)
 
 
-@pytest.mark.parametrize(("attempt", "patience_s", "ahead"), [(Attempt(), 60, True), (SUSPECT, 0.05, False)])
+@pytest.mark.parametrize(("attempt", "patience_s", "ahead"), [(Attempt(), 20, True), (SUSPECT, 0.05, False)])
 def test_nothing_is_prepared_while_a_batch_of_a_suspect_is_scored(
     lake: Lake, attempt: Attempt, patience_s: float, ahead: bool
 ) -> None:
