@@ -464,6 +464,7 @@ CANNOT: dict[str, Any] = {
     "retry.shard_s": 9,
     "rescore.share": 0.5,
     "rescore.tolerance": 0.5,
+    "rescore.differing": 0.5,
     "identity.strict": True,
     "identity.packages": ["torch"],
 }
