@@ -144,7 +144,7 @@ class VllmModel(Requests):
             known = choices(self._tokens(names, special=False), self._tokenizer.eos_token_id)
         except ValueError as error:
             raise JobError(f"model.choice: {error}; word them otherwise") from None
-        if most := max((len(fork.tokens) for fork in known.forks), default=0) > MAX_LOGPROB_TOKEN_IDS:
+        if (most := max((len(fork.tokens) for fork in known.forks), default=0)) > MAX_LOGPROB_TOKEN_IDS:
             raise JobError(
                 f"model.choice: {most} tokens may follow at one place, and vLLM tells of {MAX_LOGPROB_TOKEN_IDS}"
             )
