@@ -54,8 +54,8 @@ class Assembly:
     def name(self, kind: str) -> str:
         return sink.part_name(kind, self.shard.id, self.spec.epoch)
 
-    def add(self, piece: Piece, read: RowsRead, scored: ScoredRows) -> None:
-        """Add a piece.
+    def add(self, piece: Piece, read: RowsRead, scored: ScoredRows) -> ScoredRows:
+        """Add a piece. Returns what was added: without the rows whose values cannot name a folder.
 
         Raises:
             OverBudget: With the rows whose values cannot name a folder, more rows failed than the whole run may lose.
@@ -73,6 +73,7 @@ class Assembly:
         self._labels.append(kept[job.label] if job.label else None)
         if scored.failures:
             self._add_failures(piece, read, scored.failures, read.table.num_rows - kept.num_rows)
+        return scored
 
     def _with_folders(self, table: pa.Table, scored: ScoredRows) -> ScoredRows:
         """Without the rows whose values cannot name a folder of `output.partition_by`; they alone are lost."""

@@ -152,10 +152,11 @@ def _score(
             complete=spec.job.output.rows == "all",
         )
         for piece, read, part in stretch.parts(drained(steps, lambda _: watchdog.calling())):
-            again.add(piece, read, part)
-            rows = np.arange(read.table.num_rows)
-            before = [row for row in rows.tolist() if (piece.uri, piece.first_row + read.index(row), "") in lost]
-            scored.append(np.delete(np.isin(rows, rows if part.kept is None else part.kept), before))
+            added = again.add(piece, read, part)
+            kept = np.arange(read.table.num_rows) if added.kept is None else added.kept
+            failed = {failure.row for failure in added.failures}
+            newly = [row for row in failed if (piece.uri, piece.first_row + read.index(row), "") not in lost]
+            scored.append(~np.isin(np.union1d(kept, newly), newly))
     return again, np.concatenate(scored)
 
 
