@@ -5,7 +5,7 @@ This is stricter than a run's preflight, which is content when the model works a
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,7 +28,7 @@ from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.records import NO_USAGE, UNKNOWN, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.microbatches import Ahead, ScoredRows
+from nightjar.inference.scoring.microbatches import ScoredRows, relayed
 from nightjar.inference.scoring.models import LoadedModel
 from nightjar.inference.scoring.preflight import (
     SAMPLE_ROWS,
@@ -243,7 +243,7 @@ class _Look:
             witnessed = _Witness(model)
             try:
                 steps = calls(self._worker, read, first, [witnessed.model], budget=self._worker.spec.budget)
-                scored = yield from self._told(steps)
+                scored = yield from relayed(steps, lambda _: self._so_far())
             except BatchesBroken as error:
                 if not witnessed.broken:
                     if broken:
@@ -270,16 +270,6 @@ class _Look:
             return
         if broken:
             yield broken
-
-    def _told(self, steps: Generator[Ahead, None, ScoredRows]) -> Generator[Examined, None, ScoredRows]:
-        """The same steps, each with what is known so far."""
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                scored: ScoredRows = stop.value
-                return scored
-            yield self._so_far()
 
     def _so_far(self, error: str = "") -> Examined:
         """What is known now."""

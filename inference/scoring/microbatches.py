@@ -37,7 +37,9 @@ from nightjar.inference.scoring.batchsize import BatchSize, Weighed
 from nightjar.inference.scoring.cuts import Cuts
 from nightjar.inference.scoring.parcels import Batch
 
+S = TypeVar("S")
 T = TypeVar("T")
+U = TypeVar("U")
 ScoreRows = Callable[[pa.Table], dict[str, pa.Array]]
 """A function from n rows to exactly n values of each declared output; it may raise. `RowsRaised` costs single rows."""
 
@@ -83,6 +85,17 @@ def drained(steps: Generator[Any, None, T], told: Callable[[Any], object] = lamb
             result: T = stop.value
             return result
         told(step)
+
+
+def relayed(steps: Generator[S, None, T], made: Callable[[S], U]) -> Generator[U, None, T]:
+    """Run a generator, yield what is made of each of its steps, and return its result."""
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        yield made(step)
 
 
 def score_table(

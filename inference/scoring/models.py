@@ -21,7 +21,7 @@ from nightjar.inference.scoring.ahead import Preparer, PreparingThread
 from nightjar.inference.scoring.assignment import WorkerSpec, batch_size
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.cuts import Cuts
-from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, ScoreRows, score_table
+from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, ScoreRows, relayed, score_table
 from nightjar.inference.scoring.parcels import Batch
 
 _NO_ROWS = range(0)
@@ -119,15 +119,10 @@ def score_models(
 
 def _told(steps: Generator[Ahead, None, ScoredRows], name: str) -> Generator[Ahead, None, ScoredRows]:
     """The same steps, and what ends them, with the model's name."""
-    while True:
-        try:
-            step = next(steps)
-        except StopIteration as stop:
-            scored: ScoredRows = stop.value
-            return scored
-        except (BatchesBroken, JobError) as error:
-            raise type(error)(f"models.{name}: {error}" if name else str(error)) from error
-        yield replace(step, model=name) if name else step
+    try:
+        return (yield from relayed(steps, lambda step: replace(step, model=name) if name else step))
+    except (BatchesBroken, JobError) as error:
+        raise type(error)(f"models.{name}: {error}" if name else str(error)) from error
 
 
 def _side_by_side(
