@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import (
@@ -26,6 +27,7 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.schemas import without_unseen
 from nightjar.inference.input.sources.reading import describe, read_piece
+from nightjar.inference.input.sources.rows import selected
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.output import revisions as revs
@@ -360,7 +362,7 @@ def _asked(
     readable = [row for row in range(everything) if row not in stretch.failures]
     count = min(len(readable), ROUNDS * max(scorer.most for scorer in scorers))
     rows = [readable[index * len(readable) // count] for index in range(count)]
-    table = stretch.table.take(pa.array(rows, pa.int64()))
+    table = selected(stretch.table, np.array(rows, np.int64))
     began = time.monotonic()
     _finish(score_models(table, [replace(model, size=BatchSize(max(1, count))) for model in models]))
     score_s = time.monotonic() - began + read_s * count / max(1, everything)
