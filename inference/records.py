@@ -214,6 +214,11 @@ class Usage:
         """Rows that were asked for, each once."""
         return self.requests - self.retries
 
+    @property
+    def found_in_cache(self) -> float:
+        """The share of the prompts' tokens that the model had computed before."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
     def plus(self, *others: Usage) -> Usage:
         """All together."""
         each = (self, *others)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +23,6 @@ from nightjar.inference.errors import JobError
 if TYPE_CHECKING:
     from nightjar.flows.reports import LogLine
     from nightjar.inference.logs.printed import Line
-    from nightjar.inference.run.request import RunRequest
 
 
 def logs(
@@ -46,6 +44,7 @@ def logs(
     Each line has time (UTC), worker, shard, stream and text. If much was printed, the first and the last lines are
     kept.
     """
+    from nightjar.flows.pages.advice import no_run
     from nightjar.inference.logs import printed
     from nightjar.inference.output.revisions import newest_revision
     from nightjar.inference.run.request import make_request
@@ -54,7 +53,7 @@ def logs(
         request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)
         newest = newest_revision(request.storage, request.run_uri)
         if newest is None:
-            raise JobError(_no_run(request))
+            raise JobError(no_run(request))
         lines = (
             printed.follow(request.storage, newest.uri, request.lease_s)
             if follow
@@ -68,13 +67,6 @@ def logs(
     if not shown and not as_json:
         where = f"while shard {shard} was scored" if shard else "by its workers"
         tell(f"{request.job.name} {request.run_id} r{newest.number}: nothing was printed {where}.")
-
-
-def _no_run(request: RunRequest) -> str:
-    from nightjar.flows.pages.advice import near, typed
-
-    listed = shlex.join(["runs", near(request.job_path), *request.place])
-    return f"there is no run {request.run_id!r} of {request.job.name} yet; `{typed('nightjar')} {listed}` lists them"
 
 
 def _when(line: Line) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,7 +76,7 @@ def retry(
     verbose: VerboseOption = False,
 ) -> None:
     """Score the shards without a result again; publish."""
-    from nightjar.flows.pages.advice import near, typed
+    from nightjar.flows.pages.advice import no_run
     from nightjar.inference.output.nights import deleted
     from nightjar.inference.output.publications import shown
     from nightjar.inference.output.revisions import newest_revision
@@ -91,11 +90,7 @@ def retry(
         if newest_revision(request.storage, request.run_uri) is None:
             if shown(request.storage, request.output, request.run_id) is not None:
                 raise JobError(deleted(request.run_id))
-            listed = shlex.join(["runs", near(request.job_path), *request.place])
-            raise JobError(
-                f"there is no run {request.run_id!r} of {request.job.name} yet; "
-                f"`{typed('nightjar')} {listed}` lists them"
-            )
+            raise JobError(no_run(request))
         done = _launched(request, ray, as_json, verbose)
     _tell(*done, as_json)
 

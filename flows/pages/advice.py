@@ -36,6 +36,12 @@ def near(path: str) -> str:
         return path
 
 
+def no_run(request: RunRequest) -> str:
+    """That there is no such run, and how to see which there are."""
+    listed = shlex.join(["runs", near(request.job_path), *request.place])
+    return f"there is no run {request.run_id!r} of {request.job.name} yet; `{typed('nightjar')} {listed}` lists them"
+
+
 def reaching(ray: str | None) -> list[str]:
     """The options that name the run's cluster, if one was named."""
     return ["--ray", ray] if ray else []

@@ -72,7 +72,7 @@ def _usage(progress: Progress, prices: Prices | None) -> UsageFigures:
     used = progress.usage
     return UsageFigures(
         **as_line(used),
-        cached_share=round(used.cached_tokens / used.prompt_tokens, 4) if used.prompt_tokens else 0.0,
+        cached_share=round(used.found_in_cache, 4),
         rates=TokenRates(**{name: round(rate, 3) for name, rate in as_line(progress.token_rates).items()}),
         cost=round(prices.cost(used), 6) if prices else None,
         currency=prices.currency if prices else "",

@@ -87,7 +87,7 @@ def _tokens(progress: Progress) -> str:
     used = progress.usage
     repeated = f" ({used.retries:,} repeated)" if used.retries else ""
     longest = [f"longest prompt {used.longest_prompt:,}"] if used.longest_prompt else []
-    cached = [f"{used.cached_tokens / used.prompt_tokens:.0%} from the prefix cache"] if used.cached_tokens else []
+    cached = [f"{used.found_in_cache:.0%} from the prefix cache"] if used.cached_tokens else []
     known = f" ({', '.join(cached + longest)})" if cached + longest else ""
     ends = {"stop": used.stopped, "length": used.cut, "other": used.ended_otherwise}
     ended = ", ".join(f"{count:,} {reason}" for reason, count in ends.items() if count)
