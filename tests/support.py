@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,6 +210,13 @@ class Lake:
         """Several files, ids running on from one to the next."""
         for index in range(files):
             self.write_file(f"part-{index:02d}.parquet", index * rows, rows, row_group)
+
+    def write_texts(self, texts: Sequence[str | None], row_group: int) -> None:
+        """One Parquet file of texts, with ids from 0 on."""
+        path = self.folder / "data" / "texts.parquet"
+        path.parent.mkdir(exist_ok=True)
+        table = pa.table({"id": pa.array(range(len(texts)), pa.int64()), "text": pa.array(texts, pa.string())})
+        pq.write_table(table, path, row_group_size=row_group)
 
     def to_json_lines(self, **packed: str) -> None:
         """Its Parquet files as JSON lines, blank lines among them. packed: file → `gzip` or `zstd`, for `part_01` …"""

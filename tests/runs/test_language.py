@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -89,9 +88,7 @@ def server() -> Iterator[Server]:
 def ready(lake: Lake, server: Server, *, texts: list[str | None] | None = None, **changes: Any) -> Lake:
     """A lake of one file of texts, and a job that asks the endpoint."""
     given = texts or [f"text {row}" for row in range(ROWS)]
-    (lake.folder / "data").mkdir(exist_ok=True)
-    table = pa.table({"id": pa.array(range(len(given)), pa.int64()), "text": pa.array(given, pa.string())})
-    pq.write_table(table, lake.folder / "data/texts.parquet", row_group_size=SHARD)
+    lake.write_texts(given, SHARD)
     model = {
         "uses": "openai",
         "url": server.server.url,

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("vllm", reason="make test-vllm has vLLM")
@@ -199,9 +198,7 @@ def test_what_vllm_does_not_know_is_an_error_of_the_job(smollm: str, keys: dict[
 
 def ready(lake: Lake, model: str, texts: list[str | None], **changes: Any) -> Lake:
     """A lake of texts, and a job that asks about them."""
-    (lake.folder / "data").mkdir(exist_ok=True)
-    table = pa.table({"id": pa.array(range(len(texts)), pa.int64()), "text": pa.array(texts, pa.string())})
-    pq.write_table(table, lake.folder / "data/texts.parquet", row_group_size=8)
+    lake.write_texts(texts, 8)
     keys = {
         "uses": "vllm",
         "path": model,
