@@ -49,13 +49,13 @@ class Parcel:
         buffers: list[pickle.PickleBuffer] = []
         head = pickle.dumps(self, protocol=5, buffer_callback=buffers.append)
         parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
-        offsets = np.cumsum([0, *(part.nbytes for part in parts)], dtype=np.int64)
+        offsets = np.cumsum([0, *(part.nbytes for part in parts)])
         data = pa.allocate_buffer(int(offsets[-1]))
         into = np.frombuffer(data, np.uint8)
         for part, low, high in zip(parts, offsets[:-1], offsets[1:], strict=True):
             into[low:high] = np.frombuffer(part, np.uint8)
         cells = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(parts), [None, pa.py_buffer(offsets), data])
-        return pa.ListArray.from_arrays(pa.array([0, len(parts)], pa.int32()), cells)
+        return pa.ListArray.from_arrays([0, len(parts)], cells)
 
 
 PACKED = pa.list_(pa.large_binary())
