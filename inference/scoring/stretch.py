@@ -52,7 +52,7 @@ class Stretch:
 
     def of_first(self, rows: range) -> range:
         """The rows of the table with these indices among all rows of the first piece that were read."""
-        return range(self.reads[0].position(rows.start), self.reads[0].position(rows.stop)) if rows else rows
+        return range(self.reads[0].position(rows.start), self.reads[0].position(rows.stop))
 
     def place(self, first: int, rows: int) -> tuple[str, int, int]:
         """The file and the rows there of the table's rows [first, first + rows): uri, first row, number of rows.
@@ -73,7 +73,7 @@ class Stretch:
             yield self.pieces[0], self.reads[0], scored
             return
         all_kept = np.arange(self._starts[-1]) if scored.kept is None else scored.kept
-        failed = np.array([failure.row for failure in scored.failures], dtype=np.int64)  # a row once for each model
+        failed = np.array([failure.row for failure in scored.failures])  # a row once for each model
         for piece, read, start in zip(self.pieces, self.reads, self._starts, strict=False):
             rows = read.table.num_rows
             end = start + rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.input.sources.rows import RowsRead
-from nightjar.inference.records import Piece, RowFailure
+from nightjar.inference.records import UNKNOWN, Piece, RowFailure
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
 from nightjar.inference.scoring.stretch import Stretch
@@ -72,6 +74,25 @@ def test_a_place_in_the_table_is_a_place_in_a_file(sizes: list[int], data: st.Da
     assert stretch.row(uri, row) == first
     assert stretch.row("another", row) is None
     assert stretch.row(uri, 99) is None
+
+
+def test_rows_that_are_left_out_or_cannot_be_read_keep_their_places_in_their_files() -> None:
+    """Of one file they are counted from its first row, with those left out; of several, from the table's first row."""
+    row = RowFailure(1, "InputCorrupt", "not UTF-8", "")
+    one = RowsRead(pa.table({"x": [10, 12, 13]}), {1: row}, pa.array([0, 2, 3]), 1)
+    other = RowsRead(pa.table({"x": [20, 21]}), {0: replace(row, row=0)})
+    pieces = [Piece("one", 1, "v", 100, UNKNOWN, (0, 1)), Piece("other", 1, "v", 0, 2, (0, 1))]
+    single = Stretch(pieces[:1], [one])
+    assert (single.pieces[0].rows, single.origin, single.failures) == (4, 100, {1: row})
+    assert [single.index(row) for row in range(3)] == [0, 2, 3]
+    assert (single.of_first(range(1, 4)), single.of_first(range(0))) == (range(1, 3), range(0))
+    both = Stretch(pieces, [one, other])
+    assert (both.origin, both.failures) == (0, {1: row, 3: replace(row, row=3)})
+    assert [both.index(row) for row in range(5)] == list(range(5))
+    assert both.of_first(range(1, 4)) == range(1, 3)
+    whole = ScoredRows(pa.table({"score": range(5)}), None, ())
+    for stretch, kept in ((single, [None]), (both, [None, None])):
+        assert [part.kept for _, _, part in stretch.parts(whole)] == kept
 
 
 NOTES = """
