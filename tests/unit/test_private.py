@@ -7,6 +7,7 @@ import importlib.util
 import pickle
 from collections import UserDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -139,9 +140,18 @@ class Encoding(UserDict[str, Any]):
     whole = property(lambda self: self.data["f64"].sum())
 
 
+@dataclass
+class Box:
+    """An object of the user's own."""
+
+    held: Any
+
+
 def test_a_batch_of_any_kind_is_copied_to_memory_of_its_own() -> None:
     """Also what its lists and objects refer to. Its types stay what they are; what cannot be copied is shared."""
     pairs = np.arange(6.0).reshape(3, 2)
+    several = np.empty((2, 2), object)
+    several[0, 0], several[1, 1] = pairs[0], [pairs[1]]
     held = {
         "f64": pairs[:, 0],
         "columns": np.asfortranarray(pairs),
@@ -152,6 +162,14 @@ def test_a_batch_of_any_kind_is_copied_to_memory_of_its_own() -> None:
         "series": pd.Series(list(pairs)),
         "text": np.array(["a", "b", None], object),
         "image": [Image.fromarray(np.zeros((2, 2), np.uint8))],
+        "several": several,
+        "masked objects": np.ma.MaskedArray(several[:, 1], [0, 1]),
+        "records": np.array([(1, [pairs[0]]), (2, [pairs[1]])], [("n", int), ("held", object)]),
+        "boxes": [Box(pairs[0]), Box([pairs[1]]), Box(None)],
+        "values": (1, None, np.float32(3)),
+        "index": pd.Index([1, 2, 3]),
+        "array": pa.array([0.0, 2.0, 4.0]),
+        "chunks": pa.chunked_array([[0.0], [2.0, 4.0]]),
     }
     frame = pd.DataFrame({"f64": held["f64"], "pairs": held["list"]}, copy=False).assign(
         period=pd.period_range("2026", periods=3, freq="Y"), kind=pd.Categorical(["a", "b", "a"])
@@ -161,6 +179,10 @@ def test_a_batch_of_any_kind_is_copied_to_memory_of_its_own() -> None:
     copies = own_batch([*given, iter([1])])
     assert [type(each) for each in copies[:-1]] == [type(each) for each in given]
     assert copies[1].dtypes.equals(frame.dtypes)
+    for name in ("several", "masked objects", "records", "boxes", "values", "array", "chunks"):
+        assert str(copies[0][name]) == str(held[name]), name
+    generator = (each for each in pairs)
+    assert own_batch(np.array([generator, None], object))[0] is own_batch([generator])[0] is generator
     before = pickle.dumps(copies[:-1])
     pairs[:] = flat[:] = -1
     assert pickle.dumps(copies[:-1]) == before
@@ -169,6 +191,7 @@ def test_a_batch_of_any_kind_is_copied_to_memory_of_its_own() -> None:
     for name, values in copies[0].items():
         assert type(values) is type(held[name]), name
     assert copies[0]["columns"].flags.f_contiguous
+    assert copies[0]["tensor"].untyped_storage().nbytes() == 3 * 8, "of a part of a tensor nothing else is kept"
     assert copies[2].whole == 6.0
 
 
