@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_stages import outcome, through_both
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, ProcessSpoilt
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.predictors import check_keys
-from nightjar.inference.records import Prepared
+from nightjar.inference.records import Event, Failed, Prepared, Preparing, Started
 from nightjar.inference.run.checking import check
 from nightjar.inference.run.scoring import told
-from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.assignment import Assignment, Opened
+from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.parcels import unpacked
 from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.scoring.preparing import PreparingWorker
+from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.timing import Placement
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
@@ -119,6 +122,66 @@ def test_the_stage_scores_and_the_actor_only_what_raised_there(lake: Lake) -> No
     list(through_both(lake))
     # Only the two batches that raised are scored again, in halves.
     assert 4000 + 2 * 100 <= scored_rows(lake) <= 4000 + 2 * 100 * 8
+
+
+PLAIN = {key: value for key, value in NET.items() if key != "preprocess"} | {"features": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("models", "sizes"), [([PLAIN, TREE | STAGED], {"tree": 100}), ([TREE | STAGED, NET], {"tree": 100, "net": 256})]
+)
+def test_the_stage_tells_its_attempt_and_hands_over_each_models_own_batches(
+    lake: Lake, models: list[dict[str, Any]], sizes: dict[str, int]
+) -> None:
+    """Of those that have something to do there."""
+    two(lake, {}, {}, models=models)
+    turned: list[Started] = []
+    stage = PreparingWorker(lake.worker_spec(), turn_to=turned.append)
+    assert stage.handed is None
+    shard = next(iter(lake.planned().shards()))
+    events, handed = [], []
+    for event in stage.process([Assignment(shard, Attempt(3))]):
+        events.append(event)
+        handed += [stage.handed[1]] if stage.handed is not None else []
+    assert stage.handed is None
+    assert events == [Preparing(shard.id, 3, this_worker()), Prepared(shard.id, 3, this_worker())]
+    assert turned == [Started(shard.id, 3, this_worker())]
+    (parcel,) = handed
+    assert {name: len(batches[0].rows) for name, batches in parcel.batches.items()} == sizes
+
+
+def stopped(lake: Lake) -> Failed:
+    """How the stage fails with the first shard."""
+    events: list[Event] = []
+    with suppress(ProcessSpoilt):
+        for event in PreparingWorker(lake.worker_spec()).process([Assignment(next(iter(lake.planned().shards())))]):
+            events.append(event)
+    last = events[-1]
+    assert isinstance(last, Failed)
+    return last
+
+
+def test_what_ends_the_stage_is_told_with_the_model_and_the_rows_it_worked_on(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a shard is put together the user's code has no row."""
+    uri = str(lake.folder / "data" / "part-00.parquet")
+    two(lake, STAGED, {}, retry__shard_s=1e-6)
+    assert f"it came to row 0 of {uri}" in stopped(lake).message
+    two(lake, STAGED, {})
+    gone = "raise ProcessSpoilt('DeviceLost', 'gone')"
+    lake.write_model(f"from nightjar.inference.errors import ProcessSpoilt\n{CODE}\ndef prep(batch):\n    {gone}\n")
+    last = stopped(lake)
+    assert (last.died, last.uri, last.model, last.row, last.rows) == (True, uri, "net", 0, 256)
+    lake.write_model(CODE)
+
+    def end(_: object) -> None:
+        raise ProcessSpoilt("Stalled", "no progress")
+
+    monkeypatch.setattr(Opened, "check", end)
+    last = stopped(lake)
+    assert (last.died, last.uri, last.model, last.row, last.rows) == (True, uri, "", -1, 0)
+    assert last.message.endswith(f"its process was ended while {uri} was read or written")
 
 
 def test_a_staged_model_has_what_the_stage_has(tmp_path: Path) -> None:

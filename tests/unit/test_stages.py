@@ -228,6 +228,18 @@ def test_what_a_parcel_cannot_hold_is_prepared_by_the_actor(staged: Lake, monkey
     assert outcome(staged, list(through_both(staged))) == full
 
 
+@pytest.mark.parametrize(("most", "batches"), [(256 * 8, 1), (256 * 8 + 1, 2)])
+def test_nothing_is_added_to_a_parcel_that_holds_what_it_may(
+    staged: Lake, monkeypatch: pytest.MonkeyPatch, most: int, batches: int
+) -> None:
+    """Of two numbers of four bytes for each row."""
+    monkeypatch.setattr(preparing, "PARCEL_BYTES", most)
+    stage = PreparingWorker(staged.worker_spec())
+    for _ in stage.process([Assignment(next(iter(staged.planned().shards())))]):
+        if stage.handed:
+            assert len(stage.handed[1].batches[""]) == batches
+
+
 def test_a_file_that_cannot_be_read_fails_its_own_shard(staged: Lake) -> None:
     work = staged.planned()
     (staged.folder / "data" / "part-00.parquet").write_bytes(b"changed")
