@@ -228,6 +228,20 @@ def test_what_a_parcel_cannot_hold_is_prepared_by_the_actor(staged: Lake, monkey
     assert outcome(staged, list(through_both(staged))) == full
 
 
+def test_small_files_share_a_parcel_and_its_batches(lake: Lake) -> None:
+    for index in range(3):
+        lake.write_file(f"small-{index}.parquet", 10_000 + index * 100, 100)
+    lake.write_model(CODE.replace("MOST", "1000"))
+    lake.write_job(model__features=["x", "y"], preprocess="model:prep")
+    stage = PreparingWorker(lake.worker_spec())
+    (shard,) = lake.planned().shards()
+    for event in stage.process([Assignment(shard)]):
+        assert isinstance(event, Preparing | Prepared), event
+        if stage.handed:
+            parcel = stage.handed[1]
+    assert [len(batch.rows) for batch in parcel.batches[""]] == [256, 44]
+
+
 @pytest.mark.parametrize(("most", "batches"), [(256 * 8, 1), (256 * 8 + 1, 2)])
 def test_nothing_is_added_to_a_parcel_that_holds_what_it_may(
     staged: Lake, monkeypatch: pytest.MonkeyPatch, most: int, batches: int
