@@ -34,6 +34,9 @@ LONG_EVERY = 8
 ENGINE = {"max_model_len": 512, "dtype": "bfloat16", "enforce_eager": True, "max_num_seqs": 16, "seed": 0}
 SAMPLING = {"max_tokens": 128, "temperature": 0}
 CORES = 2
+STAGES = 8
+"""Logical CPUs for the stages of Ray Data's processor, which share the same cores as all else."""
+
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -102,13 +105,15 @@ def ray(data: Path, out: Path, shard: int) -> None:
     import ray as cluster
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
-    cluster.init(address="local", log_to_driver=False)
+    # Each of its stages has an actor that asks for a CPU of its own, and with fewer of them it never begins.
+    cluster.init(address="local", log_to_driver=False, num_cpus=STAGES)
     config = vLLMEngineProcessorConfig(
         model_source=str(MODEL),
         engine_kwargs=ENGINE,
         batch_size=shard,
         concurrency=1,
         placement_group_config={"bundles": [{"CPU": 1}]},
+        log_engine_metrics=False,
     )
     processor = build_processor(
         config,

@@ -348,8 +348,8 @@ class Job(Section):
             }
         prepares = self.preprocess.uses if self.preprocess else None
         named: dict[str, Any] = {"model.uses": self.model.uses, "preprocess": prepares}
-        if (framework := FRAMEWORKS.get(self.model.uses)) and (option := framework.factory):
-            named[f"model.options.{option}"] = self.model.options.get(option)
+        if framework := FRAMEWORKS.get(self.model.uses):
+            named |= {f"{self.model.options_key}.{name}": self.model.options.get(name) for name in framework.code}
         return {key: spec for key, spec in named.items() if isinstance(spec, str) and ":" in spec}
 
     def modules(self) -> dict[str, str]:

@@ -11,18 +11,18 @@ class Framework:
 
     module: its `ADAPTER` is a `predictors.adapter.Adapter`. model: what `model.path` names, for messages; '' if the
     model is elsewhere. packs: its predictors sort the rows of a micro-batch, and pack them into calls of the model
-    themselves; so `batch_size: auto` is thousands of rows, whatever their size. factory: the key in `model.options`
-    that may name the user's own code, which makes the model; its value is called with the keywords
-    `model.options.args`. rows: of `batch_size: auto`, on the CPU and on a GPU, where every row weighs the same for the
-    model. streams: it is asked for one row at a time; so several shards are scored at once, and a micro-batch is a
-    whole shard. own_keys: its options are keys of `model` itself. documents: options that may be the name of a JSON or
-    YAML file, in place of its content. aside: options that change no output.
+    themselves; so `batch_size: auto` is thousands of rows, whatever their size. code: options that name objects of the
+    user's own code, as "module:name"; its adapter is an `adapter.TakesCode`. rows: of `batch_size: auto`, on the CPU
+    and on a GPU, where every row weighs the same for the model. streams: it is asked for one row at a time; so several
+    shards are scored at once, and a micro-batch is a whole shard. own_keys: its options are keys of `model` itself.
+    documents: options that may be the name of a JSON or YAML file, in place of its content. aside: options that change
+    no output.
     """
 
     module: str
     model: str
     packs: bool = False
-    factory: str = ""
+    code: tuple[str, ...] = ()
     rows: tuple[int, int] | None = None
     streams: bool = False
     own_keys: bool = False
@@ -34,7 +34,7 @@ FRAMEWORKS = {
     "torch": Framework(
         "nightjar.inference.predictors.torch",
         "an exported program (.pt2), TorchScript (.pt) or weights (.pt, .pth, .safetensors)",
-        factory="model",
+        code=("model",),
     ),
     "sklearn": Framework("nightjar.inference.predictors.sklearn", "a skops file (.skops), or a pickle or joblib file"),
     "onnx": Framework("nightjar.inference.predictors.onnx", "an ONNX model (.onnx, or its folder)"),
@@ -65,6 +65,15 @@ FRAMEWORKS = {
         own_keys=True,
         documents=("json_schema",),
         aside=("requests_in_flight", "journal"),
+    ),
+    "ray.data.llm": Framework(
+        "nightjar.inference.predictors.raydatallm",
+        "a model's folder",
+        code=("config", "preprocess", "postprocess"),
+        rows=(1 << 16, 1 << 16),
+        streams=True,
+        own_keys=True,
+        aside=("requests_in_flight",),
     ),
     "openai": Framework(
         "nightjar.inference.predictors.openai",

@@ -64,6 +64,18 @@ def forced_tokens(model: object) -> int:
     return model.forced_tokens if isinstance(model, Packing) else 0
 
 
+@runtime_checkable
+class TakesCode(Protocol):
+    """An adapter whose job names objects of the user's own code."""
+
+    def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
+        """Check that these objects are what the adapter takes, without calling them. found: they, by the job's key.
+
+        Raises:
+            JobError: One is not. Names the key.
+        """
+
+
 class Adapter(Protocol):
     """One framework. Only `load`, `warm` and `devices` import it, so that commands that only look need not wait.
 

@@ -115,7 +115,9 @@ class Reader:
         found = self._parsed(answer)
         if self._choices is not None:
             return known | dict.fromkeys(self._read, found[_CHOSEN])
-        return known | {name: self._fitting(name, found.get(name)) for name in self._read}
+        return known | {
+            name: fitting(name, found.get(name), self._types[name], "the answer has") for name in self._read
+        }
 
     def _check_form(self, regex: re.Pattern[str], answer: Answer) -> None:
         if not regex.fullmatch(answer.text):
@@ -140,13 +142,18 @@ class Reader:
         schema = dict(self.schema or {})
         return validator_for(schema)(schema)
 
-    def _fitting(self, name: str, value: Any) -> Any:
-        """The value, if the output's type can hold it."""
-        try:
-            pa.array([value], self._types[name])
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            raise AnswerInvalid(f"the answer has {value!r} as {name!r}, which is no {self._types[name]}") from None
-        return value
+
+def fitting(name: str, value: Any, kind: pa.DataType, said: str) -> Any:
+    """The value of an output, if its type can hold it. said: where it comes from, for messages.
+
+    Raises:
+        AnswerInvalid: It cannot.
+    """
+    try:
+        pa.array([value], kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        raise AnswerInvalid(f"{said} {repr(value)[:200]} as {name!r}, which is no {kind}") from None
+    return value
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:

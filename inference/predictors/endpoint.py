@@ -56,7 +56,10 @@ class Endpoint(Requests):
 
     def __init__(self, job: Job) -> None:
         options = job.model.options
-        super().__init__(job, prompt_of(job), reader_of(job), options.get("requests_in_flight", IN_FLIGHT))
+        self.prompt, self.reader = prompt_of(job), reader_of(job)
+        super().__init__(
+            job, options.get("requests_in_flight", IN_FLIGHT), self.prompt.columns, f"model.{self.prompt.key}"
+        )
         self._api = options.get("api", CHAT)
         self._url = options["url"]
         self.device = urlsplit(self._url).netloc
@@ -91,6 +94,9 @@ class Endpoint(Requests):
         if self._api == CHAT:
             return {**self._fixed, "messages": self.prompt.messages(row)}
         return {**self._fixed, "input" if self._api == EMBEDDINGS else "prompt": self.prompt.text(row)}
+
+    def read(self, request: Any, answer: Answer) -> dict[str, Any]:
+        return self.reader.row(answer)
 
     async def answer(self, request: Any) -> tuple[Answer, Usage]:
         """Ask until there is an answer, or it is clear that there is none."""

@@ -52,6 +52,20 @@ ASKED = (
 )
 """The options of every adapter of language models."""
 
+
+def check_rescored(job: Job) -> None:
+    """Check that a job with a second scoring says how many of its answers may differ.
+
+    Raises:
+        JobError: It does not.
+    """
+    if job.rescore.share > 0 and "differing" not in job.rescore.model_fields_set:
+        raise JobError(
+            "rescore.differing: is required, as a language model may answer otherwise the second time; write the "
+            "share of the compared rows that may differ, as 0.1, or 0 if none may"
+        )
+
+
 FORMS = ("json_schema", "regex", "choice")
 """Options that say which form an answer has. One of them at most."""
 
@@ -82,11 +96,7 @@ class LanguageModel:
         if isinstance(schema := options.get("json_schema"), Mapping):
             check_schema(schema)
         reader_of(job, probabilities=self.probabilities)
-        if job.rescore.share > 0 and "differing" not in job.rescore.model_fields_set:
-            raise JobError(
-                "rescore.differing: is required, as a language model may answer otherwise the second time; write the "
-                "share of the compared rows that may differ, as 0.1, or 0 if none may"
-            )
+        check_rescored(job)
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
         """As `Adapter.check_columns`."""

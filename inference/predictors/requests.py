@@ -18,9 +18,8 @@ from typing import Any, Protocol, runtime_checkable
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import features
-from nightjar.inference.predictors.answers import CUT, STOPPED, Answer, Reader
+from nightjar.inference.predictors.answers import CUT, STOPPED, Answer
 from nightjar.inference.predictors.arrays import is_frame, to_array
-from nightjar.inference.predictors.prompts import Prompt
 from nightjar.inference.records import NO_USAGE, Usage
 
 Known = Mapping[int, tuple[Answer, Usage]]
@@ -74,21 +73,19 @@ class _Left:
 
 
 class Requests(ABC):
-    """Base of these predictors. Subclasses say how one row is asked.
-
-    prompt: what each row is made into. reader: reads the outputs out of an answer.
-    """
+    """Base of these predictors. Subclasses say how one row is asked, and what its answer gives."""
 
     device = "cpu"
     elsewhere = False
 
-    def __init__(self, job: Job, prompt: Prompt, reader: Reader, most: int) -> None:
+    def __init__(self, job: Job, most: int, columns: tuple[str, ...] = (), key: str = "") -> None:
+        """columns: that a row is asked with; none for all that the model gets. key: the job's, which names them."""
         self.most = most
         self.waiting = 0
         self.done = 0
         self._unclaimed = NO_USAGE
         self._uses = job.model.uses
-        self.prompt, self.reader = prompt, reader
+        self._columns, self._key = columns, key
         self._outputs = tuple(job.model.outputs)
         self._loop = asyncio.new_event_loop()
         self._at_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
@@ -113,14 +110,20 @@ class Requests(ABC):
             OutputInvalid: This row has no answer. Anything else costs the batch.
         """
 
+    @abstractmethod
+    def read(self, request: Any, answer: Answer) -> dict[str, Any]:
+        """The job's outputs in the answer to a request.
+
+        Raises:
+            OutputInvalid: The answer has them not; it costs the row.
+        """
+
     def prepare(self, batch: Any) -> list[Any]:
         """A request for each row, or the exception of a row that has none."""
         held = features.named(batch, self._uses)
-        if gone := [name for name in self.prompt.columns if name not in held]:
-            raise JobError(
-                f"model.{self.prompt.key}: {gone[0]!r} is not a column that the model gets: {', '.join(held)}"
-            )
-        columns = {name: _values(held[name]) for name in self.prompt.columns}
+        if gone := [name for name in self._columns if name not in held]:
+            raise JobError(f"{self._key}: {gone[0]!r} is not a column that the model gets: {', '.join(held)}")
+        columns = {name: _values(held[name]) for name in self._columns or held}
         rows = len(next(iter(held.values())))
         return self.requests([{name: values[row] for name, values in columns.items()} for row in range(rows)])
 
@@ -206,7 +209,7 @@ class Requests(ABC):
         except OutputInvalid as error:
             return error, replace(NO_USAGE, requests=1, failed=1)
         try:
-            return self.reader.row(answer), usage
+            return self.read(request, answer), usage
         except OutputInvalid as error:
             return error, replace(usage, failed=1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.features import is_number_or_list
 from nightjar.inference.predictors.installed import versions
 from nightjar.inference.predictors.torchfiles import EXPORTED, OPTIONS, STATE, check_torch_keys, inspect_torch, kind_of
+from nightjar.inference.predictors.user import factory_keywords
 
 
 class OnTorch:
@@ -58,6 +60,11 @@ class Torch(OnTorch):
 
     def inspect(self, job: Job, path: str) -> None:
         inspect_torch(job, path)
+
+    def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
+        """As `TakesCode.check_code`."""
+        for key, target in found.items():
+            factory_keywords(job, key, target)
 
     def warm(self) -> None:
         from importlib import import_module

@@ -19,7 +19,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option
-from nightjar.inference.predictors.adapter import Adapter, Predictor, WithoutDevices
+from nightjar.inference.predictors.adapter import Adapter, Predictor, TakesCode, WithoutDevices, adapter_of
 from nightjar.inference.predictors.asynchronous import Synchronous
 from nightjar.inference.predictors.naming import naming
 from nightjar.inference.predictors.torchinference import Managed, is_torch_inference
@@ -48,6 +48,11 @@ class Own(WithoutDevices):
 
     def inspect(self, job: Job, path: str) -> None:
         """No check: only the code knows what it reads."""
+
+    def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
+        """As `TakesCode.check_code`."""
+        for key, target in found.items():
+            _keywords(key, job.model.uses, target, _options(job, job.model.path), job.model.path)
 
     def warm(self) -> None:
         """No import: the user's code is imported from the run's snapshot, where its imports are noted."""
@@ -107,25 +112,15 @@ def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
     Raises:
         JobError: An object is not a predictor, or does not take its options or the model's path.
     """
-    if not job.models:
-        _check_usable(job, targets)
-    for each in job.each if job.models else ():
-        named = f"models.{each.model.called}."
+    for each in job.each:
+        named = f"models.{each.model.called}." if each.model.called else ""
+        found = {key.removeprefix(named): target for key, target in targets.items() if key.startswith(named)}
+        step, prepares, adapter = each.preprocess, found.pop("preprocess", None), adapter_of(each)
         with naming(each):
-            _check_usable(
-                each, {key.removeprefix(named): target for key, target in targets.items() if key.startswith(named)}
-            )
-
-
-def _check_usable(job: Job, targets: Mapping[str, Any]) -> None:
-    for key, target in targets.items():
-        if key not in {"model.uses", "preprocess"}:
-            factory_keywords(job, key, target)
-            continue
-        if key == "preprocess" and job.preprocess:
-            _keywords(key, job.preprocess.uses, target, job.preprocess.options, None)
-        else:
-            _keywords(key, job.model.uses, target, _options(job, job.model.path), job.model.path)
+            if isinstance(adapter, TakesCode):
+                adapter.check_code(each, found)
+            if step is not None and prepares is not None:
+                _keywords("preprocess", step.uses, prepares, step.options, None)
 
 
 def built(job: Job, key: str) -> Any:

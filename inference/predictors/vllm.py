@@ -7,7 +7,8 @@ that keeps a GPU.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from nightjar.inference.errors import JobError
@@ -27,36 +28,15 @@ _OURS = {
 """Keys of vLLM's sampling parameters that have no meaning here, and why."""
 
 
-class VLLM(LanguageModel, OnTorch):
-    """The `Adapter` of vLLM."""
+class OnVllm(OnTorch):
+    """Base of the adapters whose models vLLM runs."""
 
     libraries: tuple[str, ...] = ("vllm", "transformers")
     extra = "vllm"
-    probabilities = True
-    options: tuple[Option, ...] | None = (
-        *ASKED,
-        text("regex", "each answer has this form, a regular expression", "none"),
-        choice(
-            "truncate",
-            ("left", "right"),
-            "a prompt that is too long loses its beginning or its end: of messages, the longest one does",
-            "such a row has no answer",
-        ),
-        keywords("engine", "goes to vLLM's engine, as `{max_model_len: 2048, dtype: bfloat16}`", "vLLM's", "a mapping"),
-        whole("requests_in_flight", "requests that are underway at once, in each actor", "5/4 of what vLLM runs"),
-    )
+    reads_arrow = True
 
     def check_keys(self, job: Job) -> None:
         """As `Adapter.check_keys`."""
-        super().check_keys(job)
-        options = job.model.options
-        for key, why in _OURS.items():
-            if key in options.get("sampling", {}):
-                raise JobError(f"model.sampling.{key}: {why}; leave it out")
-        if "choice" in options and "sampling" in options:
-            raise JobError("model.sampling: with model.choice the likeliest is taken, and none is drawn; leave it out")
-        if "model" in options.get("engine", {}):
-            raise JobError("model.engine.model: model.path names the model; leave it out")
         if job.resources.gpus > 1 and job.resources.gpus % 1:
             raise JobError(f"resources.gpus: the model is divided among whole GPUs, and not {job.resources.gpus:g}")
 
@@ -79,17 +59,59 @@ class VLLM(LanguageModel, OnTorch):
 
     def warm(self) -> None:
         """As `Adapter.warm`."""
-        import nightjar.inference.predictors.vllmmodel  # noqa: F401 (the import itself is the purpose)
+        import nightjar.inference.predictors.vllmrequests  # noqa: F401 (the import itself is the purpose)
+
+
+class VLLM(LanguageModel, OnVllm):
+    """The `Adapter` of vLLM."""
+
+    probabilities = True
+    options: tuple[Option, ...] | None = (
+        *ASKED,
+        text("regex", "each answer has this form, a regular expression", "none"),
+        choice(
+            "truncate",
+            ("left", "right"),
+            "a prompt that is too long loses its beginning or its end: of messages, the longest one does",
+            "such a row has no answer",
+        ),
+        keywords("engine", "goes to vLLM's engine, as `{max_model_len: 2048, dtype: bfloat16}`", "vLLM's", "a mapping"),
+        whole("requests_in_flight", "requests that are underway at once, in each actor", "5/4 of what vLLM runs"),
+    )
+
+    def check_keys(self, job: Job) -> None:
+        """As `Adapter.check_keys`."""
+        OnVllm.check_keys(self, job)
+        LanguageModel.check_keys(self, job)
+        options = job.model.options
+        for key, why in _OURS.items():
+            if key in options.get("sampling", {}):
+                raise JobError(f"model.sampling.{key}: {why}; leave it out")
+        if "choice" in options and "sampling" in options:
+            raise JobError("model.sampling: with model.choice the likeliest is taken, and none is drawn; leave it out")
+        if "model" in options.get("engine", {}):
+            raise JobError("model.engine.model: model.path names the model; leave it out")
 
     def load(self, job: Job, path: str | None) -> Predictor:
         """As `Adapter.load`."""
-        try:
+        with needing_vllm():
             from nightjar.inference.predictors.vllmmodel import VllmModel
-        except ModuleNotFoundError as error:
-            if error.name != "vllm":
-                raise
-            raise missing("vllm", ("vllm",)) from error
         return VllmModel(job, needed(job, path))
+
+
+@contextmanager
+def needing_vllm() -> Iterator[None]:
+    """In this context vLLM is imported.
+
+    Raises:
+        JobError: It is not installed. Says how to install it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "vllm":
+            raise
+        raise missing("vllm", ("vllm",)) from error
 
 
 ADAPTER: Adapter = VLLM()

@@ -5,10 +5,7 @@ Prompts are made into tokens in batches, before they are asked; so a prompt that
 
 from __future__ import annotations
 
-import copy
-import threading
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,15 +18,15 @@ from nightjar.inference.predictors.answers import Answer
 from nightjar.inference.predictors.apis import CHAT, EMBEDDINGS, reader_of
 from nightjar.inference.predictors.choices import Choices, Fork, choices
 from nightjar.inference.predictors.prompts import Messages, prompt_of
-from nightjar.inference.predictors.requests import Requests, usage_of
-from nightjar.inference.predictors.vllmengine import Engine
+from nightjar.inference.predictors.requests import usage_of
+from nightjar.inference.predictors.vllmrequests import VllmRequests, side_by_side
 from nightjar.inference.records import Usage
 
 _CUTS = 8
 """The most times that a prompt is made shorter: a text that is cut may have more tokens than were counted."""
 
 
-class VllmModel(Requests):
+class VllmModel(VllmRequests):
     """The model as a `Predictor`."""
 
     def __init__(self, job: Job, path: str) -> None:
@@ -40,44 +37,45 @@ class VllmModel(Requests):
         """
         options = job.model.options
         self._api: str = options.get("api", CHAT)
-        defaults: dict[str, Any] = {"tensor_parallel_size": max(1, int(job.resources.gpus))}
-        if defaults["tensor_parallel_size"] > 1:
-            defaults["distributed_executor_backend"] = "mp"  # in an actor vLLM might ask Ray for GPUs of its own
-        if self._api == EMBEDDINGS:
-            defaults["runner"] = "pooling"
-        self._engine = Engine(path, options.get("engine", {}), **defaults)
-        weakref.finalize(self, self._engine.close)
-        self.device = self._engine.device
-        self._tokenizer = copy.deepcopy(self._engine.tokenizer())
-        self._tokenising = threading.Lock()
-        if self._api == CHAT and not self._tokenizer.chat_template:
+        self._prompt, self._reader = prompt_of(job), reader_of(job, probabilities=True)
+        super().__init__(
+            job,
+            path,
+            options.get("engine", {}),
+            pools=self._api == EMBEDDINGS,
+            most=options.get("requests_in_flight"),
+            columns=self._prompt.columns,
+            key=f"model.{self._prompt.key}",
+        )
+        if self._api == CHAT and not self.tokenizer.chat_template:
             raise JobError(
                 f"model.api: {job.model.path} has no chat template, so it cannot be asked as a chat; write "
                 "api: completions, or choose a model that was made for chats"
             )
         self._truncate: str | None = options.get("truncate")
         self._choices = self._parted(options["choice"]) if "choice" in options else None
-        self._sampling = _sampling(options, self._engine.sampling) if self._api != EMBEDDINGS else None
+        self._sampling = _sampling(options, self.engine.sampling) if self._api != EMBEDDINGS else None
         answer = (self._sampling.max_tokens or 1) if self._sampling else 0
-        self._longest = self._engine.length - (answer if self._truncate else min(1, answer))
+        self._longest = self.engine.length - (answer if self._truncate else min(1, answer))
         if self._longest < 1:
             raise JobError(
                 f"model.sampling.max_tokens: {answer} leaves no room for a prompt, since model.engine.max_model_len is "
-                f"{self._engine.length}"
+                f"{self.engine.length}"
             )
-        most = options.get("requests_in_flight") or self._engine.most + self._engine.most // 4
-        super().__init__(job, prompt_of(job), reader_of(job, probabilities=True), most)
 
     def request(self, row: dict[str, Any]) -> Any:
         """The messages or the text for one row."""
-        return self.prompt.messages(row) if self._api == CHAT else self.prompt.text(row)
+        return self._prompt.messages(row) if self._api == CHAT else self._prompt.text(row)
+
+    def read(self, request: Sequence[int], answer: Answer) -> dict[str, Any]:
+        return self._reader.row(answer)
 
     def requests(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
         """The tokens of each row's prompt, or the exception of a row that cannot be asked for."""
         found = super().requests(rows)
         asked = [row for row, each in enumerate(found) if not isinstance(each, Exception)]
-        with self._tokenising:
-            texts = {row: self._text(found[row]) for row in asked}
+        with self.tokenising:
+            texts = {row: self._said(found[row]) for row in asked}
             good = [row for row in asked if isinstance(texts[row], str)]
             tokens = dict(zip(good, self._tokens([str(texts[row]) for row in good]), strict=True))
             for row in asked:
@@ -85,10 +83,8 @@ class VllmModel(Requests):
         return found
 
     def order(self, prepared: Sequence[Any]) -> Sequence[int]:
-        """Prompts that begin alike stand side by side, so that vLLM finds their beginnings in its cache."""
-        return sorted(
-            range(len(prepared)), key=lambda row: [] if isinstance(prepared[row], Exception) else prepared[row]
-        )
+        """Prompts that begin alike stand side by side."""
+        return side_by_side(prepared)
 
     async def answer(self, request: Sequence[int]) -> tuple[Answer, Usage]:
         """As in `Requests`. A request that waits in vLLM's own queue is underway."""
@@ -96,10 +92,10 @@ class VllmModel(Requests):
         if self._choices is not None:
             answer = await self._chosen(request, self._choices)
         elif self._sampling is None:
-            found = await self._engine.ask(request, PoolingParams(task="embed"))
+            found = await self.engine.ask(request, PoolingParams(task="embed"))
             answer = Answer(prompt_tokens=len(request), vector=found.outputs.data.tolist())
         else:
-            found = await self._engine.ask(request, self._sampling)
+            found = await self.engine.ask(request, self._sampling)
             (said,) = found.outputs
             answer = Answer(
                 text=said.text,
@@ -123,7 +119,7 @@ class VllmModel(Requests):
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
-            output = await self._engine.ask([*request, *fork.path], params)
+            output = await self.engine.ask([*request, *fork.path], params)
             (first,) = output.outputs[0].logprobs
             found[fork] = [first[token].logprob for token in fork.tokens]
             cached = cached or output.num_cached_tokens or 0
@@ -141,7 +137,7 @@ class VllmModel(Requests):
         """The choices as tokens."""
         self._named = tuple(names)
         try:
-            known = choices(self._tokens(names, special=False), self._tokenizer.eos_token_id)
+            known = choices(self.tokens(names, special=False), self.tokenizer.eos_token_id)
         except ValueError as error:
             raise JobError(f"model.choice: {error}; word them otherwise") from None
         if (most := max((len(fork.tokens) for fork in known.forks), default=0)) > MAX_LOGPROB_TOKEN_IDS:
@@ -150,31 +146,20 @@ class VllmModel(Requests):
             )
         return known
 
-    def _text(self, asked: Messages | str) -> str | Exception:
+    def _said(self, asked: Messages | str) -> str | Exception:
         """The prompt as the model reads it, with its own template; or why there is none."""
-        if isinstance(asked, str):
-            return asked
-        try:
-            return str(self._tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True))
-        except Exception as error:  # noqa: BLE001 (a template raises whatever it likes, and blames these messages)
-            return PromptInvalid(f"the model's chat template refuses the messages: {error}")
+        return asked if isinstance(asked, str) else self.text(asked, add_generation_prompt=True)
 
-    def _tokens(self, texts: Sequence[str], *, special: bool | None = None) -> list[list[int]]:
-        """The tokens of each text. special: with those of the tokenizer's own; by default, if no template has them."""
-        if not texts:
-            return []
-        special = self._api != CHAT if special is None else special
-        return list(self._tokenizer(list(texts), add_special_tokens=special)["input_ids"])
+    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each prompt. A template has the special ones already."""
+        return self.tokens(texts, special=self._api != CHAT)
 
     def _fitting(self, asked: Messages | str, tokens: list[int]) -> list[int] | Exception:
         """The tokens of a prompt, if they are not too many; or those of what is left of it."""
         if len(tokens) <= self._longest:
             return tokens
         if self._truncate is None:
-            return PromptInvalid(
-                f"the prompt has {len(tokens):,} tokens, and max_model_len is {self._engine.length:,} with the answer; "
-                "raise it in model.engine, or cut prompts with model.truncate"
-            )
+            return self.too_long(tokens, "raise it in model.engine, or cut prompts with model.truncate")
         if isinstance(asked, str):
             return tokens[: self._longest] if self._truncate == "right" else tokens[-self._longest :]
         return self._shorter(asked, tokens)
@@ -185,14 +170,14 @@ class VllmModel(Requests):
         longest = sizes.index(max(sizes))
         for _ in range(_CUTS):
             content = asked[longest]["content"] if sizes[longest] else ""
-            inside = self._tokens([content], special=False)[0]
+            inside = self.tokens([content], special=False)[0]
             left = len(inside) - (len(tokens) - self._longest)
             if left <= 0:
                 break
             kept = inside[:left] if self._truncate == "right" else inside[-left:]
             asked = [*asked]
-            asked[longest] = {**asked[longest], "content": self._tokenizer.decode(kept)}
-            text = self._text(asked)
+            asked[longest] = {**asked[longest], "content": self.tokenizer.decode(kept)}
+            text = self._said(asked)
             if isinstance(text, Exception):
                 return text
             (tokens,) = self._tokens([text])

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
-from nightjar.inference.messages import clip
+from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import exports, hive
 from nightjar.inference.output.datapart import DataPart, expect, read_data
@@ -216,7 +216,8 @@ def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.T
         for low, high in spans:
             _prove_span(uri, low, high, kept, lost)
     if found != data.num_rows + quarantined.num_rows:
-        raise AuditFailed(f"{data.num_rows + quarantined.num_rows - found} rows name files that are not in this shard")
+        strangers = counted(data.num_rows + quarantined.num_rows - found, "row")
+        raise AuditFailed(f"the files of {strangers} are not in this shard")
 
 
 def _prove_within(uri: str, pieces: list[dict[str, Any]], kept: np.ndarray, lost: np.ndarray) -> None:
@@ -245,10 +246,10 @@ def _prove_span(uri: str, low: int, high: int, kept: np.ndarray, lost: np.ndarra
         raise AuditFailed(f"row {rows[counts > 1][0]} of {uri} is there {counts.max()} times")
     if rows.size != high - low or rows[0] != low or rows[-1] != high - 1:
         absent = np.setdiff1d(np.arange(low, high), rows)
-        raise AuditFailed(
-            f"{absent.size} of rows {low} to {high - 1} of {uri} are in no part"
-            + (f", the first is row {absent[0]}" if absent.size else "; rows outside that span are")
-        )
+        if not absent.size:
+            raise AuditFailed(f"the parts have rows of {uri} that are not among this shard's, {low} to {high - 1}")
+        gone = counted(absent.size, "row")
+        raise AuditFailed(f"no part has {gone} of rows {low} to {high - 1} of {uri}, the first is row {absent[0]}")
 
 
 def _rows_of(table: pa.Table, uri: str) -> np.ndarray:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from nightjar.inference.errors import AuditFailed
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
+from nightjar.inference.messages import counted
 from nightjar.inference.output.datapart import DataPart
 from nightjar.inference.output.parts import MODEL
 
@@ -80,8 +81,9 @@ def prove_nulls(job: Job, found: Quarantined, part: DataPart) -> None:
         for column in columns:
             if table[column].null_count < len(places):
                 raise AuditFailed(
-                    f"{column}: {table[column].null_count} nulls for {len(places)} rows that the quarantine says the "
-                    f"model {name!r} could not score, the first of them row {places[0][1]} of {places[0][0]}"
+                    f"{column}: {counted(table[column].null_count, 'null')}, where the quarantine has "
+                    f"{counted(len(places), 'row')} that the model {name!r} could not score, the first of them row "
+                    f"{places[0][1]} of {places[0][0]}"
                 )
 
 

@@ -58,6 +58,35 @@ class Killer(LogitsProcessor):
 """
 
 
+PROCESSOR = """
+from ray.data.llm import vLLMEngineProcessorConfig
+
+config = vLLMEngineProcessorConfig(
+    model_source="unsloth/Llama-3.1-8B-Instruct",
+    engine_kwargs={ENGINE},
+    concurrency=1,
+    batch_size=64,
+)
+
+
+def preprocess(row):
+    if row["text"] == "raise":
+        raise KeyError("no such thing")
+    return dict(
+        messages=[{"role": "user", "content": row["text"]}],
+        sampling_params=dict(temperature=0, max_tokens=len(row["text"]) % 2 + 4),
+    )
+
+
+def postprocess(row):
+    assert "sampling_params" not in row
+    if row["text"] == "drop":
+        return dict(answer=row["generated_text"])
+    return dict(answer=row["generated_text"], tokens=row["num_generated_tokens"], **row)
+"""
+"""As in Ray's documentation. The number of tokens differs from row to row."""
+
+
 @pytest.fixture(scope="session")
 def smollm() -> str:
     """The model's folder."""
@@ -166,7 +195,7 @@ def test_a_prompt_that_is_too_long_loses_its_beginning_or_its_end(smollm: str) -
     for side, outputs in (("left", "last"), ("right", "first")):
         scorer: Any = load_scorer(job(smollm, truncate=side, sampling=GREEDY), smollm)
         (tokens,) = scorer.prepare(pa.table({"text": [long]})).content
-        text = scorer._predictor._tokenizer.decode(tokens)
+        text = scorer._predictor.tokenizer.decode(tokens)
         assert text.count("<|im_start|>") == 3
         assert text.rstrip().endswith("<|im_start|>assistant")
         assert outputs in text
@@ -255,3 +284,30 @@ def test_a_night_accounts_for_every_prompt(lake: Lake, smollm: str) -> None:
     assert {3, 7, 12} <= set(lost["_row"])
     assert rows["digit"].between(0, 9).all()
     assert set(lost["error"]) <= {"PromptInvalid", "AnswerInvalid"}
+
+
+def test_a_processor_of_ray_data_gives_the_answers_of_the_model(lake: Lake, smollm: str, direct: Any) -> None:
+    """Each row has its own parameters, and a row that one of the user's functions fails costs itself."""
+    texts = [*ASKED, "raise", "drop", "word " * 600]
+    lake.write_texts(texts, 8)
+    (lake.folder / "summarise.py").write_text(PROCESSOR.replace("{ENGINE}", repr(ENGINE)))
+    model = {
+        "uses": "ray.data.llm",
+        "path": smollm,
+        "config": "summarise:config",
+        "preprocess": "summarise:preprocess",
+        "postprocess": "summarise:postprocess",
+        "outputs": {"answer": "string", "tokens": "int32"},
+    }
+    lake.write_job(model=model, carry=["id"], retry__max_quarantined=0.9)
+    lake.run(engine=engine.LOCAL)
+    rows, lost = lake.published(), lake.quarantined()
+    assert rows["answer"].tolist() == [direct.greedy(text, len(text) % 2 + 4) for text in ASKED]
+    assert rows["tokens"].tolist() == [len(direct.of(answer)) for answer in rows["answer"]]
+    assert lost["message"].tolist() == [
+        "model.preprocess raised KeyError: 'no such thing'",
+        "model.postprocess returned no 'tokens', only answer",
+        lost["message"].iloc[2],
+    ]
+    assert 'raise KeyError("no such thing")' in lost["traceback"].iloc[0]
+    assert re.match("the prompt has 6.. tokens, and max_model_len is 512", lost["message"].iloc[2])

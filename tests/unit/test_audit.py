@@ -225,24 +225,24 @@ def test_what_is_wrong_with_the_rows_is_said_with_the_first_of_them(scored: Scor
     shifted = {**third, "pieces": [{**one_piece, "rows": 99}, {**other_piece, "rows": 101}]}
     for line, said in (
         (scored.moved(first, 17, 16), f"rows of {file} are not in input order, or one occurs twice"),
-        (scored.moved(first, 999, 1000), f"1 of rows 0 to 999 of {file} are in no part, the first is row 999"),
-        (scored.moved(second, 0, 999), f"1 of rows 1000 to 1999 of {file} are in no part, the first is row 1000"),
-        (scored.moved(second, 998, 2000), f"1 of rows 1000 to 1999 of {file} are in no part, the first is row 1999"),
+        (scored.moved(first, 999, 1000), f"no part has 1 row of rows 0 to 999 of {file}, the first is row 999"),
+        (scored.moved(second, 0, 999), f"no part has 1 row of rows 1000 to 1999 of {file}, the first is row 1000"),
+        (scored.moved(second, 998, 2000), f"no part has 1 row of rows 1000 to 1999 of {file}, the first is row 1999"),
         (
             scored.rewritten(third, table.set_column(at, "_file", files(200))),
-            f"100 of rows 0 to 99 of {small[0]} are in no part, the first is row 0",
+            f"no part has 100 rows of rows 0 to 99 of {small[0]}, the first is row 0",
         ),
         (
             scored.rewritten(third, table.set_column(at, "_file", stranger)),
-            f"1 of rows 0 to 99 of {small[1]} are in no part, the first is row 99",
+            f"no part has 1 row of rows 0 to 99 of {small[1]}, the first is row 99",
         ),
-        (shifted, f"0 of rows 0 to 98 of {small[0]} are in no part; rows outside that span are"),
-        (uncounted_stranger, "1 rows name files that are not in this shard"),
+        (shifted, f"the parts have rows of {small[0]} that are not among this shard's, 0 to 98"),
+        (uncounted_stranger, "the files of 1 row are not in this shard"),
         (
             uncounted(scored.rewritten(second, beside_a_quarantine)),
-            "1 rows name files that are not in this shard",
+            "the files of 1 row are not in this shard",
         ),
-        (uncounted_nameless, f"1 of rows 0 to 98 of {small[0]} are in no part, the first is row 0"),
+        (uncounted_nameless, f"no part has 1 row of rows 0 to 98 of {small[0]}, the first is row 0"),
     ):
         assert finding(scored.audit(line)) == said
     extra = {**first["pieces"][0], "rows": 999}
@@ -414,7 +414,7 @@ def test_another_shards_part_is_found(scored: Scored) -> None:
     assert finding(scored.audit({**renamed, "rows_out": 999}))
     table = scored.table(third)
     strangers = scored.rewritten(third, table.set_column(table.schema.get_field_index("_file"), "_file", files(200)))
-    assert "in no part" in finding(scored.audit(strangers))
+    assert "no part has" in finding(scored.audit(strangers))
 
 
 def files(rows: int) -> pa.Array:
@@ -482,7 +482,7 @@ def test_the_audit_proves_that_what_is_there_is_there_once(kept: list[int], lost
         _prove_cover(pieces, lineage(kept), lineage(lost), left_out=7)
     with pytest.raises(AuditFailed, match="row 2 of b is in a part, and not in this shard"):
         _prove_cover(pieces, lineage([12]), lineage([2], "b"), left_out=7)
-    with pytest.raises(AuditFailed, match="1 rows name files that are not in this shard"):
+    with pytest.raises(AuditFailed, match="the files of 1 row are not in this shard"):
         _prove_cover(pieces, lineage([12]), lineage([13], "c"), left_out=7)
     uncounted = [{"uri": "a", "first_row": 0, "rows": UNKNOWN}]
     _prove_cover(uncounted, lineage([0, 99]), lineage([5]), left_out=7)

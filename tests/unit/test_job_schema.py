@@ -34,6 +34,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "zero-shot": {"labels": ["cat", "dog"]},
     "openai": {"url": "http://here/v1", "served_model": "m"},
     "vllm": {"prompt": "{text}"},
+    "ray.data.llm": {"config": "summarise:config"},
 }
 """The options that an adapter cannot do without."""
 

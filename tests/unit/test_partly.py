@@ -96,13 +96,13 @@ def test_a_row_in_both_counts_as_data_and_on_its_own(night: Night) -> None:
     [
         (TRUE[:1] + TRUE[2:], {}, "rows that some models could not score: found 1, the receipt says 2"),
         ([*TRUE, (9, "named")], {}, "rows that some models could not score: found 3, the receipt says 2"),
-        ([*TRUE, (9, "named")], {"rows_partial": 3}, "named_word: 1 nulls for 2 rows that the quarantine says"),
+        ([*TRUE, (9, "named")], {"rows_partial": 3}, "named_word: 1 null, where the quarantine has 2 rows that"),
         (TRUE[:3], {"rows_quarantined": 0, "rows_partial": 3}, "rows out and quarantined: found 999"),
         ([*TRUE, (9, None)], {"rows_quarantined": 2}, "rows out and quarantined: found 1001"),
         ([*TRUE, (3, "double")], {}, "row 3 of .* is in the quarantine twice under one name"),
         ([*TRUE, (7, None)], {}, "row 7 of .* is in the quarantine twice under one name"),
         ([*TRUE[:1], (5, "name"), *TRUE[2:]], {}, "row 5 of .* is in the quarantine of a model 'name'"),
-        ([(3, "named"), (5, "double"), *TRUE[2:]], {}, "_(score|word): 0 nulls for 1 rows"),
+        ([(3, "named"), (5, "double"), *TRUE[2:]], {}, "_(score|word): 0 nulls, where the quarantine has 1 row that"),
         ([(3, "double"), (5, "named"), (6, None)], {}, "row 6 of .* is there 2 times"),
     ],
     ids=str,
@@ -123,7 +123,7 @@ def test_a_value_where_the_quarantine_says_null_is_found(night: Night) -> None:
     column = table.schema.get_field_index("double_score")
     line = night.with_data(table.set_column(column, table.schema.field(column), pa.array(values, pa.float32())))
     said = (
-        "double_score: 0 nulls for 1 rows that the quarantine says the model 'double' could not score, the first of "
+        "double_score: 0 nulls, where the quarantine has 1 row that the model 'double' could not score, the first of "
         f"them row 3 of {line['pieces'][0]['uri']}"
     )
     assert finding(night.audit(line)) == said
