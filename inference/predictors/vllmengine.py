@@ -7,10 +7,12 @@ keeps its GPU. Here both are one process. With several GPUs vLLM starts further 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import gc
 import os
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import count
@@ -38,6 +40,46 @@ Params = Any
 
 class EngineFailed(Exception):
     """The engine failed, and takes no further request: its process must end."""
+
+
+class _Engines:
+    """The engines of this process. Whichever ends destroys what vLLM has in common for all; so none is ended while
+    another one lives or is being loaded.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._living: list[LLMEngine] = []
+        self._closed: list[LLMEngine] = []
+        self.ending: list[threading.Thread] = []
+        """Those that were told to end."""
+
+    def load(self, make: Callable[[], LLMEngine]) -> LLMEngine:
+        """Load an engine, after those that nobody uses any more have given their memory back."""
+        gc.collect()
+        self.wait()
+        with self._lock:
+            engine = make()
+            self._living.append(engine)
+        return engine
+
+    def end(self, engine: LLMEngine) -> None:
+        """This engine is used no more. Not to be called by a finaliser, which may run in the thread that loads."""
+        with self._lock:
+            self._living.remove(engine)
+            self._closed.append(engine)
+            if not self._living:
+                for each in self._closed:
+                    each.engine_core.shutdown()
+                self._closed.clear()
+
+    def wait(self) -> None:
+        """Wait for those that were told to end."""
+        while self.ending:
+            self.ending.pop().join()
+
+
+_ENGINES = _Engines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +111,7 @@ class Engine:
             raise JobError(f"model.engine.{unknown[0]}: vLLM's engine knows no such key{nearest(unknown[0], known)}")
         keys = {"disable_log_stats": True, **defaults, **given, "model": path}
         try:
-            self._engine = LLMEngine.from_engine_args(EngineArgs(**keys))
+            self._engine = _ENGINES.load(lambda: LLMEngine.from_engine_args(EngineArgs(**keys)))
         except Exception as error:
             if is_memory(error):
                 raise
@@ -85,15 +127,26 @@ class Engine:
         self._running: dict[str, _Asked] = {}
         self._names = map(str, count())
         self._failed: EngineFailed | None = None
-        threading.Thread(target=self._run, daemon=True, name="nightjar-vllm").start()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="nightjar-vllm")
+        self._thread.start()
+        atexit.register(self._close_at_exit)
 
     def tokenizer(self) -> Any:
         """The model's tokenizer, as transformers has it. The engine uses it, too; copy it for another thread."""
         return self._engine.get_tokenizer()
 
     def close(self) -> None:
-        """End the thread, so that the engine's memory is freed; requests that are underway have no answer."""
+        """Have the thread end, so that the engine's memory is freed; requests that are underway have no answer. Does
+        not wait.
+        """
         self._asked.put(None)
+        _ENGINES.ending.append(self._thread)
+        atexit.unregister(self._close_at_exit)
+
+    def _close_at_exit(self) -> None:
+        """vLLM's own threads must end before the process does."""
+        self.close()
+        _ENGINES.wait()
 
     async def ask(self, tokens: Sequence[int], params: Params) -> Any:
         """Ask, and wait for vLLM's own output.
@@ -119,6 +172,7 @@ class Engine:
             while True:
                 while not self._running or not self._asked.empty():
                     if (asked := self._asked.get()) is None:
+                        _ENGINES.end(self._engine)
                         return
                     self._add(asked)
                 while not self._dropped.empty():
