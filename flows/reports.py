@@ -70,7 +70,8 @@ class UsageFigures(Usage):
     """What language models took in a run, by whichever command; zeros for other models.
 
     requests … answering_ms: as in the manifest. cached_share: of the prompts' tokens those that the model had computed
-    before. rates: of this command. cost: by `model.cost`, in `currency`; null if the job has no prices.
+    before. rates: of this command. cost: by `model.cost`, in `currency`, of GPUs for the time of `rates`; null if the
+    job has no prices.
     """
 
     cached_share: float

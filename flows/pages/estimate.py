@@ -76,7 +76,7 @@ def _tokens(measured: Measured, rows: float, prices: Prices | None) -> TokenEsti
         measured=used,
         prompt_tokens=round(used.prompt_tokens * times),
         output_tokens=round(used.output_tokens * times),
-        cost=round(prices.cost(used) * times, 6) if prices else None,
+        cost=round(prices.cost(used, 1, measured.score_s) * times, 6) if prices else None,
         currency=prices.currency if prices else "",
     )
 

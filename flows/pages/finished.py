@@ -74,7 +74,7 @@ def _usage(progress: Progress, prices: Prices | None) -> UsageFigures:
         **as_line(used),
         cached_share=round(used.found_in_cache, 4),
         rates=TokenRates(**{name: round(rate, 3) for name, rate in as_line(progress.token_rates).items()}),
-        cost=round(prices.cost(used), 6) if prices else None,
+        cost=round(prices.cost(used, len(progress.memory), progress.steady_s), 6) if prices else None,
         currency=prices.currency if prices else "",
     )
 

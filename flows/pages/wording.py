@@ -67,12 +67,13 @@ def language(progress: Progress, prices: Prices | None) -> list[tuple[str, str]]
     """What a language model was asked and answered, how fast, and what it cost, as (name, value); empty for others."""
     if not progress.usage.requests:
         return []
-    rates, cost = _token_rates(progress.token_rates), prices and money(prices.cost(progress.usage), prices.currency)
-    return [
-        ("tokens", _tokens(progress)),
-        *([("rates", rates)] if rates else []),
-        *([("cost", f"{cost}, by the prices in model.cost")] if cost else []),
-    ]
+    found = [("tokens", _tokens(progress))]
+    if rates := _token_rates(progress.token_rates):
+        found.append(("rates", rates))
+    if prices:
+        cost = prices.cost(progress.usage, len(progress.memory), progress.steady_s)
+        found.append(("cost", f"{money(cost, prices.currency)}, {prices.said}"))
+    return found
 
 
 def money(cost: float, currency: str) -> str:

@@ -17,7 +17,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import HIDDEN, clip
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.predictors import endpoint as product
-from nightjar.inference.predictors.prices import Prices, prices_of
+from nightjar.inference.predictors.prices import TokenPrices, prices_of
 from nightjar.inference.predictors.requests import Answered
 from nightjar.inference.records import Usage
 from support import is_true, wait_until
@@ -364,14 +364,14 @@ def test_tokens_of_the_cache_have_a_price_of_their_own_if_the_job_names_one(
     used = Usage(requests=9, prompt_tokens=3_000_000, output_tokens=2_000_000, cached_tokens=1_000_000)
     prices = prices_of(job("http://here/v1", cost=cost))
     assert prices is not None
-    assert prices.cost(used) == pytest.approx(expected)
+    assert prices.cost(used, 3, 60.0) == pytest.approx(expected)
 
 
 def test_without_prices_nothing_is_said_of_a_cost() -> None:
     """An option of this name is the user's own where a predictor is."""
     assert prices_of(job("http://here/v1")) is None
     vectors = job("http://here/v1", api="embeddings", outputs={"v": "float32[2]"}, cost={"input_mtok": 2})
-    assert prices_of(vectors) == Prices(2, 0, 2)
+    assert prices_of(vectors) == TokenPrices(2, 0, 2)
     own = {"uses": "model:Model", "outputs": {"a": "string"}, "options": {"cost": {"input_mtok": 1}}}
     assert (
         prices_of(Job.model_validate({"name": "a", "input": {"uri": "a"}, "output": {"uri": "b"}, "model": own}))
