@@ -147,6 +147,13 @@ def timed(way: str, folder: Path, rows: int, shard: int) -> tuple[float, int]:
     return seconds, sum(answers["output_tokens"].to_pylist())
 
 
+def beside(rates: dict[str, list[dict[str, Any]]], way: str) -> str:
+    """Nightjar's requests per second as a multiple of another way's in the same repeat: median, least and most."""
+    pairs = zip(rates.get("nightjar", []), rates[way], strict=False)
+    found = [ours["requests_s"] / theirs["requests_s"] for ours, theirs in pairs]
+    return f"{statistics.median(found):.2f} ({min(found):.2f}-{max(found):.2f})" if found else ""
+
+
 def main() -> None:
     """Run all, and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -175,15 +182,15 @@ def main() -> None:
             }
             rates.setdefault(way, []).append(found)
             print(repeat, way, json.dumps({name: round(value, 2) for name, value in found.items()}), flush=True)
-    print(f"{'':10} {'requests/s':>10} {'tokens/s':>9} {'start, s':>9} {'Nightjar beside it':>19}")
+    print(f"{'':10} {'requests/s':>10} {'tokens/s':>9} {'start, s':>9} {'Nightjar beside it, in a repeat':>31}")
     middle = {
         way: {name: statistics.median(each[name] for each in found) for name in found[0]}
         for way, found in rates.items()
     }
     for way, found in middle.items():
-        ratio = f"{middle['nightjar']['requests_s'] / found['requests_s']:.2f} x" if "nightjar" in middle else ""
         print(
-            f"{way:10} {found['requests_s']:10.2f} {found['tokens_s']:9.0f} {found['start_s']:9.1f} {ratio:>19}",
+            f"{way:10} {found['requests_s']:10.2f} {found['tokens_s']:9.0f} {found['start_s']:9.1f} "
+            f"{beside(rates, way):>31}"
         )
 
 

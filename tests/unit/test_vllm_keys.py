@@ -36,7 +36,7 @@ def job(*, gpus: float = 0, **model: Any) -> Job:
         ({"engine": "fast"}, "model.engine: write a mapping"),
         ({"gpus": 1.5}, "resources.gpus: the model is divided among whole GPUs, and not 1.5"),
         ({"cost": {"gpu_hour": 2}}, "model.cost.gpu_hour: resources.gpus is 0, so there is nothing to pay for"),
-        ({"cost": {"input_mtok": 2}, "gpus": 1}, "model.cost.gpu_hour: write a number"),
+        ({"cost": {"currency": "EUR"}, "gpus": 1}, "model.cost.gpu_hour: write a number"),
         ({"regex": "(", "api": "completions"}, "model.regex: "),
         ({"regex": "a", "choice": ["a", "b"]}, "model.regex: model.choice is there, too; keep one of the two"),
         ({"truncate": "middle"}, "model.truncate: 'middle' is not one of left, right"),
