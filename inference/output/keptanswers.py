@@ -1,7 +1,8 @@
 """Answers of shards that are not written yet, so that nobody pays for an answer twice (`model.journal: true`).
 
 While a shard is underway its answers are written every few seconds, each time as a new file. Whoever begins the shard
-again, in this run or after it was killed, asks only for the rest. When the shard's part is there, the files go.
+again, in this run or after it was killed, asks only for the rest. When the ledger has the shard's receipt, the files
+go; not before, because a receipt may be lost on its way from the worker.
 
     answers/<shard>-<epoch>-<nonce>.jsonl      one line for each answer
 """
@@ -53,7 +54,6 @@ class KeptAnswers:
         self._storage, self._revision = storage, revision
         self._shard, self._epoch = shard, epoch
         self._fresh: list[Paid] = []
-        self._files: list[str] = []
         self._kept_at = time.monotonic()
         self._paid: dict[str, list[Paid]] = {}
         for paid in self._earlier():
@@ -80,29 +80,33 @@ class KeptAnswers:
         lines = [json.dumps(to_json(each)) for each in self._fresh[:count]]
         name = join(self._revision, part_name(ANSWERS, self._shard, self._epoch).replace(".parquet", ".jsonl"))
         self._storage.write(name, ("\n".join(lines) + "\n").encode())
-        self._files.append(name)
         del self._fresh[:count]
         self._kept_at = time.monotonic()
 
-    def discard(self) -> None:
-        """Delete the files: the shard's part has the answers. What is left is deleted when the run is published."""
-        with suppress(StorageError):
-            self._storage.delete(self._files)
-
     def _earlier(self) -> Iterator[Paid]:
-        folder = join(self._revision, ANSWERS)
-        beginning = join(folder, f"{self._shard}-")
-        for entry in self._storage.list(folder, after=beginning):
-            if not entry.uri.startswith(beginning):
-                return
-            self._files.append(entry.uri)
+        for uri in _files(self._storage, self._revision, self._shard):
             try:
-                for line in self._storage.read(entry.uri).decode().splitlines():
+                for line in self._storage.read(uri).decode().splitlines():
                     yield of_json(Paid, json.loads(line))
             except (ValueError, TypeError, LookupError, AttributeError) as error:
                 raise Damaged(
-                    f"{entry.uri}: is not as it was written ({error}); delete it, and its answers are asked for again"
+                    f"{uri}: is not as it was written ({error}); delete it, and its answers are asked for again"
                 ) from None
+
+
+def discard(storage: Storage, revision: str, shard: str) -> None:
+    """Delete the kept answers of a shard. What cannot be deleted now is deleted when the run is published."""
+    with suppress(StorageError):
+        storage.delete(list(_files(storage, revision, shard)))
+
+
+def _files(storage: Storage, revision: str, shard: str) -> Iterator[str]:
+    folder = join(revision, ANSWERS)
+    beginning = join(folder, f"{shard}-")
+    for entry in storage.list(folder, after=beginning):
+        if not entry.uri.startswith(beginning):
+            return
+        yield entry.uri
 
 
 def _hash(request: Any) -> str:

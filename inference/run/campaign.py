@@ -31,6 +31,7 @@ from nightjar.inference.ledger import lines
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted_of
+from nightjar.inference.output.keptanswers import discard
 from nightjar.inference.output.space import LOOK_S, check_room
 from nightjar.inference.records import Event, Failed, Noticed, Receipt, as_line
 from nightjar.inference.run.deaths import Underway
@@ -65,6 +66,7 @@ class Campaign:
     _looked_at: float = 0.0
     _silent_passes: int = 0
     _receipts: int = 0
+    _answered: list[str] = field(default_factory=list)
     _noticed: Collection = field(default_factory=Collection)
 
     def __post_init__(self) -> None:
@@ -146,6 +148,7 @@ class Campaign:
                     underway.take(event)
                     self._take(event)
                 self._journal.flush_if_due()
+                self._forget_answers()
                 self._check_budget()
                 self._look_at_disk()
         except PassEnded as error:
@@ -153,7 +156,15 @@ class Campaign:
         finally:
             events.close()
             self._journal.flush()
+            self._forget_answers()
         return ""
+
+    def _forget_answers(self) -> None:
+        """Delete the kept answers of the shards whose receipts the ledger has by now."""
+        committed = self.writer.state.committed
+        for shard in [shard for shard in self._answered if shard in committed]:
+            self._answered.remove(shard)
+            discard(self.spec.storage, self.spec.revision, shard)
 
     def _take(self, event: Event) -> None:
         """Write one event to the ledger, if the ledger needs it."""
@@ -164,6 +175,8 @@ class Campaign:
             case Receipt() if event.shard not in self.writer.state.committed:
                 self._receipts += 1
                 self._journal.save(event)
+                if self.spec.job.keeps_answers:
+                    self._answered.append(event.shard)
             case Noticed():
                 self._notice(event)
             case Failed():

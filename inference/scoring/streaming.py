@@ -111,7 +111,7 @@ class StreamingWorker(ShardWorker):
                 for event in super().process([assignment]):
                     if kept is not None:
                         with suppress(StorageError):  # what is not written now is written with the next answers
-                            kept.discard() if isinstance(event, Receipt) else kept.flush(now=isinstance(event, Failed))
+                            kept.flush(now=isinstance(event, Receipt | Failed))
                     yield event
             finally:
                 self.scorer.journal = None
@@ -132,7 +132,7 @@ class _Stream:
         self._worker = worker
         self._spec: WorkerSpec = worker.spec
         self._open: list[_Open] = []
-        self._writing: dict[Future[Event], KeptAnswers | None] = {}
+        self._writing: list[Future[Event]] = []
         self._moved_at = self._said_at = time.monotonic()
         self._done = worker.scorer.done
 
@@ -205,10 +205,8 @@ class _Stream:
             self._open.remove(each)
             yield from self._finish(each)
         for future in [future for future in self._writing if future.done()]:
-            event, kept = future.result(), self._writing.pop(future)
-            if kept is not None and isinstance(event, Receipt):
-                kept.discard()
-            yield from self._told(event)
+            self._writing.remove(future)
+            yield from self._told(future.result())
 
     def _finish(self, each: _Open) -> Iterator[Event]:
         """Put a shard together whose rows are done, and begin to write it."""
@@ -225,9 +223,9 @@ class _Stream:
                 yield from self._end(ProcessSpoilt(type(error).__name__, clip(utf8(str(error)))))
             yield from self._failed(each, error)
             return
+        self._keep_all(each)  # the receipt may be lost on its way
         usage = answered.usage if answered is not None else None
-        writing = worker.writer.submit(worker.write, running, assembly, worker.backoffs(), usage)
-        self._writing[writing] = each.kept
+        self._writing.append(worker.writer.submit(worker.write, running, assembly, worker.backoffs(), usage))
 
     def _failed(self, each: _Open, error: Exception) -> Iterator[Event]:
         """A shard failed; what was answered is kept for the next attempt."""

@@ -23,11 +23,12 @@ from nightjar.flows.results import FinishedRun, Launched
 from nightjar.inference import engine
 from nightjar.inference.errors import Damaged, GateFailed, JobError, RunFailed, ShardsFailed
 from nightjar.inference.ledger.state import State
-from nightjar.inference.output.keptanswers import KeptAnswers
+from nightjar.inference.output.keptanswers import KeptAnswers, discard
 from nightjar.inference.predictors.answers import Answer
-from nightjar.inference.records import NO_USAGE, Failed, Receipt, Usage
+from nightjar.inference.records import NO_USAGE, Event, Failed, Receipt, Usage
 from nightjar.inference.run import steps
 from nightjar.inference.run import steps as run
+from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.replay import measure_shard
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.streaming import StreamingWorker
@@ -565,6 +566,28 @@ class TestJournal:
         assert lake.published()["answer"].tolist() == [f"SAY TEXT {row}" for row in range(ROWS)]
         assert answers(lake) == []
 
+    def test_a_command_that_is_killed_before_it_has_the_receipt_of_a_written_shard_pays_for_it_once(
+        self, lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The receipt is on its way from the worker, and is lost with the command."""
+        take, receipts = Campaign._take, itertools.count(1)
+
+        def killed(campaign: Campaign, event: Event) -> None:
+            if isinstance(event, Receipt) and next(receipts) == 2:
+                raise KeyboardInterrupt
+            take(campaign, event)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Campaign, "_take", killed)
+            with pytest.raises(KeyboardInterrupt):
+                ready(lake, server, **self.KEYS).run()
+        kept, paid = len(answers(lake)), len(server.paid)
+        assert kept >= SHARD, "those of the written shard, and of what was underway"
+        lake.run()
+        assert len(server.paid) - paid <= SHARD + (ROWS - SHARD) - kept + self.KEYS["model__requests_in_flight"]
+        assert lake.published()["answer"].tolist() == [f"SAY TEXT {row}" for row in range(ROWS)]
+        assert answers(lake) == []
+
     def test_an_answer_is_never_taken_for_that_to_another_question(self, lake: Lake) -> None:
         """As where a preprocess makes another prompt of the same row. Two rows that ask the same are two answers."""
         storage, revision = LakeStorage(), str(lake.revision())
@@ -577,7 +600,9 @@ class TestJournal:
         asked = [{"prompt": "other"}, {"prompt": "b"}, {"prompt": "b"}]
         assert other.known(asked) == {1: (Answer(vector=[1.0]), Usage(requests=2))}
         assert KeptAnswers(storage, revision, "a", 2).known(asked) == {}
-        other.discard()
+        discard(storage, revision, "a")
+        assert len(answers(lake)) == 2
+        discard(storage, revision, "ab")
         assert answers(lake) == []
 
     def test_a_damaged_file_is_named_with_what_to_do(self, lake: Lake) -> None:
