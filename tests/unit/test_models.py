@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
@@ -301,6 +301,15 @@ def table(rows: int = 10) -> pa.Table:
     return pa.table({"x": list(range(rows)), "more": ["a"] * rows})
 
 
+def steps_of(work: Generator[Ahead, None, Any]) -> list[Ahead]:
+    """What is yielded before each call of a scorer."""
+    steps: list[Ahead] = []
+    with pytest.raises(StopIteration):
+        while True:
+            steps.append(next(work))
+    return steps
+
+
 def plain(of: LoadedModel) -> Plain:
     assert isinstance(of.scorer, Plain)
     return of.scorer
@@ -308,11 +317,7 @@ def plain(of: LoadedModel) -> Plain:
 
 def test_each_model_has_micro_batches_of_its_own_size() -> None:
     a, b = model("a", size=4), model("b", size=7)
-    steps: list[Ahead] = []
-    work = score_models(table(), [a, b])
-    with pytest.raises(StopIteration):
-        while True:
-            steps.append(next(work))
+    steps = steps_of(score_models(table(), [a, b]))
     assert steps == [Ahead(0, 4, "a"), Ahead(4, 4, "a"), Ahead(8, 2, "a"), Ahead(0, 7, "b"), Ahead(7, 3, "b")]
 
 
@@ -364,6 +369,42 @@ def test_rows_that_are_skipped_for_all_models_have_one_failure_and_go_to_none() 
     assert plain(b).calls == [[0, 1, 2], [5], [6], [7], [8, 9]]
 
 
+def test_rows_that_are_skipped_have_one_failure_however_many_models_there_are() -> None:
+    unread = RowFailure(3, "InputCorrupt", "not UTF-8", "")
+    for models in ([model("a")], [model("a"), model("b"), model("c")]):
+        scored = drained(score_models(table(), models, skip={3: unread}))
+        assert scored.failures == (unread,)
+
+
+def test_a_model_that_loses_more_rows_than_the_run_may_is_not_called_for_the_others() -> None:
+    """The rows are told by their places in the file."""
+    a, b = model("a", fails={2, 5}), model("b")
+    with pytest.raises(OverBudget, match="the first is row 104: "):
+        drained(score_models(table(40), [a, b], budget=1, origin=100, index=lambda row: 2 * row))
+    assert max(map(max, plain(a).calls)) < 12
+    assert plain(b).calls == []
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_the_next_batch_is_prepared_while_a_model_computes_unless_that_is_not_wanted(ahead: bool) -> None:
+    order: list[str] = []
+
+    class Noting(Preparer):
+        def begin(self, table: pa.Table, rows: Sequence[int]) -> None:
+            order.append(f"begin {rows[0]}")
+            super().begin(table, rows)
+
+    class Noted(Plain):
+        def __call__(self, rows: pa.Table) -> dict[str, pa.Array]:
+            order.append(f"score {rows['x'][0]}")
+            return super().__call__(rows)
+
+    scorer = Noted("a", set(), 99, TEXT)
+    one = replace(model("a"), scorer=scorer, preparer=Noting(scorer, PreparingThread()))
+    drained(score_models(table(8), [one], **({} if ahead else {"ahead": False})))
+    assert (order.index("begin 4") < order.index("score 0")) == ahead
+
+
 def test_one_model_that_breaks_its_batches_is_named() -> None:
     class Broken(Plain):
         def __call__(self, rows: pa.Table) -> dict[str, pa.Array]:
@@ -386,6 +427,8 @@ def test_one_model_that_does_not_fit_the_job_is_named() -> None:
     b = replace(model("b"), scorer=Unfit("b", set(), 99, pa.string()))
     with pytest.raises(JobError, match=r"^models\.b: model\.features: no$"):
         drained(score_models(table(), [model("a"), b]))
+    with pytest.raises(JobError, match=r"^model\.features: no$"):
+        drained(score_models(table(), [replace(b, name="")]))
 
 
 def test_preparing_ahead_gives_each_model_its_own_batches() -> None:
@@ -398,6 +441,7 @@ def test_one_model_is_the_case_in_which_every_failed_row_is_lost() -> None:
     one = replace(model("a", {4}), name="", prefix="")
     scored = drained(score_models(table(), [one]))
     assert scored.outputs.column_names == ["y"]
+    assert {step.model for step in steps_of(score_models(table(), [one]))} == {""}
     assert [(failure.row, failure.model) for failure in scored.failures] == [(4, "")]
     assert scored.kept is not None
     assert scored.kept.tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9]
