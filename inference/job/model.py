@@ -188,7 +188,7 @@ class Job(Section):
         asked = [uses for uses, framework in FRAMEWORKS.items() if framework.streams]
         keys = [f"checks[{index}]" for index, check in enumerate(self.checks) if isinstance(check, AnswersCheck)]
         if keys and not any(model.uses in asked for model in self.models_by_key().values()):
-            raise ValueError(f"{keys[0]}.answers: is for language models (model.uses: {' or '.join(asked)})")
+            raise ValueError(f"{keys[0]}.answers: is for language models (model.uses: {listed(asked, 'or')})")
         return self
 
     def models_by_key(self) -> dict[str, Model]:

@@ -806,7 +806,7 @@ def test_as_many_answers_as_allowed_may_be_cut_and_no_more() -> None:
     [
         (
             {"checks": [{"answers": {"cut": 0.1}}]},
-            r"answers: is for language models .model.uses: vllm or openai.",
+            r"answers: is for language models .model.uses: vllm, ray.data.llm or openai.",
         ),
         ({"checks": [{"answers": {}}], "model": ASKS | {"outputs": {"a": "string"}}}, r"checks\[0\].answers.cut"),
         ({"checks": [{"answer": {"cut": 0}}]}, "did you mean 'answers'"),
