@@ -42,6 +42,10 @@ class EngineFailed(Exception):
     """The engine failed, and takes no further request: its process must end."""
 
 
+_ENDS_S = 30.0
+"""The longest wait for an engine that was told to end: one that hangs must not hold its process."""
+
+
 class _Engines:
     """The engines of this process. Whichever ends destroys what vLLM has in common for all; so none is ended while
     another one lives or is being loaded.
@@ -74,9 +78,9 @@ class _Engines:
                 self._closed.clear()
 
     def wait(self) -> None:
-        """Wait for those that were told to end."""
+        """Wait for those that were told to end, but not for ever for one that hangs."""
         while self.ending:
-            self.ending.pop().join()
+            self.ending.pop().join(_ENDS_S)
 
 
 _ENGINES = _Engines()
