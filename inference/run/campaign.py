@@ -66,11 +66,10 @@ class Campaign:
     _looked_at: float = 0.0
     _silent_passes: int = 0
     _receipts: int = 0
-    _answered: list[str] = field(default_factory=list)
     _noticed: Collection = field(default_factory=Collection)
 
     def __post_init__(self) -> None:
-        self._journal = Journal(self.writer, self.progress, self.listeners)
+        self._journal = Journal(self.writer, self.progress, self.listeners, self._written)
         self._failures = Failures(self.plan, self.writer.state.failures, self.spec.job.retry.attempts)
 
     def run(self) -> None:
@@ -148,7 +147,6 @@ class Campaign:
                     underway.take(event)
                     self._take(event)
                 self._journal.flush_if_due()
-                self._forget_answers()
                 self._check_budget()
                 self._look_at_disk()
         except PassEnded as error:
@@ -156,15 +154,12 @@ class Campaign:
         finally:
             events.close()
             self._journal.flush()
-            self._forget_answers()
         return ""
 
-    def _forget_answers(self) -> None:
-        """Delete the kept answers of the shards whose receipts the ledger has by now."""
-        committed = self.writer.state.committed
-        for shard in [shard for shard in self._answered if shard in committed]:
-            self._answered.remove(shard)
-            discard(self.spec.storage, self.spec.revision, shard)
+    def _written(self, line: lines.Line) -> None:
+        """The ledger has this line. With a receipt nobody asks for the answers of its shard again."""
+        if isinstance(line, Receipt) and self.spec.job.keeps_answers:
+            discard(self.spec.storage, self.spec.revision, line.shard)
 
     def _take(self, event: Event) -> None:
         """Write one event to the ledger, if the ledger needs it."""
@@ -175,8 +170,6 @@ class Campaign:
             case Receipt() if event.shard not in self.writer.state.committed:
                 self._receipts += 1
                 self._journal.save(event)
-                if self.spec.job.keeps_answers:
-                    self._answered.append(event.shard)
             case Noticed():
                 self._notice(event)
             case Failed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Line
@@ -17,10 +18,14 @@ FLUSH_RECORDS = 500
 
 
 class Journal:
-    """One command's lines for the ledger. progress: counts a line only after the ledger has it."""
+    """One command's lines for the ledger. progress: counts a line only after the ledger has it. written: called with
+    each line then.
+    """
 
-    def __init__(self, writer: LedgerWriter, progress: Progress, listeners: Listeners) -> None:
-        self._writer, self._progress, self._listeners = writer, progress, listeners
+    def __init__(
+        self, writer: LedgerWriter, progress: Progress, listeners: Listeners, written: Callable[[Line], None]
+    ) -> None:
+        self._writer, self._progress, self._listeners, self._written = writer, progress, listeners, written
         self._waiting: list[Line] = []
         self._flushed_at = time.monotonic()
 
@@ -52,4 +57,5 @@ class Journal:
         self._writer.append(lines)
         for line in lines:
             self._progress.fold(line)
+            self._written(line)
         self._listeners.progress(self._progress)
