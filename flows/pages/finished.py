@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nightjar.flows.pages.advice import committing, near, repeating, typed
 from nightjar.flows.pages.escaping import code, line, markdown
 from nightjar.flows.pages.evidence import lost_rows, rows_without_result
-from nightjar.flows.pages.wording import duration, evaluation_lines, language, left_out, memory, notes, partly
+from nightjar.flows.pages.wording import duration, evaluation_lines, language, left_out, memory, notes, partly, spent
 from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.tokenrates import TokenRates
@@ -74,7 +74,7 @@ def _usage(progress: Progress, prices: Prices | None) -> UsageFigures:
         **as_line(used),
         cached_share=round(used.found_in_cache, 4),
         rates=TokenRates(**{name: round(rate, 3) for name, rate in as_line(progress.token_rates).items()}),
-        cost=round(prices.cost(used, len(progress.memory), progress.steady_s), 6) if prices else None,
+        cost=round(spent(progress, prices), 6) if prices else None,
         currency=prices.currency if prices else "",
     )
 

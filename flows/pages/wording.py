@@ -71,9 +71,13 @@ def language(progress: Progress, prices: Prices | None) -> list[tuple[str, str]]
     if rates := _token_rates(progress.token_rates):
         found.append(("rates", rates))
     if prices:
-        cost = prices.cost(progress.usage, len(progress.memory), progress.steady_s)
-        found.append(("cost", f"{money(cost, prices.currency)}, {prices.said}"))
+        found.append(("cost", f"{money(spent(progress, prices), prices.currency)}, {prices.said}"))
     return found
+
+
+def spent(progress: Progress, prices: Prices) -> float:
+    """What a run cost by these prices."""
+    return prices.cost(progress.usage, len(progress.memory), progress.steady_s)
 
 
 def money(cost: float, currency: str) -> str:
