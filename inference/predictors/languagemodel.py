@@ -52,20 +52,6 @@ ASKED = (
 )
 """The options of every adapter of language models."""
 
-
-def check_rescored(job: Job) -> None:
-    """Check that a job with a second scoring says how many of its answers may differ.
-
-    Raises:
-        JobError: It does not.
-    """
-    if job.rescore.share > 0 and "differing" not in job.rescore.model_fields_set:
-        raise JobError(
-            "rescore.differing: is required, as a language model may answer otherwise the second time; write the "
-            "share of the compared rows that may differ, as 0.1, or 0 if none may"
-        )
-
-
 FORMS = ("json_schema", "regex", "choice")
 """Options that say which form an answer has. One of them at most."""
 
@@ -105,3 +91,16 @@ class LanguageModel:
         """As `adapter.NamesColumns`."""
         prompt = prompt_of(job)
         return f"model.{prompt.key}", prompt.columns
+
+
+def check_rescored(job: Job) -> None:
+    """Check that a job with a second scoring says how many of its answers may differ.
+
+    Raises:
+        JobError: It does not.
+    """
+    if job.rescore.share > 0 and "differing" not in job.rescore.model_fields_set:
+        raise JobError(
+            "rescore.differing: is required, as a language model may answer otherwise the second time; write the "
+            "share of the compared rows that may differ, as 0.1, or 0 if none may"
+        )

@@ -20,6 +20,7 @@ from nightjar.inference.predictors.adapter import Adapter, Predictor, check_no_p
 from nightjar.inference.predictors.languagemodel import check_rescored
 from nightjar.inference.predictors.prices import GPU_COST
 from nightjar.inference.predictors.rayprocessor import CONFIG, followed
+from nightjar.inference.predictors.user import makes_no_callable
 from nightjar.inference.predictors.vllm import OnVllm, needing_vllm
 
 _NAMED = r"[\w.]+:\w+"
@@ -76,9 +77,9 @@ def _check_function(key: str, function: Any) -> None:
     Raises:
         JobError: It does not.
     """
-    called = function.__call__ if inspect.isclass(function) and "__call__" in dir(function) else function
-    if not callable(called) or (inspect.isclass(function) and called is function):
+    if not callable(function) or makes_no_callable(function):
         raise JobError(f"{key}: is no function that takes a row")
+    called = function.__call__ if inspect.isclass(function) else function
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called) or inspect.isgeneratorfunction(called):
         raise JobError(f"{key}: is async or a generator; write a function that takes a row and returns one")
 

@@ -40,7 +40,7 @@ class _Asked:
 
     row: Mapping[str, Any]
     prompt: str
-    tokens: Sequence[int]
+    tokens: list[int]
     params: Any
 
 

@@ -195,9 +195,14 @@ def _keywords(key: str, spec: str, target: Any, options: Mapping[str, Any], path
 def _refuse_unusable(key: str, spec: str, target: Any) -> None:
     if not callable(target):
         raise JobError(f"{key}: {spec} is a {type(target).__name__}, not a class or function")
-    # `dir`, because `hasattr` is true for every class: calling a class constructs it.
-    if inspect.isclass(target) and "__call__" not in dir(target) and not is_torch_inference(target):
+    if makes_no_callable(target) and not is_torch_inference(target):
         raise JobError(f"{key}: class {spec} has no __call__(batch); give it one")
+
+
+def makes_no_callable(target: Any) -> bool:
+    """Whether it is a class whose objects cannot be called."""
+    # `dir`, because `hasattr` is true for every class: calling a class constructs it.
+    return inspect.isclass(target) and "__call__" not in dir(target)
 
 
 def _signature(target: Any) -> inspect.Signature | None:

@@ -73,9 +73,9 @@ class VllmRequests(Requests):
         )
 
 
-def side_by_side(prompts: Sequence[Sequence[int] | Exception]) -> list[int]:
+def side_by_side(prompts: Sequence[list[int] | Exception]) -> list[int]:
     """The rows in an order in which prompts that begin alike follow each other, so that vLLM has their beginnings in
     its cache.
     """
-    tokens = [[] if isinstance(prompt, Exception) else list(prompt) for prompt in prompts]
+    tokens = [[] if isinstance(prompt, Exception) else prompt for prompt in prompts]
     return sorted(range(len(tokens)), key=tokens.__getitem__)
