@@ -21,6 +21,13 @@ from ports import quiet_ports
 _PR_SET_PDEATHSIG = 1
 _READY_S = 60
 
+SMALL = ("-master.volumeSizeLimitMB=64", "-volume.max=1000", "-volume.minFreeSpace=1MiB")
+"""Flags of a server for a test's few objects.
+
+How many volumes it makes, and whether they take writes, hangs otherwise on the space that is free when it starts: with
+less than half a gigabyte it answers every write with 500, for minutes.
+"""
+
 PUBLIC = "public-lake"
 """The bucket that anybody may read, once it is created."""
 
@@ -167,11 +174,10 @@ def _command(binary: str, folder: Path, ports: list[int], server: S3Server) -> l
         "-ip=127.0.0.1",
         "-ip.bind=127.0.0.1",
         f"-dir={folder}",
-        "-master.volumeSizeLimitMB=64",
         "-master.telemetry=false",
         # Started again, it elects itself only after this time.
         "-master.electionTimeout=1s",
-        "-volume.max=0",
+        *SMALL,
         "-filer",
         "-s3",
         f"-s3.config={config}",

@@ -27,7 +27,7 @@ from hosts import Host
 from nightjar.inference.output.manifests import data_files
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
-from s3 import weed
+from s3 import SMALL, weed
 from support import GATE, Lake, permit, wait_until
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
@@ -183,8 +183,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, database: tuple[Path, Path
         binary = weed()
         assert binary is not None
         words = [binary, *(word.replace("/data", str(store)) for word in command)]
-        limits = ["-master.volumeSizeLimitMB=64", "-volume.max=0"]
-        made["s3"].start([*words, *limits], started.services["s3"]["environment"])
+        made["s3"].start([*words, *SMALL], started.services["s3"]["environment"])
         started.start("ray-head", settings=SOON)
         wait_until(lambda: started.healthy("ray-head"), 90, "the head is healthy")
         for name in RESOURCES:
