@@ -126,10 +126,10 @@ class Reader:
 
     def _parsed(self, answer: Answer) -> Any:
         """The answer as JSON that follows the schema."""
-        _check_whole(answer, "its JSON was complete")
         try:
-            found = json.loads(answer.text)
+            found = json.loads(answer.text)  # of an object, what was cut is never JSON
         except ValueError as error:
+            _check_whole(answer, "its JSON was complete")
             raise AnswerInvalid(f"the answer is no JSON ({error}): {answer.text[:200]!r}") from None
         if wrong := next(self._validator.iter_errors(found), None):
             raise AnswerInvalid(f"the answer does not follow the schema: {wrong.message[:200]} (at {wrong.json_path})")

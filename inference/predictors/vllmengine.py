@@ -84,6 +84,8 @@ class _Engines:
 
 
 _ENGINES = _Engines()
+# vLLM's own threads must end before the process does, or C++ aborts it.
+atexit.register(_ENGINES.wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class Engine:
         self._failed: EngineFailed | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="nightjar-vllm")
         self._thread.start()
-        atexit.register(self._close_at_exit)
+        atexit.register(self.close)
 
     def tokenizer(self) -> Any:
         """The model's tokenizer, as transformers has it. The engine uses it, too; copy it for another thread."""
@@ -145,12 +147,7 @@ class Engine:
         """
         self._asked.put(None)
         _ENGINES.ending.append(self._thread)
-        atexit.unregister(self._close_at_exit)
-
-    def _close_at_exit(self) -> None:
-        """vLLM's own threads must end before the process does."""
-        self.close()
-        _ENGINES.wait()
+        atexit.unregister(self.close)
 
     async def ask(self, tokens: Sequence[int], params: Params) -> Any:
         """Ask, and wait for vLLM's own output.

@@ -286,6 +286,16 @@ def test_a_night_accounts_for_every_prompt(lake: Lake, smollm: str) -> None:
     assert set(lost["error"]) <= {"PromptInvalid", "AnswerInvalid"}
 
 
+def test_a_process_may_end_right_after_its_engine_was_closed(smollm: str) -> None:
+    """C++ aborts a process that ends while one of vLLM's threads runs, and these weights take long to give back."""
+    script = (
+        "from nightjar.inference.predictors.vllmengine import Engine\n"
+        f"Engine({smollm!r}, {({**ENGINE, 'dtype': 'bfloat16'})!r}).close()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_processor_of_ray_data_gives_the_answers_of_the_model(lake: Lake, smollm: str, direct: Any) -> None:
     """Each row has its own parameters, and a row that one of the user's functions fails costs itself."""
     texts = [*ASKED, "raise", "drop", "word " * 600]

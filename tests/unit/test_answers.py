@@ -77,6 +77,11 @@ def test_an_answer_that_does_not_follow_the_schema_costs_the_row(text: str, reas
         read.row(Answer(text, reason, 3, 9))
 
 
+def test_a_cut_answer_whose_json_is_complete_is_whole() -> None:
+    read = reader({"label": "string", "finish_reason": "string"}, json_schema=SCHEMA)
+    assert read.row(Answer('{"label": "good"}', "length", 3, 9)) == {"label": "good", "finish_reason": "length"}
+
+
 def test_a_choice_is_asked_for_as_a_schema() -> None:
     read = reader({"label": "string"}, choice=["yes", "no"])
     assert read.schema is not None
