@@ -290,7 +290,7 @@ def test_a_process_may_end_right_after_its_engine_was_closed(smollm: str) -> Non
     """C++ aborts a process that ends while one of vLLM's threads runs, and these weights take long to give back."""
     script = (
         "from nightjar.inference.predictors.vllmengine import Engine\n"
-        f"Engine({smollm!r}, {({**ENGINE, 'dtype': 'bfloat16'})!r}).close()\n"
+        f"Engine({smollm!r}, { ({**ENGINE, 'dtype': 'bfloat16'})!r}).close()\n"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
