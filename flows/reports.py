@@ -88,9 +88,9 @@ class RunResult:
 
     state: `published`, or `validated` where it was not to be published. publication: its number, else 0. reused_shards:
     those that were committed before. again: what made shards old that had a result. notes: what a person should know of
-    how it was scored. unreported: why Prefect's API does not know how the run ended. metrics: what the audit computed
-    of outputs and labels. manifest: its URI. tables_behind: why tables of the job do not show what is published, a
-    sentence each.
+    how it was scored. warnings: what those gates say that did not pass and only warn. unreported: why Prefect's API
+    does not know how the run ended. metrics: what the audit computed of outputs and labels. manifest: its URI.
+    tables_behind: why tables of the job do not show what is published, a sentence each.
     """
 
     job: str
@@ -112,6 +112,7 @@ class RunResult:
     device: str
     again: tuple[str, ...]
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
     tables_behind: tuple[str, ...]
     unreported: str
     metrics: Figures
@@ -157,7 +158,8 @@ class RunStatus(Explained):
     one readers see, if they see one of this run. publication: the newest publication of the output, whatever it shows.
     published: the last of the runs that readers see. tables: the job's output.tables; one whose publication is lower
     does not show yet what readers of the files see. rows_out, rows_quarantined, rows_partial, committed: of the shards
-    that are done. failures: the first of the failed shards.
+    that are done. failures: the first of the failed shards. warnings: of a published revision, what those gates said
+    that did not pass and only warn.
     """
 
     job: str
@@ -178,6 +180,7 @@ class RunStatus(Explained):
     summary: str = ""
     again: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     failed_shards: int = 0
     failures: tuple[FailedShard, ...] = ()
 

@@ -21,6 +21,7 @@ from nightjar.inference.records import as_line
 from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
+from nightjar.inference.validation.gates import warnings
 
 if TYPE_CHECKING:
     from nightjar.flows.results import Launched
@@ -50,6 +51,7 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
         device=scored.device,
         again=scored.again,
         notes=scored.warnings,
+        warnings=tuple(warnings(run.verdict.gates)),
         tables_behind=run.publication.tables_behind,
         unreported=launched.unreported,
         metrics=run.verdict.metrics,
@@ -120,7 +122,8 @@ def as_text(launched: Launched, total_s: float) -> str:
             f"  retries    {counted(progress.failed_attempts, 'failed attempt')} "
             f"({progress.deaths} by a lost process), {counted(progress.retries, 'fault')} overcome in place"
         )
-    lines.append(f"  gates      {len(run.verdict.gates)} of {len(run.verdict.gates)} passed")
+    lines.append(f"  gates      {_passed(run.verdict)}")
+    lines += [f"  warning    {line(said)}" for said in warnings(run.verdict.gates)]
     lines += [f"  {name:<10} {value}" for name, value in evaluation_lines(run.verdict.metrics)]
     if progress.rows_in_quarantine:
         lines += [f"  quarantine {folder}/quarantine", *_first_lost(request)]
@@ -135,6 +138,13 @@ def as_text(launched: Launched, total_s: float) -> str:
         *_next_steps(launched),
     ]
     return "\n".join(lines)
+
+
+def _passed(verdict: Verdict) -> str:
+    """How many gates passed; none blocked, or the run were not finished."""
+    passed = sum(gate.passed for gate in verdict.gates)
+    warn = len(verdict.gates) - passed
+    return f"{passed} of {len(verdict.gates)} passed" + (f", {warn} warned" if warn else "")
 
 
 def _first_lost(request: RunRequest) -> list[str]:
@@ -210,7 +220,8 @@ def as_page(request: RunRequest, scored: Scored, verdict: Verdict, publication: 
         ),
         f"| shards | {progress.shards:,} ({progress.reused_shards:,} taken over) |",
         f"| failed attempts | {progress.failed_attempts:,} |",
-        f"| gates | {sum(gate.passed for gate in verdict.gates)} of {len(verdict.gates)} passed |",
+        f"| gates | {_passed(verdict)} |",
+        *[f"| **warning** | {markdown(said)} |" for said in warnings(verdict.gates)],
         *[f"| {name} | {value} |" for name, value in evaluation_lines(verdict.metrics)],
         *([f"| device | {scored.device} |"] if scored.device else []),
         *[f"| {word} | {text} |" for word, text in language(progress, prices_of(request.job))],

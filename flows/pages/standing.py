@@ -20,7 +20,8 @@ from nightjar.inference.output.nights import deleted
 from nightjar.inference.run import reasons
 from nightjar.inference.run.report import lost, mending, worded
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import RunFigures, RunLine, Standing, stands
+from nightjar.inference.run.standing import RunFigures, RunLine, Standing, sealed_manifest, stands
+from nightjar.inference.validation.gates import warnings
 
 if TYPE_CHECKING:
     from nightjar.inference.run.report import Incident, ShardLine
@@ -65,6 +66,7 @@ def status(request: RunRequest) -> RunStatus:
         rows_partial=progress.rows_partial,
         summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
         again=about.again,
+        warnings=_warnings(request, newest),
         notes=(*about.notes(progress.cuts, progress.backoffs), *mending(newest, failed)),
         failed_shards=len(failed),
         failures=tuple(
@@ -72,6 +74,12 @@ def status(request: RunRequest) -> RunStatus:
             for shard, said in islice(failed.items(), _FAILURES)
         ),
     )
+
+
+def _warnings(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
+    """What the gates said that did not pass and only warn, when the revision was published."""
+    manifest = sealed_manifest(request.storage, request.output, newest.state)
+    return tuple(warnings(manifest.gates)) if manifest else ()
 
 
 def _sign_of_life(holder: Holder | None, state: str, lease_s: float) -> str:
@@ -140,6 +148,7 @@ def status_text(found: RunStatus) -> str:
     seen = f"r{found.published_revision}" if found.published_revision else "nothing of it"
     lines.append(f"  readers    see {seen} (publication {found.publication})")
     lines += [f"  table      {each}" for each in _late_tables(found)]
+    lines += [f"  warning    {line(said)}" for said in found.warnings]
     lines += [f"  {word:<10} {line(text)}" for word, text in worded(found.again, found.notes)]
     lines += [f"  shard      {each.shard}: {each.cause}: {line(each.message)}" for each in found.failures]
     if more := found.failed_shards - len(found.failures):

@@ -47,13 +47,16 @@ def _headed(record: ShardLine | Incident) -> dict[str, Any]:
     return {name.replace("_", " "): value for name, value in cells(record).items()}
 
 
+_PASSED = {"pass": "yes", "warn": "NO (warns)", "block": "NO"}
+
+
 def gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str, Send]:
     """The table of gates, by key, as a function that sends it."""
     key = f"{request.job.name}-gates"
     table = [
         {
             "gate": gate.name,
-            "passed": "yes" if gate.passed else "NO",
+            "passed": _PASSED[gate.verdict],
             "observed": gate.observed,
             "limit": gate.limit,
             "what it means": gate.sentence,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, WrapValidator, model_validator
 
 from nightjar.inference.job.sections import Section
-from nightjar.inference.messages import nearest
+from nightjar.inference.messages import listed, nearest
 
 
 def _as_written(value: Any, as_float: Callable[[Any], float]) -> float:
@@ -19,7 +19,17 @@ Bound = Annotated[float, WrapValidator(_as_written), PlainSerializer(lambda valu
 """A number. A whole number stays one, because a float of more than 2^53 may be another number than the user wrote."""
 
 
-class ColumnCheck(Section):
+OnFail = Literal["block", "warn"]
+"""What a gate that does not pass does: nothing is published, or it is, with a warning."""
+
+
+class Asked(Section):
+    """A check: what a team asks of a night, and what happens where it does not hold."""
+
+    on_fail: OnFail = "block"
+
+
+class ColumnCheck(Asked):
     """Gates on one output or carried column. nulls: the largest share of nulls and NaN that is allowed."""
 
     column: str
@@ -68,16 +78,23 @@ class RowLimits(Limits):
         return self
 
 
-class RowsCheck(Section):
+class RowsCheck(Asked):
     """Gates on the rows of the input."""
 
     rows: RowLimits
 
 
-class FilesCheck(Section):
+class FilesCheck(Asked):
     """Gates on the files of the input."""
 
     files: Limits
+
+
+AT_THRESHOLD = ("accuracy", "precision", "recall", "f1")
+"""The metrics of predictions, for which a threshold turns scores into 0 and 1."""
+
+MetricName = Literal["auroc", "average_precision", "log_loss", "brier", "ece", "accuracy", "precision", "recall", "f1"]
+"""The metrics that a gate may ask for."""
 
 
 class AnswerLimits(Section):
@@ -86,14 +103,35 @@ class AnswerLimits(Section):
     cut: float = Field(ge=0, le=1)
 
 
-class AnswersCheck(Section):
+class AnswersCheck(Asked):
     """Gates on the answers of language models."""
 
     answers: AnswerLimits
 
 
-CHECKS: dict[str, type[Section]] = {
+class MetricCheck(Asked):
+    """A gate on a metric of the labels against the scores. threshold: from which score on a row counts as predicted 1,
+    for the metrics that need one; it is rounded to a multiple of 1/4096.
+    """
+
+    metric: MetricName
+    min: Bound | None = None
+    max: Bound | None = None
+    threshold: float = Field(default=0.5, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _asks(self) -> MetricCheck:
+        if self.min is None and self.max is None:
+            raise ValueError("asks nothing: give min or max")
+        _check_order(self.min, self.max)
+        if "threshold" in self.model_fields_set and self.metric not in AT_THRESHOLD:
+            raise ValueError(f"threshold: {self.metric} needs none; it is for {listed(AT_THRESHOLD, 'and')}")
+        return self
+
+
+CHECKS: dict[str, type[Asked]] = {
     "column": ColumnCheck,
+    "metric": MetricCheck,
     "rows": RowsCheck,
     "files": FilesCheck,
     "answers": AnswersCheck,
@@ -119,6 +157,7 @@ def _of_one_kind(value: Any) -> Any:
 
 Check = Annotated[
     Annotated[ColumnCheck, Tag("column")]
+    | Annotated[MetricCheck, Tag("metric")]
     | Annotated[RowsCheck, Tag("rows")]
     | Annotated[FilesCheck, Tag("files")]
     | Annotated[AnswersCheck, Tag("answers")],

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.checks import AnswersCheck, Check, ColumnCheck
+from nightjar.inference.job.checks import AnswersCheck, Check, ColumnCheck, MetricCheck
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.preprocess import Preprocess
@@ -189,6 +189,15 @@ class Job(Section):
         keys = [f"checks[{index}]" for index, check in enumerate(self.checks) if isinstance(check, AnswersCheck)]
         if keys and not any(model.uses in asked for model in self.models_by_key().values()):
             raise ValueError(f"{keys[0]}.answers: is for language models (model.uses: {listed(asked, 'or')})")
+        return self
+
+    @model_validator(mode="after")
+    def _metrics_have_a_label(self) -> Self:
+        for index, check in enumerate(self.checks):
+            if isinstance(check, MetricCheck) and self.label is None:
+                raise ValueError(
+                    f"checks[{index}].metric: {check.metric} compares scores with labels; write `label: <column>`"
+                )
         return self
 
     def models_by_key(self) -> dict[str, Model]:

@@ -75,7 +75,7 @@ def of_error(error: BaseException, step: str, *, publish: bool = True, engine: s
     if not isinstance(error, Exception):
         return Ended(STOPPED, step, _now(), Interrupted.__name__, str(stopped_by(error)), (), publish, engine)
     gates = error.gates if isinstance(error, GateFailed) else ()
-    failed = tuple(_failed(gate) for gate in gates if not gate.passed)
+    failed = tuple(_failed(gate) for gate in gates if gate.verdict == "block")
     outcome = REJECTED if isinstance(error, JobError) else FAILED
     return Ended(outcome, step, _now(), type(error).__name__, clip(str(error)), failed, publish, engine)
 

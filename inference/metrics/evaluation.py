@@ -1,4 +1,4 @@
-"""Labels against scores, as a state that merges exactly: AUC-ROC and log loss."""
+"""Labels 0 and 1 against scores, as a state that merges exactly."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import LabelInvalid
+from nightjar.inference.metrics.classification import Scores
 from nightjar.inference.metrics.columns import plain
-from nightjar.inference.metrics.figures import Evaluation
+from nightjar.inference.metrics.figures import Bounded, Evaluation
 
 _INSIDE = 4096  # uniform bins of [0, 1]
 _FRACTION_BITS = 8  # outside, 256 bins for each power of two …
@@ -23,12 +24,17 @@ _BINS = _BELOW + _INSIDE + _ABOVE
 
 _CLIP = 1e-7
 _LOSS_UNIT = 2.0**36  # losses are summed as multiples of 2^-36: exact, so grouping cannot change the sum
+_UNDEFINED = {
+    "precision": "no row is predicted 1",
+    "recall": "no row has label 1",
+    "f1": "no row has label 1 or is predicted 1",
+}
 _BLOCK = 1 << 17  # rows at a time: temporaries stay in cache, and an int64 holds a block's loss
 
 
 @dataclass(slots=True)
 class BinaryState:
-    """Labels 0 and 1 against scores: binned AUC-ROC and log loss.
+    """Labels 0 and 1 against scores, counted in bins of the score.
 
     The bins never change, so that merging does not depend on the data. A row with a null label counts only as
     `unlabelled`; another row with a null or NaN score counts as `unscored`. counts: int64 of shape (2 × bins,),
@@ -76,43 +82,51 @@ class BinaryState:
 
     def results(self) -> Evaluation:
         """The figures; each missing figure has a reason."""
-        rows, positives = int(self.counts.sum()), int(self.counts[1::2].sum())
-        negatives = rows - positives
-        auc, bound = self._auc(positives, negatives) if positives and negatives else (None, None)
-        log_loss = self.loss / _LOSS_UNIT / rows if rows and not self.outside else None
+        auc, loss = self.metric("auroc"), self.metric("log_loss")
+        rows, scores = int(self.counts.sum()), self._scores
+        inside = rows and not self.outside
         return Evaluation(
             label=self.label,
             score=self.score,
             rows=rows,
             excluded_null_labels=self.unlabelled,
             excluded_scores=self.unscored,
-            positives=positives,
-            auc_roc=auc,
-            auc_bound=bound,
-            auc_reason=f"no row has label {0 if positives else 1}" if auc is None else None,
-            log_loss=log_loss,
-            log_loss_reason=self._no_log_loss(rows) if log_loss is None else None,
+            positives=scores.positives,
+            auc_roc=auc.value if isinstance(auc, Bounded) else None,
+            auc_bound=auc.bound if isinstance(auc, Bounded) else None,
+            auc_reason=auc if isinstance(auc, str) else None,
+            log_loss=loss.value if isinstance(loss, Bounded) else None,
+            log_loss_reason=loss if isinstance(loss, str) else None,
+            average_precision=scores.average_precision() if isinstance(auc, Bounded) else None,
+            brier=scores.brier() if inside else None,
+            ece=scores.ece() if inside else None,
+            predictions=scores.at(0.5) if inside else None,
+            calibration=scores.calibration() if inside else (),
         )
 
-    def _auc(self, positives: int, negatives: int) -> tuple[float, float]:
-        """Area under the ROC curve by the trapezoid rule: U / (P·N), a tie counting half.
+    def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
+        """A metric, or why there is none. name: a `MetricName`. threshold: for predictions."""
+        scores, rows = self._scores, int(self.counts.sum())
+        if not rows:
+            return "no row has both a label and a score"
+        if name in ("auroc", "average_precision"):
+            if not scores.positives or not scores.negatives:
+                return f"no row has label {0 if scores.positives else 1}"
+            return scores.auroc() if name == "auroc" else scores.average_precision()
+        if self.outside:
+            return f"{self.outside} scores lie outside [0, 1]"
+        if name == "log_loss":
+            return Bounded(self.loss / _LOSS_UNIT / rows, 0.5 / _LOSS_UNIT)
+        if name == "brier":
+            return scores.brier()
+        if name == "ece":
+            return scores.ece()
+        value: float | None = getattr(scores.at(threshold), name)
+        return Bounded(value) if value is not None else _UNDEFINED[name]
 
-        U is Mann and Whitney's statistic (Ann. Math. Stat. 18, 1947, doi:10.1214/aoms/1177730491); its equality with
-        the trapezoid area is Hanley and McNeil's (Radiology 143, 1982, doi:10.1148/radiology.143.1.7063747). Scores in
-        one bin count as tied. Each such pair is wrong by at most a half, hence the bound Σ pos·neg / (2·P·N), which is
-        returned, too. All sums are integers, and the result is rounded once.
-        """
-        wins = tied = below = 0  # `wins` counts halves
-        pairs = self.counts.reshape(-1, 2)
-        for negative, positive in pairs[pairs.any(axis=1)].tolist():
-            wins += positive * (2 * below + negative)
-            tied += positive * negative
-            below += negative
-        total = 2 * positives * negatives
-        return wins / total, tied / total
-
-    def _no_log_loss(self, rows: int) -> str:
-        return f"{self.outside} scores lie outside [0, 1]" if rows else "no row has both a label and a score"
+    @property
+    def _scores(self) -> Scores:
+        return Scores(self.counts.reshape(-1, 2), slice(_BELOW, _BELOW + _INSIDE))
 
     def _flags(self, labels: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
         """Two bool arrays of shape (rows,): which labels are 1, and which are known (None if all are)."""

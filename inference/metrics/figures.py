@@ -35,12 +35,45 @@ class OutputFigures:
     nonfinite: int
 
 
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A figure computed from bins. bound: its largest error."""
+
+    value: float
+    bound: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AtThreshold:
+    """Predictions against labels: a score of at least `threshold` is a predicted 1. A share of nothing is None."""
+
+    threshold: float
+    true_negatives: int
+    false_positives: int
+    false_negatives: int
+    true_positives: int
+    accuracy: float | None
+    precision: float | None
+    recall: float | None
+    f1: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationBin:
+    """The scores of one bin of the calibration curve: how many, their mean, and the share of them with label 1."""
+
+    rows: int
+    mean_score: float
+    positive_share: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Labels against scores. rows: the number of evaluated rows, of which `positives` have label 1.
 
     excluded_null_labels: rows without a label. excluded_scores: other rows whose score is null or NaN. auc_bound: the
-    largest error of auc_roc. auc_reason, log_loss_reason: why there is no such figure.
+    largest error of auc_roc. auc_reason, log_loss_reason: why there is no such figure. brier, ece, calibration: for
+    scores that all lie in [0, 1]. predictions: at the threshold 0.5. Manifests of earlier versions lack these.
     """
 
     label: str
@@ -54,6 +87,11 @@ class Evaluation:
     auc_reason: str | None = field(default=None, metadata=SELDOM)
     log_loss: float | None
     log_loss_reason: str | None = field(default=None, metadata=SELDOM)
+    average_precision: Bounded | None = field(default=None, metadata=SELDOM)
+    brier: Bounded | None = field(default=None, metadata=SELDOM)
+    ece: Bounded | None = field(default=None, metadata=SELDOM)
+    predictions: AtThreshold | None = field(default=None, metadata=SELDOM)
+    calibration: tuple[CalibrationBin, ...] = field(default=(), metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True)

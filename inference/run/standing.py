@@ -145,7 +145,7 @@ def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, leas
         note = reasons.note_of(storage, uri, job)
         return _without_ledger(run_id, Standing(note.outcome, note), shown, note.at) if note else None
     progress = newest.state.progress
-    manifest = _manifest(storage, output, newest.state)
+    manifest = sealed_manifest(storage, output, newest.state)
     began, seconds = _took(newest.state, manifest)
     return RunLine(
         run_id=run_id,
@@ -219,7 +219,7 @@ def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float
     return state.ended.outcome if state.ended else UNFINISHED
 
 
-def _manifest(storage: Storage, output: str, state: State) -> Manifest | None:
+def sealed_manifest(storage: Storage, output: str, state: State) -> Manifest | None:
     """The manifest of a revision whose publication was begun, if it is as it was written."""
     if state.intent is None:
         return None

@@ -86,6 +86,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             offenders=with_replays(request.job_path, request.words, table, audited.offenders),
             rescored=rescored,
             usage=outcomes.usage(table),
+            evaluation=metrics.evaluation,
         )
         results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))
         for snapshot in request.scoring.snapshots:

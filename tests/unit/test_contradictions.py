@@ -15,7 +15,6 @@ from nightjar.inference.validation.gates import (
     Evidence,
     Found,
     column_gates_of,
-    evaluate,
 )
 
 SCHEMA = pa.schema(
@@ -66,7 +65,8 @@ def test_refused_is_exactly_what_the_gate_could_only_refuse(column: str, asked: 
     state = ColumnState()
     kind = pa.float32() if column == "score" else SCHEMA.field(column).type
     state.update(pa.chunked_array([pa.array(VALUES[column], kind)]))
-    judged = evaluate(column_gates_of(its), Evidence(Found(files=1, rows=1), columns={column: state}))
+    evidence = Evidence(Found(files=1, rows=1), columns={column: state})
+    judged = [gate.judge(evidence) for gate in column_gates_of(its)]
     try:
         check_label_and_gates(its, SCHEMA)
     except JobError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -32,6 +33,7 @@ from nightjar.inference.validation.gates import (
     evaluate,
     gates_of,
     input_gates,
+    warnings,
 )
 from nightjar.inference.validation.rescore import Rescored
 
@@ -340,8 +342,8 @@ def test_rows_that_are_not_counted_yet_fail_no_gate_that_they_might_pass(
     check: dict[str, Any], rows: int, passed: bool
 ) -> None:
     """Before anything is scored; the verdict that counts is that of the run's end, when all are."""
-    (gate,) = input_gates(parse_job({**CONTENT, "checks": [check]}, JOB))
-    result = gate.judge(Evidence(Found(4, rows, 0, NIGHT, uncounted=2)))
+    (rule,) = input_gates(parse_job({**CONTENT, "checks": [check]}, JOB))
+    result = rule.gate.judge(Evidence(Found(4, rows, 0, NIGHT, uncounted=2)))
     assert result.passed == passed
     assert result.sentence.startswith(f"The input has {rows:,} row")
     if "rows" in check:
@@ -744,8 +746,8 @@ def test_what_is_decided_before_all_rows_are_counted_says_so(
 
 
 def judged_input(check: dict[str, Any], found: Found) -> GateResult:
-    (gate,) = input_gates(parse_job({**CONTENT, "checks": [check]}, JOB))
-    return gate.judge(Evidence(found))
+    (rule,) = input_gates(parse_job({**CONTENT, "checks": [check]}, JOB))
+    return rule.gate.judge(Evidence(found))
 
 
 def test_what_is_enforced_says_every_failure_once_and_the_first_row_of_each() -> None:
@@ -815,3 +817,117 @@ def test_as_many_answers_as_allowed_may_be_cut_and_no_more() -> None:
 def test_a_check_on_answers_that_makes_no_sense_is_named(content: dict[str, Any], message: str) -> None:
     with pytest.raises(JobError, match=message):
         parse_job(CONTENT | content, JOB)
+
+
+LABELLED = {**CONTENT, "label": "late"}
+
+
+def metric_gate(check: dict[str, Any], scores: list[float], labels: list[bool]) -> GateResult:
+    job = parse_job({**LABELLED, "checks": [check]}, JOB)
+    metrics = Metrics.for_job(job)
+    metrics.update(pa.table({"score": pa.array(scores, pa.float32())}), pa.array(labels, pa.bool_()))
+    return evaluate(gates_of(job), Evidence(Found(1, 4), evaluation=metrics.evaluation))[-1]
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "passed", "sentence"),
+    [
+        (
+            {"metric": "auroc", "min": 0.75},
+            "auroc.min",
+            True,
+            "The auroc of 'score' against 'late' is 0.75; checks[0].min = 0.75 holds.",
+        ),
+        (
+            {"metric": "auroc", "min": 0.76},
+            "auroc.min",
+            False,
+            "The auroc of 'score' against 'late' is 0.75, below checks[0].min = 0.76. Look whether the model, its "
+            "features or the labels have changed, or lower checks[0].min.",
+        ),
+        (
+            {"metric": "brier", "max": 0.1},
+            "brier.max",
+            False,
+            "The brier of 'score' against 'late' is 0.158144 ± 8.2e-05, above checks[0].max = 0.1. Look whether the "
+            "model, its features or the labels have changed, or raise checks[0].max.",
+        ),
+        (
+            {"metric": "recall", "min": 0.5, "threshold": 0.25},
+            "recall.min",
+            True,
+            "The recall at 0.25 of 'score' against 'late' is 1; checks[0].min = 0.5 holds.",
+        ),
+        (
+            {"metric": "precision", "min": 0.5, "threshold": 0.9},
+            "precision.min",
+            False,
+            "There is no precision at 0.9 for checks[0].min = 0.5: no row is predicted 1. If labels come after the "
+            "night, let this check warn (on_fail: warn) or remove it.",
+        ),
+    ],
+)
+def test_what_each_gate_on_a_metric_says(check: dict[str, Any], name: str, passed: bool, sentence: str) -> None:
+    found = metric_gate(check, [0.1, 0.4, 0.35, 0.8], [False, False, True, True])
+    assert (found.name, found.passed, found.sentence) == (name, passed, sentence)
+
+
+def test_a_metric_just_past_its_limit_never_reads_the_same_as_the_limit() -> None:
+    found = metric_gate({"metric": "accuracy", "min": 1}, [0.9] * 9_999_999 + [0.1], [True] * 10_000_000)
+    assert (found.passed, found.observed) == (False, "0.9999999")
+
+
+def test_a_metric_that_nobody_measured_passes_no_check() -> None:
+    job = parse_job({**LABELLED, "checks": [{"metric": "auroc", "min": 0.5}]}, JOB)
+    found = evaluate(gates_of(job), Evidence(Found(1, 4)))[-1]
+    assert (found.passed, found.observed) == (False, "no figure")
+    assert "the labels were not compared" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            {**CONTENT, "checks": [{"metric": "auroc", "min": 0.5}]},
+            r"checks\[0\].metric: auroc compares scores with labels",
+        ),
+        ({**LABELLED, "checks": [{"metric": "auroc"}]}, "asks nothing: give min or max"),
+        ({**LABELLED, "checks": [{"metric": "auc", "min": 0.5}]}, r"checks\[0\].*auroc"),
+        ({**LABELLED, "checks": [{"metric": "f1", "min": 0.5, "max": 0.4}]}, "min 0.5 is more than max 0.4"),
+        ({**LABELLED, "checks": [{"metric": "ece", "max": 0.5, "threshold": 0.4}]}, "threshold: ece needs none"),
+        ({**LABELLED, "checks": [{"metric": "f1", "min": 0.5, "threshold": 1.0}]}, "less than 1"),
+        ({**LABELLED, "checks": [{"metric": "f1", "min": 0.5, "on_fail": "wran"}]}, "on_fail"),
+    ],
+)
+def test_a_check_on_a_metric_that_makes_no_sense_is_named(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        parse_job(content, JOB)
+
+
+@pytest.mark.parametrize(
+    "check", [{"column": "score", "min": 5}, {"rows": {"min": 500}}, {"files": {"max": 0}}, {"metric": "f1", "min": 1}]
+)
+def test_a_check_that_warns_does_not_block_and_says_what_it_would_have_said(check: dict[str, Any]) -> None:
+    state = ColumnState()
+    state.update(pa.chunked_array([pa.array([0.5], pa.float32())]))
+    evidence = Evidence(Found(1, 4), columns={"score": state})
+
+    def judged(**more: Any) -> tuple[GateResult, ...]:
+        return evaluate(gates_of(parse_job({**LABELLED, "checks": [{**check, **more}]}, JOB)), evidence)
+
+    *_, block = judged()
+    *_, warn = judged(on_fail="warn")
+    assert (block.verdict, warn.verdict, replace(warn, on_fail="block")) == ("block", "warn", block)
+    with pytest.raises(GateFailed):
+        enforce(judged())
+    assert enforce(judged(on_fail="warn"))
+    assert (warnings(judged()), warnings(judged(on_fail="warn"))) == ([], [f"{warn.name}: {warn.sentence}"])
+
+
+def test_what_is_enforced_names_only_what_blocks() -> None:
+    job = parse_job({**CONTENT, "checks": [{"rows": {"min": 5}, "on_fail": "warn"}, {"files": {"max": 0}}]}, JOB)
+    with pytest.raises(GateFailed) as raised:
+        enforce(evaluate(gates_of(job), Evidence(Found(1, 4))))
+    assert str(raised.value).startswith("The input has 4 rows in 1 file, more than checks[1].files.max = 0.")
+    assert "checks[0]" not in str(raised.value)
+    assert [gate.verdict for gate in raised.value.gates[2:]] == ["warn", "block"]

@@ -15,9 +15,9 @@ import typer
 from nightjar.flows.cli import schemas
 from nightjar.flows.cli.main import app, main
 from nightjar.flows.cli.options import emit
-from nightjar.flows.pages.finished import as_text, run_result
+from nightjar.flows.pages.finished import as_page, as_text, run_result
 from nightjar.flows.results import FinishedRun, Launched
-from nightjar.inference.errors import NightjarError
+from nightjar.inference.errors import GateFailed, NightjarError
 from support import NIGHT, Lake, conforms
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "json"
@@ -37,7 +37,7 @@ def test_every_command_with_json_has_a_schema() -> None:
 
 @pytest.mark.parametrize("command", schemas.REPORTS)
 def test_keys_are_snake_case(command: str) -> None:
-    assert [key for key in keys(json.loads(schemas.schema(command))) if not re.fullmatch("[a-z][a-z_]*", key)] == []
+    assert [key for key in keys(json.loads(schemas.schema(command))) if not re.fullmatch("[a-z][a-z0-9_]*", key)] == []
 
 
 def keys(schema: Any) -> Iterator[str]:
@@ -170,3 +170,33 @@ def test_an_error_is_what_the_schema_says(
     found = json.loads(capsys.readouterr().out)
     conforms(found, "error")
     assert found["state"] == "failed"
+
+
+def test_a_check_that_only_warns_publishes_and_says_so_wherever_the_run_is_shown(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the same check blocks without `on_fail: warn`."""
+    check = {"column": "score", "max": 5}
+    lake.ready(checks=[{**check, "on_fail": "warn"}])
+    ran = lake.run(engine="local")
+    warning = (
+        "score.max: The greatest 'score' is 15998, above checks[0].max = 5. Mend the input or the model, or raise "
+        "checks[0].max. Row "
+    )
+    request = lake.request()
+    finished = FinishedRun(request, ran.scored, ran.verdict, ran.publication)
+    done = Launched(finished, 1.0, 2.0, "", own_api=True)
+    (said_of_it,) = run_result(done, 3.0).warnings
+    text = as_text(done, 3.0)
+    assert said_of_it.startswith(warning)
+    assert f"  gates      2 of 3 passed, 1 warned\n  warning    {said_of_it}\n" in text
+    state, page = as_page(request, ran.scored, ran.verdict, ran.publication)
+    assert state == "published as #1"
+    assert "| gates | 2 of 3 passed, 1 warned |\n| **warning** | score.max: " in page
+    status = said(capsys, "status", lake.job_path, NIGHT)
+    assert (status["state"], status["warnings"]) == ("published", [said_of_it])
+    app(["status", str(lake.job_path), NIGHT], standalone_mode=False)
+    assert f"\n  warning    {said_of_it}\n" in capsys.readouterr().out
+    lake.write_job(checks=[check])
+    with pytest.raises(GateFailed):
+        lake.run(engine="local", date="2026-11-20")

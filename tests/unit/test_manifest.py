@@ -102,7 +102,7 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
             "checksums": "xxh3-128",
             "rescored": asdict(Rescored(2, again)),
         },
-        "gates": [asdict(gate) | {"where": []} for gate in ran.verdict.gates],
+        "gates": [to_json(gate) | {"where": []} for gate in ran.verdict.gates],
         "metrics": to_json(ran.verdict.metrics),
         "failed_attempts": 0,
     }

@@ -18,7 +18,17 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    brier_score_loss,
+    confusion_matrix,
+    f1_score,
+    log_loss,
+    precision_score,
+    recall_score,
+    roc_auc_score,
+)
 
 from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.job.file import parse_job
@@ -26,7 +36,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.metrics.evaluation import _BINS, _bins
-from nightjar.inference.metrics.figures import OutputFigures
+from nightjar.inference.metrics.figures import Bounded, Evaluation, OutputFigures
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 
 
@@ -111,7 +121,7 @@ def test_auc_is_within_its_bound_of_the_exact_one(rows: list[tuple[float, bool]]
     found = evaluation(scores, labels)
     if len(set(labels.to_pylist())) < 2:
         assert found["auc_roc"] is None
-        assert "no row has label" in found["auc_reason"]
+        assert found["auc_reason"].startswith("no row has ")
         return
     exact = roc_auc_score(labels.to_pylist(), scores.to_pylist())
     assert abs(found["auc_roc"] - exact) <= found["auc_bound"] + 1e-12
@@ -126,6 +136,106 @@ def test_the_bound_is_small_on_real_shapes_of_scores(scale: str) -> None:
     found = evaluation(scores, labels)
     assert found["auc_bound"] < 0.001
     assert abs(found["auc_roc"] - roc_auc_score(labels, scores)) <= found["auc_bound"]
+
+
+def as_evaluated(scores: Any, labels: Any) -> Evaluation:
+    found = measured(pa.array(scores), labels).results().evaluation
+    assert found is not None
+    return found
+
+
+SHAPES = {
+    "flat": lambda random, rows: random.random(rows),
+    "skewed": lambda random, rows: random.beta(0.3, 3, rows),
+    "few": lambda random, rows: random.integers(0, 4, rows) / 3,
+    "ends": lambda random, rows: random.choice([0.0, 1.0, 0.5], rows),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rows", [3, 40, 5000])
+def test_metrics_of_labels_are_within_their_bounds_of_scikit_learns(shape: str, rows: int) -> None:
+    random = np.random.default_rng(rows)
+    for _ in range(20):
+        scores = SHAPES[shape](random, rows).astype(np.float32)
+        labels = random.random(rows) < 0.1 + 0.8 * scores
+        if labels.all() or not labels.any():
+            continue
+        found = as_evaluated(scores, labels)
+        assert found.average_precision is not None
+        assert found.brier is not None
+        assert found.ece is not None
+        assert found.predictions is not None
+        exact = {
+            found.average_precision: average_precision_score(labels, scores),
+            found.brier: brier_score_loss(labels, scores),
+            found.ece: ece(labels, scores),
+        }
+        for figure, expected in exact.items():
+            assert abs(figure.value - expected) <= figure.bound + 1e-12
+        assert found.brier.bound < 2.5e-4
+        predicted = scores >= 0.5
+        at = found.predictions
+        assert [[at.true_negatives, at.false_positives], [at.false_negatives, at.true_positives]] == confusion_matrix(
+            labels, predicted, labels=[False, True]
+        ).tolist()
+        assert at.accuracy == accuracy_score(labels, predicted)
+        assert at.precision == (precision_score(labels, predicted) if predicted.any() else None)
+        assert at.recall == recall_score(labels, predicted)
+        assert at.f1 == pytest.approx(f1_score(labels, predicted))
+
+
+def ece(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Expected calibration error as it is defined."""
+    bins = np.minimum((scores * 16).astype(int), 15)
+    return float(
+        sum(abs(scores[bins == b].sum(dtype=float) - labels[bins == b].sum()) for b in range(16)) / len(scores)
+    )
+
+
+def test_the_bounds_are_small_on_real_shapes_of_scores() -> None:
+    random = np.random.default_rng(7)
+    scores = random.beta(1, 4, 50_000).astype(np.float32)
+    found = as_evaluated(scores, random.random(50_000) < scores)
+    assert found.average_precision is not None
+    assert found.ece is not None
+    assert (found.average_precision.bound < 0.005, found.ece.bound < 2e-4) == (True, True)
+    assert found.ece.value < 0.02  # these scores are the probabilities
+    assert [each.rows for each in found.calibration] == [
+        rows for rows in np.histogram(scores, 16, (0, 1))[0].tolist() if rows
+    ]
+
+
+@pytest.mark.parametrize("threshold", [0.25, 0.3, 0.0001, 0.9999])
+def test_a_threshold_is_rounded_to_the_nearest_edge_of_the_bins(threshold: float) -> None:
+    scores = np.random.default_rng(1).random(20_000).astype(np.float32)
+    labels = scores > 0.6
+    state = measured(pa.array(scores), labels).evaluation
+    assert state is not None
+    edge = min(max(round(threshold * 4096), 1), 4095) / 4096
+    for name, metric in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score)):
+        found = state.metric(name, threshold)
+        assert isinstance(found, Bounded)
+        assert found.value == pytest.approx(metric(labels, scores >= edge))
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "name", "reason"),
+    [
+        ([], [], "brier", "no row has both a label and a score"),
+        ([0.1], [True], "average_precision", "no row has label 0"),
+        ([0.1, 1.5], [True, False], "ece", "1 scores lie outside [0, 1]"),
+        ([0.1, 0.2], [True, False], "precision", "no row is predicted 1"),
+        ([0.1, 0.2], [False, False], "recall", "no row has label 1"),
+        ([0.1, 0.2], [False, False], "f1", "no row has label 1 or is predicted 1"),
+    ],
+)
+def test_a_metric_that_is_not_there_has_a_reason(
+    scores: list[float], labels: list[bool], name: str, reason: str
+) -> None:
+    state = measured(pa.array(scores, pa.float32()), pa.array(labels, pa.bool_())).evaluation
+    assert state is not None
+    assert state.metric(name) == reason
 
 
 def test_auc_is_exact_where_no_bin_mixes_labels_and_ties_count_half() -> None:

@@ -32,7 +32,6 @@ from nightjar.inference.validation.gates import (
     Offender,
     column_gates_of,
     enforce,
-    evaluate,
 )
 from nightjar.inference.validation.gates.column import column_gates
 from nightjar.inference.validation.offenders import (
@@ -85,7 +84,7 @@ class Night:
         table = pa.Table.from_pylist(self.lines, schema=OUTCOMES)
         replayed = with_replays(request.job_path, request.words, table, audited.offenders)
         evidence = Evidence(Found(5, 1), columns=columns, offenders=replayed)
-        return {gate.name: gate for gate in evaluate(column_gates_of(request.job), evidence)}
+        return {gate.name: gate for gate in (each.judge(evidence) for each in column_gates_of(request.job))}
 
 
 def scored(folder: Path, **changes: Any) -> Night:

@@ -5,11 +5,10 @@ A new gate is a class with `judge`. If a new kind of check asks for it, add one 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nightjar.inference.job.checks import AnswersCheck, ColumnCheck, FilesCheck, RowsCheck
+from nightjar.inference.job.checks import AnswersCheck, ColumnCheck, FilesCheck, MetricCheck, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.validation.gates.always import (
     Complete,
@@ -19,6 +18,7 @@ from nightjar.inference.validation.gates.always import (
 from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
 from nightjar.inference.validation.gates.answers import Cut, answers_gates
 from nightjar.inference.validation.gates.column import ColumnGate, column_gates
+from nightjar.inference.validation.gates.metric import metric_gates
 from nightjar.inference.validation.gates.verdict import (
     Evidence,
     Found,
@@ -27,8 +27,10 @@ from nightjar.inference.validation.gates.verdict import (
     LastNight,
     NamesRows,
     Offender,
+    Rule,
     enforce,
     evaluate,
+    warnings,
 )
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "LastNight",
     "NamesRows",
     "Offender",
+    "Rule",
     "answers_gates_of",
     "column_gates_of",
     "enforce",
@@ -49,11 +52,13 @@ __all__ = [
     "gates_of",
     "input_gates",
     "naming_gates_of",
+    "warnings",
 ]
 
 
 _GATES: dict[type, Callable[[Any, str, Job], Iterable[Gate]]] = {
     ColumnCheck: column_gates,
+    MetricCheck: metric_gates,
     RowsCheck: rows_gates,
     FilesCheck: files_gates,
     AnswersCheck: answers_gates,
@@ -61,30 +66,34 @@ _GATES: dict[type, Callable[[Any, str, Job], Iterable[Gate]]] = {
 """Kind of check → a function that makes the gates of such a check from the check, its key and the job."""
 
 
-def gates_of(job: Job) -> tuple[Gate, ...]:
-    """Every gate of the job, in the order in which they are shown."""
+def gates_of(job: Job) -> tuple[Rule, ...]:
+    """Every gate of the job, in the order in which they are shown, with what happens where it does not pass."""
     always: list[Gate] = [Complete(), Quarantine(job.retry.max_quarantined)]
     if job.rescore.share:
         always.append(Rescore(job.rescore.tolerance, job.rescore.differing))
-    asked = (_GATES[type(check)](check, f"checks[{index}]", job) for index, check in enumerate(job.checks))
-    return (*always, *itertools.chain.from_iterable(asked))
+    asked = (
+        Rule(gate, check.on_fail)
+        for index, check in enumerate(job.checks)
+        for gate in _GATES[type(check)](check, f"checks[{index}]", job)
+    )
+    return (*map(Rule, always), *asked)
 
 
-def input_gates(job: Job) -> tuple[InputGate, ...]:
+def input_gates(job: Job) -> tuple[Rule, ...]:
     """The gates that can be judged as soon as the input is found."""
-    return tuple(gate for gate in gates_of(job) if isinstance(gate, InputGate))
+    return tuple(rule for rule in gates_of(job) if isinstance(rule.gate, InputGate))
 
 
 def column_gates_of(job: Job) -> tuple[ColumnGate, ...]:
     """The gates on the figures of a column."""
-    return tuple(gate for gate in gates_of(job) if isinstance(gate, ColumnGate))
+    return tuple(rule.gate for rule in gates_of(job) if isinstance(rule.gate, ColumnGate))
 
 
 def answers_gates_of(job: Job) -> tuple[Cut, ...]:
     """The gates on how answers ended."""
-    return tuple(gate for gate in gates_of(job) if isinstance(gate, Cut))
+    return tuple(rule.gate for rule in gates_of(job) if isinstance(rule.gate, Cut))
 
 
 def naming_gates_of(job: Job) -> tuple[NamesRows, ...]:
     """The gates that name rows which they refuse."""
-    return tuple(gate for gate in gates_of(job) if isinstance(gate, NamesRows))
+    return tuple(rule.gate for rule in gates_of(job) if isinstance(rule.gate, NamesRows))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from nightjar.inference.errors import GateFailed
+from nightjar.inference.job.checks import OnFail
+from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.metrics.columns import ColumnState, Number
+from nightjar.inference.metrics.evaluation import BinaryState
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import NO_USAGE, Usage
 
@@ -72,7 +75,8 @@ class Evidence:
     """What gates judge. Before anything is scored, only `found` is known.
 
     rows_partial: rows in the quarantine that are written as well. columns: checked column → its figures. offenders: key
-    of a gate that names rows → the first rows that it refuses. usage: of language models, for all shards.
+    of a gate that names rows → the first rows that it refuses. usage: of language models, for all shards. evaluation:
+    the labels against the scores, if the job has a label.
     """
 
     found: Found
@@ -85,16 +89,18 @@ class Evidence:
     offenders: Mapping[str, tuple[Offender, ...]] = field(default_factory=dict)
     rescored: Rescored | None = None
     usage: Usage = NO_USAGE
+    evaluation: BinaryState | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
     """One gate's verdict.
 
-    name: `complete`, `quarantine`, `rescore`, `<column>.<min|max|nulls|finite>`, `rows.<min|max|last>`,
-    `files.<min|max>`, `answers.cut`, `input.wait`. observed, limit: texts for a table. sentence: what happened and, if
-    the gate did not pass, what to do next, with the job's key. where: if a gate that names rows did not pass, the first
-    few rows that it refuses, one per shard.
+    name: `complete`, `quarantine`, `rescore`, `<column>.<min|max|nulls|finite>`, `<metric>.<min|max>`,
+    `rows.<min|max|last>`, `files.<min|max>`, `answers.cut`, `input.wait`. observed, limit: texts for a table. sentence:
+    what happened and, if the gate did not pass, what to do next, with the job's key. where: if a gate that names rows
+    did not pass, the first few rows that it refuses, one per shard. on_fail: what the job says is to happen where it
+    did not pass.
     """
 
     name: str
@@ -103,6 +109,12 @@ class GateResult:
     limit: str
     sentence: str
     where: tuple[Offender, ...] = ()
+    on_fail: OnFail = field(default="block", metadata=SELDOM)
+
+    @property
+    def verdict(self) -> Literal["pass", "warn", "block"]:
+        """What follows."""
+        return "pass" if self.passed else self.on_fail
 
 
 class Gate(Protocol):
@@ -110,6 +122,14 @@ class Gate(Protocol):
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A gate of a job, and what happens where it does not pass."""
+
+    gate: Gate
+    on_fail: OnFail = "block"
 
 
 @runtime_checkable
@@ -133,23 +153,31 @@ class NamesRows(Protocol):
         """Whether none of these rows is refused."""
 
 
-def evaluate(gates: Iterable[Gate], evidence: Evidence) -> tuple[GateResult, ...]:
+def evaluate(rules: Iterable[Rule], evidence: Evidence) -> tuple[GateResult, ...]:
     """The verdict of every gate, in order."""
-    return tuple(gate.judge(evidence) for gate in gates)
+    return tuple(replace(rule.gate.judge(evidence), on_fail=rule.on_fail) for rule in rules)
 
 
 def enforce(results: tuple[GateResult, ...]) -> tuple[GateResult, ...]:
-    """Return the results, if all passed.
+    """Return the results, if none blocks.
 
     Raises:
-        GateFailed: One did not. The error has every result; its message has, for each failed gate, a sentence and its
-        first
-            row.
+        GateFailed: One does. The error has every result; its message has, for each gate that blocks, a sentence and its
+            first row.
     """
-    if failed := [gate for gate in results if not gate.passed]:
-        said = (" ".join([gate.sentence, *(offender.sentence for offender in gate.where[:1])]) for gate in failed)
-        raise GateFailed("; ".join(said), results)
+    if failed := [gate for gate in results if gate.verdict == "block"]:
+        raise GateFailed("; ".join(map(told, failed)), results)
     return results
+
+
+def told(result: GateResult) -> str:
+    """The sentence of a gate that did not pass, and the first row that it refuses."""
+    return " ".join([result.sentence, *(offender.sentence for offender in result.where[:1])])
+
+
+def warnings(results: Iterable[GateResult]) -> list[str]:
+    """What the gates say that did not pass and only warn."""
+    return [f"{result.name}: {told(result)}" for result in results if result.verdict == "warn"]
 
 
 def number(value: Number) -> str:
