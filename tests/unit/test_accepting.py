@@ -82,8 +82,9 @@ class Actor:
 
     def __init__(self, lake: Lake, scorer: Doubling | None = None, *faults: Fault) -> None:
         self.scorer = scorer or Doubling()
+        self.turns: list[str] = []
         spec = lake.worker_spec(FaultyStorage(LakeStorage(), faults))
-        self.worker = AcceptingWorker(spec, self.scorer)
+        self.worker = AcceptingWorker(spec, self.scorer, turn_to=lambda started: self.turns.append(started.shard))
         self.work: list[tuple[Assignment, pa.ListScalar]] = []
         for shard in lake.planned().shards():
             reads = tuple(read_piece(LakeStorage(), spec.job, piece, spec.schema) for piece in shard.pieces)
@@ -143,6 +144,7 @@ def test_one_thread_has_the_model_and_one_shard_at_a_time(lake: Lake) -> None:
     calls = [actor.call(index) for index in range(8)]
     assert [call.ended() for call in calls] == [["Started", "Receipt"]] * 8
     assert sorted(actor.scorer.begun) == list(range(8))
+    assert actor.turns == [shard_of(lake, index) for index in actor.scorer.begun], "for what the model prints"
     assert len(actor.scorer.threads) == 1
     assert actor.scorer.most == 1
 
@@ -240,6 +242,15 @@ def test_a_write_that_hangs_blames_no_row_and_not_the_shard_that_is_scored(lake:
     assert isinstance(failed, Failed)
     assert (failed.cause, failed.rows, failed.row) == ("Stalled", 0, -1)
     assert failed.message.endswith("its process was ended while a part was written")
+
+
+def test_a_write_may_take_as_long_as_any_step(lake: Lake) -> None:
+    """Several looks find it still running."""
+    lake.ready(retry__stall_s=10)
+    actor = Actor(lake, None, pause("write", "*/data/*", before=lambda _: time.sleep(1.6)))
+    call = actor.call(0)
+    assert call.ended() == ["Started", "Receipt"]
+    assert call.raised is None
 
 
 def test_a_slow_shard_gives_signs_of_life_that_blame_nobody(lake: Lake) -> None:
