@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +13,7 @@ from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.metrics.classification import Scores
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.metrics.figures import Bounded, Evaluation
+from nightjar.inference.metrics.packing import pack, unpack
 
 _INSIDE = 4096  # uniform bins of [0, 1]
 _FRACTION_BITS = 8  # outside, 256 bins for each power of two …
@@ -69,7 +68,7 @@ class BinaryState:
     def values(self) -> tuple[Any, ...]:
         """The fields' values for JSON. Only non-empty bins are kept, by the gaps between them."""
         filled = np.flatnonzero(self.counts)
-        counts = [_pack(np.diff(filled, prepend=0)), _pack(self.counts[filled])]
+        counts = [pack(np.diff(filled, prepend=0)), pack(self.counts[filled])]
         return (self.label, self.score, self.unlabelled, self.unscored, self.outside, self.loss, counts)
 
     @classmethod
@@ -77,7 +76,7 @@ class BinaryState:
         """The inverse of `values`."""
         *sums, (gaps, counts) = values
         state = cls(*sums)
-        state.counts[np.cumsum(_unpack(gaps))] = _unpack(counts)
+        state.counts[np.cumsum(unpack(gaps))] = unpack(counts)
         return state
 
     def results(self) -> Evaluation:
@@ -188,16 +187,3 @@ def _bins(values: np.ndarray) -> np.ndarray:
         below = _BELOW - 1 - np.clip(key - ((1023 - 16) << _FRACTION_BITS), 0, _BELOW - 1)
         index = np.where(values > 1, above, np.where(values < 0, below, index))
     return index
-
-
-def _pack(values: np.ndarray) -> str:
-    """Encode non-negative integers: each in as few bytes as the largest needs, deflated."""
-    width = np.min_scalar_type(int(values.max(initial=0))).newbyteorder("<")
-    packed = base64.b64encode(zlib.compress(values.astype(width).tobytes()))
-    return f"{width.itemsize}:{packed.decode('ascii')}"
-
-
-def _unpack(text: str) -> np.ndarray:
-    width, _, packed = text.partition(":")
-    raw = zlib.decompress(base64.b64decode(packed, validate=True))
-    return np.frombuffer(raw, f"<u{width}").astype(np.int64)

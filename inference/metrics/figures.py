@@ -95,12 +95,54 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class NumberFigures:
+    """Finite numbers. std: of the population; None if a square is too large for a float. quantiles: `p50` and so on,
+    each within 1/128 of itself.
+    """
+
+    count: int
+    mean: float
+    std: float | None
+    min: float
+    max: float
+    quantiles: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Frequent:
+    """A value of a column, as text, and the number of rows that have it."""
+
+    value: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFigures:
+    """What the values of a column look like. kind: number, text, bool, other, mixed, or "" if only nulls were seen.
+
+    numbers: of text, its lengths in characters. distinct: of text, integers and bools; None if there are too many to
+    count. frequent: the most frequent values.
+    """
+
+    kind: str
+    rows: int
+    nulls: int
+    nan: int = field(default=0, metadata=SELDOM)
+    plus_inf: int = field(default=0, metadata=SELDOM)
+    minus_inf: int = field(default=0, metadata=SELDOM)
+    numbers: NumberFigures | None = None
+    distinct: int | None = None
+    frequent: tuple[Frequent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """All metrics. columns: checked column → figures. outputs: float output → figures; empty in earlier versions.
 
-    evaluation: only if the job has a label.
+    evaluation: only if the job has a label. profile: column → figures, of those that the job profiles.
     """
 
     columns: Mapping[str, ColumnFigures]
     outputs: Mapping[str, OutputFigures] = field(default_factory=dict)
     evaluation: Evaluation | None = None
+    profile: Mapping[str, ProfileFigures] = field(default_factory=dict, metadata=SELDOM)

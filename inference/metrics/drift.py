@@ -1,0 +1,192 @@
+"""How far a column of tonight is from the same column of another night.
+
+Both are divided into the same groups: the values that were most frequent in the other night, or spans of numbers that
+each had about a tenth of its rows; and in each case the rows without a value. What is compared is the share of the
+rows in each group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from nightjar.inference.metrics.numbers import added, lowest
+from nightjar.inference.metrics.profile import ColumnProfile
+
+GROUPS = 10
+"""Spans of numbers; a value that has more than a tenth of the rows has a span of its own."""
+
+_CATEGORIES = 50
+"""The most frequent values that are groups of their own; the others are one group."""
+
+_HALF = 0.5
+"""What is added to each count (Jeffreys' prior), so that an empty group is rare and not impossible."""
+
+SURE = 0.999
+"""Chance alone exceeds what is allowed for chance in so many nights of a column at most: one in a thousand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that are compared, and how many of each night are in it."""
+
+    name: str
+    before: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Two nights of a column. psi: the population stability index. js: the Jensen-Shannon distance, to base 2. ks: the
+    largest difference of the two distribution functions; None for what is no number. chance: for each of these, what
+    differs by chance alone between nights of these sizes. nulls: the change of the share of rows without a value. new,
+    vanished: the values that only one of the two nights has, the most frequent first.
+    """
+
+    before: int
+    now: int
+    psi: float
+    js: float
+    ks: float | None
+    chance: dict[str, float]
+    nulls: float
+    new: tuple[str, ...]
+    vanished: tuple[str, ...]
+    groups: tuple[Group, ...]
+
+
+def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1) -> Drift | str:
+    """Compare two nights, or say why that cannot be done. columns: how many are compared at once; what is allowed for
+    chance grows with them, so that all together do not cry wolf more often than one.
+    """
+    if not before.rows or not now.rows:
+        return f"{'the other night' if not before.rows else 'tonight'} has no rows"
+    kinds = {before.kind, now.kind} - {""}
+    if len(kinds) > 1 or "mixed" in kinds:
+        return f"it holds {_called(now.kind)} and held {_called(before.kind)}"
+    if kinds == {"other"}:
+        return "it holds neither numbers nor text nor bools"
+    groups = _groups(before, now)
+    old, new = (np.array(counts, float) for counts in zip(*((each.before, each.now) for each in groups), strict=True))
+    p, q = ((counts + _HALF) / (counts + _HALF).sum() for counts in (old, new))
+    sizes = 1 / before.rows + 1 / now.rows
+    likely = NormalDist().inv_cdf(1 - (1 - SURE) / columns)
+    # By chance PSI is chi-squared, times the sum of 1/rows (Yurdakul and Naranjo, Journal of Risk Model Validation 14,
+    # 2020). The Jensen-Shannon divergence is an eighth of it for small differences, in nats.
+    psi = _chi_squared(len(groups) - 1, likely) * sizes
+    found = {
+        "psi": psi,
+        "js": math.sqrt(psi / 8 / math.log(2)),
+        # Kolmogorov's distribution beyond its tail: P(K > x) = 2 exp(-2x²).
+        "ks": math.sqrt(-math.log((1 - SURE) / columns / 2) / 2) * math.sqrt(sizes),
+        "nulls": likely * math.sqrt(_pooled(before, now) * sizes),
+    }
+    return Drift(
+        before=before.rows,
+        now=now.rows,
+        psi=float(((q - p) * np.log(q / p)).sum()),
+        js=_jensen_shannon(p, q),
+        ks=_kolmogorov_smirnov(before, now) if kinds == {"number"} else None,
+        chance=found,
+        nulls=now.missing / now.rows - before.missing / before.rows,
+        new=_only(now, before),
+        vanished=_only(before, now),
+        groups=groups,
+    )
+
+
+def _groups(before: ColumnProfile, now: ColumnProfile) -> tuple[Group, ...]:
+    missing = Group("no value", before.missing, now.missing)
+    if not before.categories.cut and not now.categories.cut and "number" not in (before.kind, now.kind):
+        found = _by_category(before, now)
+    else:
+        found = _by_span(before, now)
+    return (*found, missing)
+
+
+def _by_category(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
+    old, new = before.categories.counts, now.categories.counts
+    named = [value for value, _ in before.categories.ranked()[:_CATEGORIES]]
+    others = [counts.total() - sum(counts[value] for value in named) for counts in (old, new)]
+    return [*(Group(value, old[value], new[value]) for value in named), Group("other values", *others)]
+
+
+def _by_span(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
+    """Spans of bins that each have about a tenth of the earlier night's values, and what is infinite."""
+    keys, old, new = _side_by_side(before, now)
+    infinite = [
+        Group(name, getattr(before.numbers, field), getattr(now.numbers, field))
+        for name, field in (("-inf", "minus_inf"), ("inf", "plus_inf"))
+    ]
+    infinite = [each for each in infinite if each.before or each.now]
+    if not len(keys):
+        return infinite
+    reached = np.cumsum(old)
+    tenth = max(1.0, reached[-1] / GROUPS)
+    # The last bin of each span. A bin with more than a tenth ends the span in front of it, too.
+    ends = set(np.searchsorted(reached, tenth * np.arange(1, GROUPS)).tolist())
+    heavy = np.flatnonzero(old > tenth).tolist()
+    ends |= {*heavy, *(bin_ - 1 for bin_ in heavy if bin_)}
+    starts = [0, *sorted({end + 1 for end in ends if end + 1 < len(keys)})]
+    stops = [*starts[1:], len(keys)]
+    spans = []
+    for start, stop in zip(starts, stops, strict=True):
+        low = f"{lowest(int(keys[start])):.4g}" if start else "lowest"
+        high = f"{lowest(int(keys[stop])):.4g}" if stop < len(keys) else "highest"
+        spans.append(Group(f"{low} to {high}", int(old[start:stop].sum()), int(new[start:stop].sum())))
+    return [*spans, *infinite]
+
+
+def _side_by_side(before: ColumnProfile, now: ColumnProfile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The bins of either night, and how many values each night has in them."""
+    one, other = (each.numbers for each in (before, now))
+    keys, old = added((one.keys, one.counts), (other.keys, np.zeros_like(other.counts)))
+    _, new = added((one.keys, np.zeros_like(one.counts)), (other.keys, other.counts))
+    return keys, old, new
+
+
+def _jensen_shannon(p: np.ndarray, q: np.ndarray) -> float:
+    """The square root of the Jensen-Shannon divergence to base 2, in [0, 1] (Endres and Schindelin, IEEE Transactions
+    on Information Theory 49, 2003).
+    """
+    mean = (p + q) / 2
+    divergence = ((p * np.log2(p / mean)).sum() + (q * np.log2(q / mean)).sum()) / 2
+    return math.sqrt(max(0.0, float(divergence)))
+
+
+def _kolmogorov_smirnov(before: ColumnProfile, now: ColumnProfile) -> float:
+    """The largest difference of the distribution functions at the ends of the bins; the values inside of a bin may
+    differ by more.
+    """
+    _, old, new = _side_by_side(before, now)
+    if not old.sum() or not new.sum():
+        return float(bool(old.sum()) != bool(new.sum()))
+    return float(np.abs(np.cumsum(old) / old.sum() - np.cumsum(new) / new.sum()).max())
+
+
+def _pooled(before: ColumnProfile, now: ColumnProfile) -> float:
+    """The variance of the share of rows without a value, if both nights have the same one."""
+    share = (before.missing + now.missing) / (before.rows + now.rows)
+    return share * (1 - share)
+
+
+def _only(one: ColumnProfile, other: ColumnProfile) -> tuple[str, ...]:
+    if one.categories.cut or other.categories.cut:
+        return ()
+    return tuple(value for value, _ in one.categories.ranked() if not other.categories.counts[value])
+
+
+def _chi_squared(freedom: int, normal: float) -> float:
+    """The quantile of chi-squared that belongs to one of the normal distribution (Wilson, Hilferty; PNAS 17, 1931)."""
+    part = 2 / (9 * freedom)
+    return float(freedom * max(0.0, 1 - part + normal * math.sqrt(part)) ** 3)
+
+
+def _called(kind: str) -> str:
+    return {"number": "numbers", "bool": "bools", "other": "values of other types", "mixed": "different types"}.get(
+        kind, kind
+    )

@@ -1,0 +1,196 @@
+"""The distribution of the numbers of a column, as a state that merges exactly.
+
+Sums are integers in units of the smallest float, and bins never change. So any grouping and any order of the same rows
+give the same state, and two nights can be compared bin by bin.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nightjar.inference.metrics.figures import NumberFigures
+from nightjar.inference.metrics.packing import pack, unpack
+
+_BITS = 6
+"""A power of two has 2^6 bins, so that a value is at most 1/128 of itself from the middle of its bin."""
+
+_SHIFT = 52 - _BITS
+_SMALLEST = 1126
+"""Sums are in units of 2^-1126: the last bit of the mantissa of the smallest float, as `numpy.frexp` gives it."""
+
+_BLOCK = 1 << 17
+"""Rows at a time. A float holds the sum of so many halves of a mantissa exactly."""
+
+_HALF = 26
+
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+
+
+@dataclass(slots=True)
+class NumberState:
+    """Finite numbers, and how many were not finite.
+
+    total, squares: the exact sums of the values and of their squares, each square rounded to a float; in units of
+    2^-1126. huge: the values whose square is no float. keys, counts: the bins that hold values, in ascending order.
+    """
+
+    nan: int = 0
+    plus_inf: int = 0
+    minus_inf: int = 0
+    low: float | None = None
+    high: float | None = None
+    total: int = 0
+    squares: int = 0
+    huge: int = 0
+    keys: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def count(self) -> int:
+        """The number of finite values."""
+        return int(self.counts.sum())
+
+    def update(self, values: np.ndarray) -> None:
+        """Add float64 values of shape (rows,)."""
+        for first in range(0, len(values), _BLOCK):
+            self._add(values[first : first + _BLOCK])
+
+    def _add(self, values: np.ndarray) -> None:
+        finite = np.isfinite(values)
+        if not finite.all():
+            self.nan += int(np.isnan(values).sum())
+            self.plus_inf += int((values == np.inf).sum())
+            self.minus_inf += int((values == -np.inf).sum())
+            values = values[finite]
+        if not len(values):
+            return
+        low, high = float(values.min()) + 0.0, float(values.max()) + 0.0
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
+        self.total += exact_sum(values)
+        with np.errstate(over="ignore"):
+            squares = values * values
+        if not (small := np.isfinite(squares)).all():
+            self.huge += len(values) - int(small.sum())
+            squares = squares[small]
+        self.squares += exact_sum(squares)
+        keys = keys_of(values)
+        first = int(keys.min())
+        counts = np.bincount(keys - first)
+        filled = np.flatnonzero(counts)
+        self._add_bins(filled + first, counts[filled])
+
+    def _add_bins(self, keys: np.ndarray, counts: np.ndarray) -> None:
+        self.keys, self.counts = added((self.keys, self.counts), (keys, counts))
+
+    def merge(self, other: NumberState) -> None:
+        """Add another's values to these."""
+        self.nan += other.nan
+        self.plus_inf += other.plus_inf
+        self.minus_inf += other.minus_inf
+        self.low = min((end for end in (self.low, other.low) if end is not None), default=None)
+        self.high = max((end for end in (self.high, other.high) if end is not None), default=None)
+        self.total += other.total
+        self.squares += other.squares
+        self.huge += other.huge
+        self._add_bins(other.keys, other.counts)
+
+    def values(self) -> tuple[Any, ...]:
+        """The fields' values for JSON."""
+        sums = [format(each, "x") for each in (self.total, self.squares)]
+        first = int(self.keys[0]) if len(self.keys) else 0
+        bins = [first, pack(np.diff(self.keys, prepend=first)), pack(self.counts)]
+        return (self.nan, self.plus_inf, self.minus_inf, self.low, self.high, *sums, self.huge, bins)
+
+    @classmethod
+    def of_values(cls, values: tuple[Any, ...]) -> NumberState:
+        """The inverse of `values`."""
+        nan, plus, minus, low, high, total, squares, huge, (first, gaps, counts) = values
+        keys = np.cumsum(unpack(gaps)) + first
+        return cls(nan, plus, minus, low, high, int(total, 16), int(squares, 16), huge, keys, unpack(counts))
+
+    def results(self) -> NumberFigures | None:
+        """The figures; None if no value is finite."""
+        count = self.count
+        if not count:
+            return None
+        assert self.low is not None
+        assert self.high is not None
+        return NumberFigures(
+            count=count,
+            mean=self.total / (count << _SMALLEST),
+            std=self._deviation(count),
+            min=self.low,
+            max=self.high,
+            quantiles={f"p{share * 100:g}": self.quantile(share) for share in QUANTILES},
+        )
+
+    def _deviation(self, count: int) -> float | None:
+        """The standard deviation of the population; None if a square is too large for a float."""
+        if self.huge:
+            return None
+        # Sums of squares are in units of 2^-1126, squares of sums in units of its square: integers, so exact.
+        # Python divides integers of any size, and rounds once.
+        variance = (self.squares * count << _SMALLEST) - self.total * self.total
+        return math.sqrt(max(0.0, variance / (count * count << 2 * _SMALLEST)))
+
+    def quantile(self, share: float) -> float:
+        """The smallest value that at least this share of the values does not exceed, within 1/128 of itself."""
+        index = int(np.searchsorted(np.cumsum(self.counts), math.ceil(share * self.count) or 1))
+        assert self.low is not None
+        assert self.high is not None
+        return min(max(middle(int(self.keys[index])), self.low), self.high)
+
+
+def added(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The bins of both, each a pair of ascending keys and their counts."""
+    keys, places = np.unique(np.concatenate([one[0], other[0]]), return_inverse=True)
+    counts = np.zeros(len(keys), np.int64)
+    np.add.at(counts, places, np.concatenate([one[1], other[1]]))
+    return keys, counts
+
+
+def keys_of(values: np.ndarray) -> np.ndarray:
+    """The bin of each finite float64: monotone, and the same on every machine. 0 has a bin of its own.
+
+    Read as integers, the leading bits of the magnitudes are ordered like the magnitudes.
+    """
+    keys: np.ndarray = (np.abs(values).view(np.int64) >> _SHIFT) + 1
+    keys[values == 0] = 0
+    np.negative(keys, out=keys, where=values < 0)
+    return keys
+
+
+def lowest(key: int) -> float:
+    """The lower end of a bin; of one below 0 that is the end away from 0."""
+    if key > 0:
+        return float((np.array([key - 1], np.int64) << _SHIFT).view(np.float64)[0])
+    return -lowest(1 - key) if key else 0.0
+
+
+def middle(key: int) -> float:
+    """The middle of a bin."""
+    low, high = lowest(abs(key)), lowest(abs(key) + 1)
+    found = low + (high - low) / 2 if key and np.isfinite(high) else low
+    return found if key > 0 else -found
+
+
+def exact_sum(values: np.ndarray) -> int:
+    """The sum of finite float64 values in units of 2^-1126; at most `_BLOCK` of them."""
+    if not len(values):
+        return 0
+    mantissas, exponents = np.frexp(values)
+    whole = np.ldexp(mantissas, 53).astype(np.int64)
+    first = int(exponents.min())
+    places = exponents - first
+    # In halves, so that the sums of each exponent stay below 2^53, where floats are exact.
+    highs = np.bincount(places, weights=whole >> _HALF)
+    lows = np.bincount(places, weights=whole & ((1 << _HALF) - 1))
+    total = 0
+    for place in np.flatnonzero((highs != 0) | (lows != 0)).tolist():
+        total += ((int(highs[place]) << _HALF) + int(lows[place])) << (place + first - 53 + _SMALLEST)
+    return total

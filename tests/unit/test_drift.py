@@ -1,0 +1,161 @@
+"""Drift: right by its definition, found where there is some, and not where only chance is at work."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+from scipy.spatial.distance import jensenshannon
+
+from nightjar.inference.metrics.drift import SURE, Drift, _chi_squared, drift
+from nightjar.inference.metrics.profile import ColumnProfile
+
+
+def profile(values: Any, kind: pa.DataType | None = None) -> ColumnProfile:
+    found = ColumnProfile()
+    found.update(pa.chunked_array([pa.array(values, kind)]))
+    return found
+
+
+def compared(before: Any, now: Any, columns: int = 1) -> Drift:
+    found = drift(profile(before), profile(now), columns)
+    assert isinstance(found, Drift)
+    return found
+
+
+def test_the_figures_are_those_of_their_definitions() -> None:
+    found = compared(["a"] * 60 + ["b"] * 40, ["a"] * 30 + ["b"] * 60 + ["c"] * 10)
+    assert [(each.name, each.before, each.now) for each in found.groups] == [
+        ("a", 60, 30),
+        ("b", 40, 60),
+        ("other values", 0, 10),
+        ("no value", 0, 0),
+    ]
+    p, q = ((np.array(counts) + 0.5) / 102 for counts in ([60, 40, 0, 0], [30, 60, 10, 0]))
+    assert found.psi == pytest.approx(((q - p) * np.log(q / p)).sum())
+    assert found.js == pytest.approx(jensenshannon(p, q, base=2))
+    assert (found.ks, found.new, found.vanished) == (None, ("c",), ())
+
+
+def test_a_distribution_function_is_compared_at_the_ends_of_its_bins() -> None:
+    random = np.random.default_rng(0)
+    before, now = random.normal(10, 1, 5000), random.normal(10.4, 1.1, 4000)
+    found = compared(before, now)
+    exact = stats.ks_2samp(before, now).statistic
+    assert found.ks is not None
+    assert exact - 0.03 < found.ks <= exact + 1e-12  # a bin at 10 is 1/64 to 1/32 of a deviation wide
+
+
+def test_spans_have_a_tenth_of_the_other_nights_rows_each_and_heavy_values_a_span_of_their_own() -> None:
+    random = np.random.default_rng(1)
+    found = compared(random.random(50_000), random.random(50_000))
+    *spans, missing = found.groups
+    assert len(spans) == 10
+    assert all(4000 < each.before < 6000 for each in spans)
+    assert (missing.name, missing.before, missing.now) == ("no value", 0, 0)
+    half = np.where(random.random(50_000) < 0.5, 0.0, 1 + random.random(50_000))
+    zeros = compared(half, half).groups
+    assert next(each for each in zeros if each.before > 20_000).before == (half == 0).sum()
+
+
+@pytest.mark.parametrize(
+    ("change", "psi"),
+    [
+        (lambda values: values * 0, 1.0),  # a feature that is silently 0
+        (lambda values: values * 1.609, 0.5),  # miles that became kilometres
+        (lambda values: values + 3, 0.25),
+        (lambda values: np.where(np.arange(len(values)) % 3, values, np.nan), 1.0),
+        (lambda values: np.where(np.arange(len(values)) % 3, values, np.inf), 1.0),
+        (lambda values: -values, 5.0),
+    ],
+)
+def test_a_change_of_numbers_is_found(change: Any, psi: float) -> None:
+    random = np.random.default_rng(2)
+    before, now = random.gamma(9, 2, 20_000), change(random.gamma(9, 2, 20_000))
+    assert compared(before, now).psi > psi
+    assert compared(now, before).psi > psi / 4
+
+
+def test_a_category_that_was_renamed_is_found_and_named() -> None:
+    random = np.random.default_rng(3)
+    before = random.choice(["UA", "AA", "DL", "B6"], 5000)
+    now = np.where(before == "DL", "Delta", before)
+    found = compared(before, now)
+    assert found.psi > 1
+    assert (found.new, found.vanished) == (("Delta",), ("DL",))
+
+
+def test_more_rows_without_a_value_are_found() -> None:
+    found = compared([1.0] * 900 + [None] * 100, [1.0] * 700 + [None] * 300)
+    assert found.nulls == pytest.approx(0.2)
+    assert found.nulls > found.chance["nulls"]
+
+
+@pytest.mark.parametrize("rows", [50, 500, 20_000])
+@pytest.mark.parametrize("shape", ["normal", "lognormal", "few", "text", "nulls"])
+def test_chance_alone_hardly_ever_exceeds_what_is_allowed_for_it(shape: str, rows: int) -> None:
+    """200 pairs of nights that differ by chance: one false alarm in a thousand is expected, and at most 2 of 200."""
+    random = np.random.default_rng(4)
+    draw: dict[str, Any] = {
+        "normal": lambda n: random.normal(size=n),
+        "lognormal": lambda n: random.lognormal(3, 2, n),
+        "few": lambda n: random.poisson(1.5, n).astype(float),
+        "text": lambda n: random.choice(["a", "b", "c", "d", "e"], n, p=[0.6, 0.2, 0.1, 0.07, 0.03]),
+        "nulls": lambda n: np.where(random.random(n) < 0.1, None, random.random(n)),
+    }
+    alarms = dict.fromkeys(("psi", "js", "ks", "nulls"), 0)
+    for _ in range(200):
+        found = compared(draw[shape](rows), draw[shape](rows // 2))
+        for name in alarms:
+            value = getattr(found, name)
+            alarms[name] += value is not None and abs(value) > found.chance[name]
+    assert max(alarms.values()) <= 2, alarms
+
+
+def test_what_is_allowed_for_chance_grows_with_the_number_of_columns() -> None:
+    random = np.random.default_rng(5)
+    values = [None, *random.random(999)]
+    one, many = (compared(values, values, columns) for columns in (1, 200))
+    assert all(many.chance[name] > one.chance[name] for name in one.chance)
+
+
+@pytest.mark.parametrize("freedom", [2, 5, 11, 51])
+def test_the_quantile_of_chi_squared_is_right(freedom: int) -> None:
+    exact = stats.chi2.ppf(SURE, freedom)
+    assert _chi_squared(freedom, stats.norm.ppf(SURE)) == pytest.approx(exact, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ([], [1.0], "the other night has no rows"),
+        ([1.0], [], "tonight has no rows"),
+        ([1.0], ["a"], "it holds text and held numbers"),
+        ([True], [1.0], "it holds numbers and held bools"),
+        ([[1.0]], [[1.0]], "it holds neither numbers nor text nor bools"),
+    ],
+)
+def test_what_cannot_be_compared_has_a_reason(before: list[Any], now: list[Any], said: str) -> None:
+    assert drift(profile(before), profile(now)) == said
+
+
+@pytest.mark.parametrize("now", [[None, None], [math.nan], [math.inf, -math.inf]])
+def test_a_night_without_any_finite_value_is_compared(now: list[Any]) -> None:
+    found = drift(profile(np.arange(1.0, 2000.0)), profile(now * 500, pa.float64()))
+    assert isinstance(found, Drift)
+    assert found.psi > 3
+    assert found.ks == 1.0
+
+
+def test_long_texts_are_compared_by_their_lengths() -> None:
+    random = np.random.default_rng(6)
+
+    def texts(mean: float) -> list[str]:
+        return [f"{number:09}" + "x" * length for number, length in enumerate(random.poisson(mean, 3000))]
+
+    assert compared(texts(40), texts(40)).psi < 0.05
+    assert compared(texts(40), texts(60)).psi > 1

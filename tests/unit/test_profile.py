@@ -1,0 +1,215 @@
+"""Profiles: the same bytes however the rows are grouped and ordered, and figures within their bounds of numpy's."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nightjar.inference.metrics.categories import LONGEST, MOST
+from nightjar.inference.metrics.figures import ProfileFigures
+from nightjar.inference.metrics.numbers import QUANTILES, NumberState, exact_sum, keys_of, middle
+from nightjar.inference.metrics.profile import Profile
+
+FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e-320, 1e300, -1e300])
+ROWS = st.lists(
+    st.tuples(
+        FLOATS | st.none(),
+        st.integers(-(2**63), 2**63 - 1) | st.none(),
+        st.text(max_size=5) | st.none(),
+        st.booleans() | st.none(),
+    ),
+    max_size=40,
+)
+TYPES = {"float": pa.float64(), "integer": pa.int64(), "text": pa.string(), "bool": pa.bool_()}
+
+
+def table(rows: list[tuple[Any, ...]]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(TYPES)
+    return pa.table({name: pa.array(values, kind) for (name, kind), values in zip(TYPES.items(), columns, strict=True)})
+
+
+def profiled(found: pa.Table) -> Profile:
+    profile = Profile.empty(found.column_names)
+    profile.update(found)
+    return profile
+
+
+def of(values: Any, kind: pa.DataType | None = None) -> ProfileFigures:
+    return profiled(pa.table({"x": pa.array(values, kind)})).results()["x"]
+
+
+@settings(max_examples=80)
+@given(ROWS, st.randoms(use_true_random=False))
+def test_any_grouping_and_order_of_the_same_rows_gives_the_same_bytes(rows: list[tuple[Any, ...]], random: Any) -> None:
+    whole = profiled(table(rows)).to_bytes()
+    shuffled = random.sample(rows, len(rows))
+    cuts = sorted(random.randrange(len(rows) + 1) for _ in range(3))
+    parts = [shuffled[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+    random.shuffle(parts)
+    merged = Profile.empty(TYPES)
+    for part in parts:
+        if random.random() < 0.5:
+            merged.update(table(part))
+        else:  # as the audit does
+            merged.merge(Profile.from_bytes(profiled(table(part)).to_bytes()))
+    assert merged.to_bytes() == whole
+    assert Profile.from_bytes(whole).to_bytes() == whole
+
+
+def test_blocks_of_many_rows_give_the_same_bytes_as_few() -> None:
+    """More rows than are added at once, and categories on both sides of the cap."""
+    random = np.random.default_rng(0)
+    rows = 300_000
+    found = pa.table(
+        {
+            "float": random.lognormal(0, 20, rows) * random.choice([-1, 1], rows),
+            "few": random.integers(0, 200, rows),
+            "many": random.integers(0, 400, rows),
+            "text": pa.array(random.choice(["a", "bb", "ccc"], rows)),
+        }
+    )
+    pieces = Profile.empty(found.column_names)
+    for first in range(0, rows, 70_001):
+        pieces.merge(profiled(found.slice(first, 70_001)))
+    assert pieces.to_bytes() == profiled(found).to_bytes()
+    assert [pieces.results()[name].distinct for name in ("few", "many", "text")] == [200, None, 3]
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=60))
+def test_the_sum_is_exact(values: list[float]) -> None:
+    assert Fraction(exact_sum(np.array(values)), 2**1126) == sum(map(Fraction, values))
+
+
+@given(st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=60))
+def test_mean_and_deviation_are_those_of_the_values(values: list[float]) -> None:
+    found = of(values, pa.float64()).numbers
+    assert found is not None
+    exact = [Fraction(value) for value in values]
+    mean = sum(exact) / len(exact)
+    assert found.mean == float(mean)
+    squares = sum(Fraction(value * value) for value in values) / len(values)
+    assert found.std == pytest.approx(math.sqrt(max(0, squares - mean**2)))
+    assert (found.min, found.max) == (min(values), max(values))
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False), min_size=1, max_size=200))
+def test_a_quantile_is_within_a_128th_of_the_value(values: list[float]) -> None:
+    state = NumberState()
+    state.update(np.array(values))
+    for share in QUANTILES:
+        exact = float(np.quantile(values, share, method="inverted_cdf"))
+        assert abs(state.quantile(share) - exact) <= abs(exact) / 128
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=50))
+def test_bins_are_in_the_order_of_the_values(values: list[float]) -> None:
+    keys = keys_of(np.array(sorted(values)))
+    assert (np.diff(keys) >= 0).all()
+    assert [math.copysign(1, middle(key)) for key in keys.tolist() if key] == [
+        math.copysign(1, value) for value in sorted(values) if value
+    ]
+
+
+def test_real_shapes_of_values_are_within_the_bounds_of_numpys_figures() -> None:
+    random = np.random.default_rng(1)
+    for values in (random.normal(50, 3, 200_000), random.exponential(1e-6, 5000), random.integers(0, 5, 1000) * 1.0):
+        found = of(values).numbers
+        assert found is not None
+        assert found.mean == pytest.approx(values.mean(), rel=1e-12)
+        assert found.std == pytest.approx(values.std(), rel=1e-6)
+        exact = np.quantile(values, QUANTILES, method="inverted_cdf")
+        assert list(found.quantiles.values()) == pytest.approx(exact, rel=1 / 128)
+    assert list(found.quantiles) == ["p1", "p5", "p25", "p50", "p75", "p95", "p99"]
+
+
+def test_what_is_not_finite_is_counted_apart() -> None:
+    found = of([1.0, math.nan, math.inf, -math.inf, -math.inf, None], pa.float32())
+    assert (found.rows, found.nulls, found.nan, found.plus_inf, found.minus_inf) == (6, 1, 1, 1, 2)
+    assert found.numbers is not None
+    assert (found.numbers.count, found.numbers.mean) == (1, 1.0)
+
+
+def test_squares_that_are_no_float_leave_no_deviation() -> None:
+    found = of([1e200, 1.0]).numbers
+    assert found is not None
+    assert (found.mean, found.std) == (5e199, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["UA", "AA", "UA", None], pa.string()),
+        (["UA", "AA", "UA", None], pa.large_string()),
+        (["UA", "AA", "UA", None], pa.dictionary(pa.int8(), pa.string())),
+        ([1, 2, 1, None], pa.uint8()),
+        ([True, False, True, None], pa.bool_()),
+    ],
+)
+def test_values_that_are_few_are_counted_each(values: list[Any], kind: pa.DataType) -> None:
+    found = of(values, kind)
+    expected = Counter(str(value).lower() if isinstance(value, bool) else str(value) for value in values if value)
+    expected |= {"false": 1} if False in values[:3] and kind == pa.bool_() else {}
+    assert {each.value: each.rows for each in found.frequent} == dict(expected)
+    assert (found.distinct, found.nulls) == (2, 1)
+
+
+def test_values_that_are_many_or_long_are_not_counted_and_texts_have_lengths() -> None:
+    assert of([str(number) for number in range(MOST)]).distinct == MOST
+    assert of([str(number) for number in range(MOST + 1)]).distinct is None
+    assert of(["a" * LONGEST]).distinct == 1
+    found = of(["a" * (LONGEST + 1), "b"])
+    assert (found.distinct, found.frequent) == (None, ())
+    assert found.numbers is not None
+    assert (found.numbers.min, found.numbers.max) == (1, LONGEST + 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "said"),
+    [
+        ([dt.date(2026, 1, 1), None], pa.date32(), "other"),
+        ([[1.0], None], pa.list_(pa.float32()), "other"),
+        ([None, None], pa.null(), ""),
+    ],
+)
+def test_of_other_types_rows_and_nulls_are_counted(values: list[Any], kind: pa.DataType, said: str) -> None:
+    found = of(values, kind)
+    assert (found.kind, found.rows, found.nulls, found.numbers) == (said, 2, values.count(None), None)
+
+
+def test_files_that_disagree_about_the_type_leave_only_counts() -> None:
+    merged = profiled(pa.table({"x": [1.0, 2.0]}))
+    merged.update(pa.table({"x": ["a", None]}))
+    found = merged.results()["x"]
+    assert (found.kind, found.rows, found.nulls, found.numbers, found.distinct) == ("mixed", 4, 1, None, None)
+    merged.update(pa.table({"x": pa.nulls(3)}))
+    assert merged.results()["x"].nulls == 4
+
+
+def test_two_hundred_columns_are_bounded() -> None:
+    """Of any values: a part's profile lies beside it, and a night's is read whole."""
+    random = np.random.default_rng(2)
+    wild = random.integers(0, 2**63, (200, 5000)).view(np.float64)
+    found = pa.table({f"c{index}": column for index, column in enumerate(wild)})
+    assert len(profiled(found).to_bytes()) < 200 * 12_000
+    tame = pa.table({f"c{index}": random.normal(index, 1, 5000) for index in range(200)})
+    assert len(profiled(tame).to_bytes()) < 200 * 1_500
+
+
+@pytest.mark.parametrize("data", [b"", b"x", Profile({}).to_bytes()[:-3]])
+def test_what_is_no_profile_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not a profile"):
+        Profile.from_bytes(data)
+
+
+def test_profiles_of_different_columns_do_not_merge() -> None:
+    with pytest.raises(ValueError, match="different columns"):
+        Profile.empty(["a"]).merge(Profile.empty(["b"]))
