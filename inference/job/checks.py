@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, WrapValidator, model_validator
 
-from nightjar.inference.job.sections import Section
+from nightjar.inference.job.sections import Section, as_tuple
 from nightjar.inference.messages import listed, nearest
 
 
@@ -129,9 +129,39 @@ class MetricCheck(Asked):
         return self
 
 
+class DriftCheck(Asked):
+    """A gate on how far columns are from those of another night. drift: a column or several, or `all` that are
+    profiled. against: `last`, or the run id of a published night. psi, js, ks: the largest that are allowed; nulls: the
+    largest change of the share of rows without a value.
+    """
+
+    drift: Annotated[str | tuple[str, ...], BeforeValidator(as_tuple)]
+    against: str = "last"
+    psi: float | None = Field(default=None, ge=0)
+    js: float | None = Field(default=None, ge=0, le=1)
+    ks: float | None = Field(default=None, ge=0, le=1)
+    nulls: float | None = Field(default=None, ge=0, le=1)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Figure → the largest that is allowed. Without any, the population stability index may be 0.2, from which on
+        it is commonly called a large change.
+        """
+        asked = {name: getattr(self, name) for name in ("psi", "js", "ks", "nulls")}
+        return {name: limit for name, limit in asked.items() if limit is not None} or {"psi": 0.2}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it names; none for `all`."""
+        if self.drift == "all":
+            return ()
+        return (self.drift,) if isinstance(self.drift, str) else self.drift
+
+
 CHECKS: dict[str, type[Asked]] = {
     "column": ColumnCheck,
     "metric": MetricCheck,
+    "drift": DriftCheck,
     "rows": RowsCheck,
     "files": FilesCheck,
     "answers": AnswersCheck,
@@ -158,6 +188,7 @@ def _of_one_kind(value: Any) -> Any:
 Check = Annotated[
     Annotated[ColumnCheck, Tag("column")]
     | Annotated[MetricCheck, Tag("metric")]
+    | Annotated[DriftCheck, Tag("drift")]
     | Annotated[RowsCheck, Tag("rows")]
     | Annotated[FilesCheck, Tag("files")]
     | Annotated[AnswersCheck, Tag("answers")],

@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.checks import AnswersCheck, Check, ColumnCheck, MetricCheck
+from nightjar.inference.job.checks import AnswersCheck, Check, ColumnCheck, DriftCheck, MetricCheck
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.preprocess import Preprocess
@@ -58,6 +58,7 @@ class Job(Section):
 
     model: the only model. models: several in its place; then `model` is None, and whoever works with one model gets a
     job from `each`. carry: names and patterns of columns, as the file has them; `carried` says which columns these are.
+    profile: the columns whose values are described, so that nights can be compared; checks on drift add theirs.
     places: the local folders that contain input and output of every date. templates: input and output as patterns with
     open dates.
     """
@@ -73,6 +74,7 @@ class Job(Section):
     resources: Resources = Resources()
     retry: Retry = Retry()
     checks: tuple[Check, ...] = ()
+    profile: Literal["all", "outputs"] | tuple[str, ...] = ()
     rescore: Rescoring = Rescoring()
     identity: IdentityRules = IdentityRules()
     schedule: Schedule | None = None
@@ -98,7 +100,7 @@ class Job(Section):
             raise ValueError(f"{value!r} must be lower case letters, digits and dashes: it names the artifacts")
         return value
 
-    _listed = field_validator("checks", mode="before")(as_tuple)
+    _listed = field_validator("checks", "profile", mode="before")(as_tuple)
 
     @field_validator("models", mode="before")
     @classmethod
@@ -333,6 +335,39 @@ class Job(Section):
         """The columns that have checks, each once."""
         return tuple({check.column: None for check in self.checks if isinstance(check, ColumnCheck)})
 
+    @property
+    def profiling(self) -> tuple[str, ...]:
+        """The columns to profile as the job file names them, with `all` or `outputs`; empty if there are none."""
+        drifts = [check for check in self.checks if isinstance(check, DriftCheck)]
+        named = {name for check in drifts for name in check.columns}
+        whole = (self.profile,) if isinstance(self.profile, str) else self.profile
+        if not whole and any(not check.columns for check in drifts):
+            whole = ("all",)
+        return (*whole, *sorted(named - set(whole)))
+
+    def check_profiled(self, names: Sequence[str]) -> None:
+        """Check that there are the columns to profile. names: all columns of the input.
+
+        Raises:
+            JobError: One is not there. Names the key.
+        """
+        known = {*self.output_types(), *names}
+        asked = {} if isinstance(self.profile, str) else {"profile": self.profile}
+        for index, check in enumerate(self.checks):
+            if isinstance(check, DriftCheck):
+                asked[f"checks[{index}].drift"] = check.columns
+        for key, columns in asked.items():
+            for name in columns:
+                if name not in known:
+                    raise JobError(
+                        f"{key}: {name!r} is neither an output nor a column of the input{nearest(name, known)}"
+                    )
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """What is written beside each data part: its exports, and its profile."""
+        return (*self.output.exports, *(["profile"] if self.profiling else []))
+
     def date_of(self, moment: dt.datetime) -> dt.date:
         """The logical date of a moment (with time zone): the date in the schedule's time zone, by default UTC."""
         return self.schedule.date_of(moment) if self.schedule else moment.astimezone(dt.UTC).date()
@@ -377,6 +412,7 @@ class Job(Section):
             "input.format": self.input.own,
             "output.exports": sorted(self.output.exports),
             "output.partition_by": self.output.partition_by,
+            "profile": sorted(self.profiling),
             "resources.runtime_env": self.resources.runtime_env.identity(),
         }
         return {

@@ -6,17 +6,30 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 MOST = 256
 """The most distinct values that are counted. A column with more has no counts, whatever the order of its rows."""
 
+_MANY = 16 * MOST
+"""The most distinct values of one update that are worth counting each: numbers are faster by their values then."""
+
 LONGEST = 200
 """The longest value in characters. A column with a longer one is text and no category, and has no counts."""
 
 
-_FEW = 2048
+_PROBED = 2048
+"""Rows that tell whether a column has few values, before all of them are counted."""
+
+
+def counted_values(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray] | None:
+    """The distinct values of a column without nulls, and how often each occurs; None if there are many."""
+    if pc.count_distinct(column.slice(0, _PROBED)).as_py() > MOST:
+        return None
+    found = pc.value_counts(column)
+    return (found.field("values"), found.field("counts").to_numpy()) if len(found) <= _MANY else None
 
 
 @dataclass(slots=True)
@@ -26,31 +39,25 @@ class CategoryState:
     counts: Counter[str] = field(default_factory=Counter)
     cut: bool = False
 
-    def update(self, column: pa.ChunkedArray) -> None:
-        """Add the values of a column of text, integers or bools; nulls do not count."""
-        if self.cut:
-            return
-        column = column.drop_null()
-        # A few rows tell sooner that an id is no category.
-        if pc.count_distinct(column.slice(0, _FEW)).as_py() > MOST or len(found := pc.value_counts(column)) > MOST:
-            self._cut()
-            return
-        values = [_text(value) for value in found.field("values").to_pylist()]
-        self._add(dict(zip(values, found.field("counts").to_pylist(), strict=True)))
+    def add(self, values: pa.Array, counts: np.ndarray) -> None:
+        """Add each of these values as often as `counts` says; none is null."""
+        if not self.cut:
+            self._add(dict(zip(map(_text, values.to_pylist()), counts.tolist(), strict=True)))
 
     def merge(self, other: CategoryState) -> None:
         """Add another's rows to these."""
         if self.cut or other.cut:
-            self._cut()
+            self.cut_off()
         else:
             self._add(other.counts)
 
     def _add(self, counts: dict[str, int] | Counter[str]) -> None:
         self.counts.update(counts)
         if len(self.counts) > MOST or any(len(value) > LONGEST for value in counts):
-            self._cut()
+            self.cut_off()
 
-    def _cut(self) -> None:
+    def cut_off(self) -> None:
+        """There are too many values to count."""
         self.counts, self.cut = Counter(), True
 
     def ranked(self) -> list[tuple[str, int]]:

@@ -59,17 +59,25 @@ class Drift:
     groups: tuple[Group, ...]
 
 
-def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1) -> Drift | str:
-    """Compare two nights, or say why that cannot be done. columns: how many are compared at once; what is allowed for
-    chance grows with them, so that all together do not cry wolf more often than one.
+@dataclass(frozen=True, slots=True)
+class Incomparable:
+    """Why two nights of a column cannot be compared. changed: whether the column's type is another one."""
+
+    why: str
+    changed: bool = False
+
+
+def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1) -> Drift | Incomparable:
+    """Compare two nights. columns: how many are compared at once; what is allowed for chance grows with them, so that
+    all together do not cry wolf more often than one.
     """
     if not before.rows or not now.rows:
-        return f"{'the other night' if not before.rows else 'tonight'} has no rows"
+        return Incomparable(f"{'the other night' if not before.rows else 'tonight'} has no rows")
     kinds = {before.kind, now.kind} - {""}
     if len(kinds) > 1 or "mixed" in kinds:
-        return f"it holds {_called(now.kind)} and held {_called(before.kind)}"
+        return Incomparable(f"it holds {_called(now.kind)} and held {_called(before.kind)}", len(kinds) > 1)
     if kinds == {"other"}:
-        return "it holds neither numbers nor text nor bools"
+        return Incomparable("it holds neither numbers nor text nor bools")
     groups = _groups(before, now)
     old, new = (np.array(counts, float) for counts in zip(*((each.before, each.now) for each in groups), strict=True))
     p, q = ((counts + _HALF) / (counts + _HALF).sum() for counts in (old, new))

@@ -57,32 +57,49 @@ class NumberState:
     def update(self, values: np.ndarray) -> None:
         """Add float64 values of shape (rows,)."""
         for first in range(0, len(values), _BLOCK):
-            self._add(values[first : first + _BLOCK])
+            block = values[first : first + _BLOCK]
+            finite = np.isfinite(block)
+            if not finite.all():
+                self._count_apart(block, np.ones(len(block), np.int64))
+                block = block[finite]
+            if len(block):
+                squares, small = self._squares(block)
+                if not small.all():
+                    self.huge += len(block) - int(small.sum())
+                self.total += exact_sum(block)
+                self.squares += exact_sum(squares[small])
+                keys = keys_of(block)
+                counts = np.bincount(keys - keys.min())
+                filled = np.flatnonzero(counts)
+                self._add_bins(filled + keys.min(), counts[filled])
 
-    def _add(self, values: np.ndarray) -> None:
+    def update_few(self, values: np.ndarray, counts: np.ndarray) -> None:
+        """Add each of these float64 values as often as `counts` says: faster, where there are few."""
         finite = np.isfinite(values)
-        if not finite.all():
-            self.nan += int(np.isnan(values).sum())
-            self.plus_inf += int((values == np.inf).sum())
-            self.minus_inf += int((values == -np.inf).sum())
-            values = values[finite]
-        if not len(values):
-            return
+        self._count_apart(values, counts)
+        values, counts = values[finite], counts[finite]
+        if len(values):
+            squares, small = self._squares(values)
+            self.huge += int(counts[~small].sum())
+            self.total += _sum_of_few(values, counts)
+            self.squares += _sum_of_few(squares[small], counts[small])
+            order = np.argsort(values, kind="stable")
+            self._add_bins(keys_of(values[order]), counts[order])
+
+    def _count_apart(self, values: np.ndarray, counts: np.ndarray) -> None:
+        """Count what is not finite."""
+        self.nan += int(counts[np.isnan(values)].sum())
+        self.plus_inf += int(counts[values == np.inf].sum())
+        self.minus_inf += int(counts[values == -np.inf].sum())
+
+    def _squares(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The squares of finite values, and which of them are floats. Looks for the ends, too."""
         low, high = float(values.min()) + 0.0, float(values.max()) + 0.0
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
-        self.total += exact_sum(values)
         with np.errstate(over="ignore"):
             squares = values * values
-        if not (small := np.isfinite(squares)).all():
-            self.huge += len(values) - int(small.sum())
-            squares = squares[small]
-        self.squares += exact_sum(squares)
-        keys = keys_of(values)
-        first = int(keys.min())
-        counts = np.bincount(keys - first)
-        filled = np.flatnonzero(counts)
-        self._add_bins(filled + first, counts[filled])
+        return squares, np.isfinite(squares)
 
     def _add_bins(self, keys: np.ndarray, counts: np.ndarray) -> None:
         self.keys, self.counts = added((self.keys, self.counts), (keys, counts))
@@ -194,3 +211,11 @@ def exact_sum(values: np.ndarray) -> int:
     for place in np.flatnonzero((highs != 0) | (lows != 0)).tolist():
         total += ((int(highs[place]) << _HALF) + int(lows[place])) << (place + first - 53 + _SMALLEST)
     return total
+
+
+def _sum_of_few(values: np.ndarray, counts: np.ndarray) -> int:
+    """As `exact_sum`, of each value as often as `counts` says."""
+    mantissas, exponents = np.frexp(values)
+    whole = np.ldexp(mantissas, 53).astype(np.int64)
+    each = zip(whole.tolist(), exponents.tolist(), counts.tolist(), strict=True)
+    return sum((mantissa * count) << (exponent - 53 + _SMALLEST) for mantissa, exponent, count in each)

@@ -8,15 +8,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_number, is_text
-from nightjar.inference.metrics.categories import CategoryState
+from nightjar.inference.job.model import Job
+from nightjar.inference.metrics.categories import CategoryState, counted_values
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.metrics.figures import Frequent, ProfileFigures
 from nightjar.inference.metrics.numbers import NumberState
+from nightjar.inference.predictors import input_columns
 
 _VERSION = 1
 _SHOWN = 10
@@ -47,16 +48,27 @@ class ColumnProfile:
         """Add the rows of a column."""
         column = plain(column)
         found = ColumnProfile(_kind(column.type), len(column), column.null_count)
-        if found.kind == "number":
-            found.numbers.update(_floats(column))
-            if not pa.types.is_integer(column.type):
-                found.categories.cut = True  # a float is no category
-        elif found.kind == "text":
-            found.numbers.update(_floats(pc.utf8_length(column)))
-        if found.kind in ("text", "bool") or pa.types.is_integer(column.type):
-            found.categories.cut = self.categories.cut
-            found.categories.update(column)
+        if found.kind not in ("", "other"):
+            found._take(column.drop_null())
         self.merge(found)
+
+    def _take(self, column: pa.ChunkedArray) -> None:
+        """Add values, none of which is null."""
+        if pa.types.is_float16(column.type):
+            column = column.cast(pa.float32())
+        few = counted_values(column)
+        if self.kind != "bool":
+            whole = pc.utf8_length(column if few is None else few[0]) if self.kind == "text" else (few or [column])[0]
+            numbers = whole.cast(pa.float64(), safe=False)
+            if few is None:
+                self.numbers.update(numbers.to_numpy())
+            else:
+                self.numbers.update_few(numbers.to_numpy(zero_copy_only=False), few[1])
+        is_category = self.kind != "number" or pa.types.is_integer(column.type)
+        if few is None or not is_category:  # a float is no category
+            self.categories.cut_off()
+        else:
+            self.categories.add(*few)
 
     def merge(self, other: ColumnProfile) -> None:
         """Add another's rows to these."""
@@ -108,10 +120,10 @@ class Profile:
         """No rows."""
         return cls({name: ColumnProfile() for name in names})
 
-    def update(self, table: pa.Table) -> None:
-        """Add rows: `table` has every column."""
+    def update(self, *tables: pa.Table) -> None:
+        """Add rows. Each column is in one of the tables."""
         for name, column in self.columns.items():
-            column.update(table[name])
+            column.update(next(table for table in tables if name in table.column_names)[name])
 
     def merge(self, other: Profile) -> None:
         """Add another's rows to these. Both have the same columns."""
@@ -145,6 +157,29 @@ class Profile:
         return {name: column.results() for name, column in self.columns.items()}
 
 
+def profiled(job: Job, schema: pa.Schema) -> tuple[str, ...]:
+    """The columns whose values are described, each once: outputs, and columns of the input. schema: of the input, or of
+    the columns that are read. `all` leaves out columns of the input that have no profile, as images.
+    """
+    outputs, found = list(job.output_types()), dict[str, None]()
+    for name in job.profiling:
+        if name == "outputs":
+            found |= dict.fromkeys(outputs)
+        elif name == "all":
+            seen = [each for each in input_columns(job, schema) if _has_profile(schema.field(each).type)]
+            found |= dict.fromkeys([*outputs, *job.carried(schema.names), *seen])
+        else:
+            found[name] = None
+    return tuple(found)
+
+
+def _has_profile(type_: pa.DataType) -> bool:
+    """Whether more than rows and nulls can be said of a type."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _has_profile(type_.storage_type)
+    return _kind(type_.value_type if pa.types.is_dictionary(type_) else type_) != "other"
+
+
 def _kind(type_: pa.DataType) -> Kind:
     if pa.types.is_null(type_):
         return ""
@@ -153,12 +188,3 @@ def _kind(type_: pa.DataType) -> Kind:
     if is_number(type_):
         return "number"
     return "text" if is_text(type_) else "other"
-
-
-def _floats(column: pa.ChunkedArray) -> np.ndarray:
-    """The values without nulls, as float64; integers beyond 2^53 are rounded."""
-    column = column.drop_null()
-    if pa.types.is_float16(column.type):
-        column = column.cast(pa.float32())
-    values: np.ndarray = column.cast(pa.float64(), safe=False).to_numpy()
-    return values

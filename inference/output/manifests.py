@@ -18,8 +18,8 @@ from nightjar.inference.storage.protocol import Storage, join
 
 
 @dataclass(frozen=True, slots=True)
-class ShardsFile:
-    """The file that lists every shard. file: its name in the revision."""
+class RevisionFile:
+    """A file that the manifest vouches for. file: its name in the revision."""
 
     file: str
     checksum: str
@@ -30,7 +30,7 @@ class ShardsFile:
 class _Listing:
     """The part of a manifest that this room reads; `validation.manifest` reads all of it."""
 
-    shards: ShardsFile | None = None
+    shards: RevisionFile | None = None
     exports: tuple[str, ...] = ()
     partitioned_by: Mapping[str, str] = field(default_factory=dict)
 

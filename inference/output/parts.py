@@ -66,8 +66,8 @@ _AT_ONCE = 8
 """The number of files of one part that are written or read at once in a bucket."""
 
 
-_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|(?:csv|jsonl)(?:\.gz)?)")
-"""The form that `part_name` gives a part's name, which its exports have, too."""
+_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|profile|(?:csv|jsonl)(?:\.gz)?)")
+"""The form that `part_name` gives a part's name, which what lies beside it has, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,14 @@ def file_in(part: str, folder: str) -> str:
     return f"{DATA}/{folder}/{part.rpartition('/')[2]}"
 
 
-def files_of(part: str, folders: Iterable[str] = (), exported: Iterable[str] = ()) -> list[str]:
+def files_of(part: str, folders: Iterable[str] = (), companions: Iterable[str] = ()) -> list[str]:
     """The names of all files of a part, in the order in which they are written: the part last.
 
-    folders: of its files, if it is divided; a quarantine never is, and has no exports.
+    folders: of its files, if it is divided; a quarantine never is, and has nothing beside it. companions: as of a
+    `Job`.
     """
     files = [file_in(part, folder) for folder in folders] if is_divided(part) else []
-    return [*files, *exports.names_of(part, exported), part]
+    return [*files, *exports.names_of(part, companions), part]
 
 
 def files_in(footer: Mapping[bytes, bytes]) -> tuple[InFolder, ...]:
@@ -161,14 +162,16 @@ def write_data(
     table: pa.Table,
     shard: str,
     metrics: Metrics,
-    exported: Sequence[str] = (),
+    companions: Sequence[str] = (),
     division: Division | None = None,
+    profile: bytes = b"",
 ) -> Part:
-    """Write a shard's predictions, with its metric states in the footer. exported: as in `output.exports`. division: of
-    the table, for a part that is divided. If one of its files cannot be written, the others are deleted.
+    """Write a shard's predictions, with its metric states in the footer. companions: as of a `Job`. division: of the
+    table, for a part that is divided. profile: of the rows. If one of its files cannot be written, the others are
+    deleted.
     """
     footer = {SHARD_KEY: shard.encode(), METRICS_KEY: metrics.to_bytes()}
-    footer |= exports.write(storage, revision, name, table, readers_schema(table.schema), exported)
+    footer |= exports.write(storage, revision, name, table, readers_schema(table.schema), companions, profile)
     if division is None:
         return _write(storage, revision, name, table, footer)
 
@@ -185,7 +188,7 @@ def write_data(
     except Exception:
         # A successor may have swept the folder already, and nobody would sweep it once more.
         with suppress(StorageError):
-            storage.delete([join(revision, file) for file in files_of(name, division.folders, exported)])
+            storage.delete([join(revision, file) for file in files_of(name, division.folders, companions)])
         raise
     return Part(name, index.rows, index.size + sum(file.size for file in files), index.checksum)
 

@@ -158,12 +158,12 @@ def planned_by(revision: Revision | None) -> str:
 
 
 def adopt(
-    writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_plan: Plan, exported: Sequence[str] = ()
+    writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_plan: Plan, companions: Sequence[str] = ()
 ) -> None:
     """Take over the results of shards that are the same in an earlier, published revision.
 
     Parts are copied within the storage (on a local disk by hard links), so that each revision is complete and earlier
-    ones may be deleted. exported: as in `output.exports`, with which these shards were scored, too.
+    ones may be deleted. companions: as of the `Job`; these shards were scored with the same ones.
     """
     storage = writer.ledger.storage
     # A part that was found damaged here may be damaged at its source, too, so its shard is scored again.
@@ -172,7 +172,7 @@ def adopt(
 
     def copy(receipt: Receipt) -> tuple[Receipt, list[str]] | None:
         try:
-            data, files = _copy(storage, source.uri, uri, receipt.shard, receipt.data, writer.epoch, exported)
+            data, files = _copy(storage, source.uri, uri, receipt.shard, receipt.data, writer.epoch, companions)
             lost, more = _copy(storage, source.uri, uri, receipt.shard, receipt.quarantine, writer.epoch)
         except Missing:
             return None  # Somebody removed the part there, so the shard is scored again.
@@ -204,7 +204,7 @@ def _copy(
     shard: str,
     part: Part | None,
     epoch: int,
-    exported: Sequence[str] = (),
+    companions: Sequence[str] = (),
 ) -> tuple[Part | None, list[str]]:
     """Copy a part with all its files, under new names. Returns it, and these names."""
     if part is None:
@@ -214,16 +214,16 @@ def _copy(
         with pq.ParquetFile(storage.open(join(source, part.name))) as index:
             folders = [file.folder for file in files_in(index.metadata.metadata or {})]
     name = part_name(part.name.partition("/")[0], shard, epoch)
-    copies = files_of(name, folders, exported)
+    copies = files_of(name, folders, companions)
     # The part comes last, as when it was written.
-    for old, new in zip(files_of(part.name, folders, exported), copies, strict=True):
+    for old, new in zip(files_of(part.name, folders, companions), copies, strict=True):
         storage.copy(join(source, old), join(target, new))
     return replace(part, name=name), copies
 
 
 def sweep(writer: LedgerWriter, uri: str, plan: Plan, *, answers: bool = False) -> int:
-    """Delete the parts of this epoch and older that no committed receipt of the plan names, and their exports. Returns
-    the number of these files. answers: also the answers that were kept for shards that were not written.
+    """Delete the parts of this epoch and older that no committed receipt of the plan names, and what lies beside them.
+    Returns the number of these files. answers: also the answers that were kept for shards that were not written.
 
     Only a published revision is swept, because before that another plan may need a part that this one does not. Parts
     of a newer epoch are left alone, because their receipts may be on the way. Unfinished parts of killed writers are
@@ -235,7 +235,8 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan, *, answers: bool = False) 
     parts = [name for kind in ("data", "quarantine") for name in part_names(table, kind)]
     named, divided = set(map(stem_of, parts)), any(map(is_divided, parts))
     forms = storage.subfolders(join(uri, exports.FOLDER))
-    folders = [DATA, "quarantine", *(f"{exports.FOLDER}/{form}" for form in forms), *([ANSWERS] if answers else [])]
+    beside = [exports.PROFILE, *(f"{exports.FOLDER}/{form}" for form in forms)]
+    folders = [DATA, "quarantine", *beside, *([ANSWERS] if answers else [])]
     dead = _dead(storage, uri, folders, named, writer.epoch)
     # A killed worker may have written files in folders for a plan that divided its parts, as this one does not.
     if divided or any(name.startswith(f"{join(uri, DATA)}/") and "=" in name[len(uri) :] for name in dead):

@@ -85,6 +85,7 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
         condition(job.input.where, schema)
     seen = input_columns(job, schema)
     job.check_carried(schema.names)
+    job.check_profiled(schema.names)
     carried = job.carried(schema.names)
     for name in (*seen, *carried, *filter(None, [job.label])):
         if schema.names.count(name) > 1:

@@ -127,7 +127,7 @@ def plan_in(
         )
         writer.append([_counted(line, writer, limited(made, request), request.job)])
     if source is not None and source_plan is not None:
-        revs.adopt(writer, uri, made, source, source_plan, request.job.output.exports)
+        revs.adopt(writer, uri, made, source, source_plan, request.job.companions)
     return limited(made, request)
 
 

@@ -27,6 +27,7 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Revoked
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted_of
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output import revisions as revs
@@ -44,7 +45,7 @@ from nightjar.inference.run.resume import (
 )
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
-from nightjar.inference.validation.evidence import found
+from nightjar.inference.validation.evidence import baselines, found
 from nightjar.inference.validation.manifest import read_manifest, write_manifest
 from nightjar.inference.validation.offenders import with_replays
 from nightjar.inference.validation.rescore import Rescored, sample
@@ -76,6 +77,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         _check_folders(audited)
         rescored = _rescore(engine, request, discovery, uri, table, writer)
         metrics = Metrics.from_bytes(audited.metrics)
+        profile = Profile.from_bytes(audited.profile) if audited.profile else None
         evidence = gates.Evidence(
             found(request.storage, request.job, request.date, discovery, None if request.limit else audited.rows_in),
             shards=len(made),
@@ -87,12 +89,14 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             rescored=rescored,
             usage=outcomes.usage(table),
             evaluation=metrics.evaluation,
+            profile=profile,
+            baselines=baselines(request.storage, request.job, request.date),
         )
         results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))
         for snapshot in request.scoring.snapshots:
             verify(request.storage, snapshot)
         verify_packages(request.job, request.scoring)
-        shown = metrics.results()
+        shown = replace(metrics.results(), profile=profile.results() if profile else {})
         identity = identity_of(request, discovery.schema)
         name, digest, listed = write_manifest(
             request.job,

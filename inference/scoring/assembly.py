@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.errors import FoldersInvalid
 from nightjar.inference.input.sources.rows import RowsRead, over_budget, selected, taken
+from nightjar.inference.metrics.profile import Profile, profiled
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
@@ -41,10 +42,13 @@ class Assembly:
         self.cuts = {each.model.called: Cuts() for each in spec.job.each}
         self._tables: list[pa.Table] = []
         self._labels: list[pa.ChunkedArray | None] = []
+        self._inputs: list[pa.Table] = []
         self._bad: list[tuple[str, int, RowFailure, str]] = []
         self._bad_inputs: list[pa.Table] = []
         self._carried = spec.job.carried(spec.schema.names)
         self._schema = sink.output_schema(spec.job, spec.schema)
+        self._profiled = profiled(spec.job, spec.schema)
+        self._only_read = [name for name in self._profiled if name not in self._schema.names]
 
     @property
     def failed(self) -> int:
@@ -71,6 +75,7 @@ class Assembly:
             columns += sink.lineage(piece.uri, rows if scored.kept is None else rows.take(pa.array(scored.kept)))
         self._tables.append(pa.Table.from_arrays(columns, schema=self._schema))
         self._labels.append(kept[job.label] if job.label else None)
+        self._inputs.append(kept.select(self._only_read))
         if scored.failures:
             self._add_failures(piece, read, scored.failures, read.table.num_rows - kept.num_rows)
         return scored
@@ -116,6 +121,15 @@ class Assembly:
         for table, labels in zip(self._tables, self._labels, strict=True):
             metrics.update(table, labels)
         return metrics
+
+    def profile(self) -> bytes:
+        """The profile of the rows that are written; empty if the job asks for none."""
+        if not self._profiled:
+            return b""
+        found = Profile.empty(self._profiled)
+        for tables in zip(self._tables, self._inputs, strict=True):
+            found.update(*tables)
+        return found.to_bytes()
 
     def write_quarantine(self, storage: Storage) -> Part | None:
         if not self._bad:

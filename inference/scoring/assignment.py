@@ -28,6 +28,7 @@ from nightjar.inference.identity.unpacking import (
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import clip, hide
+from nightjar.inference.metrics.profile import profiled
 from nightjar.inference.predictors import Preprocessor, Scorer, input_columns, load_scorer
 from nightjar.inference.predictors.naming import naming
 from nightjar.inference.records import Shard
@@ -85,10 +86,11 @@ class Assignment:
 
 
 def read_schema(job: Job, schema: pa.Schema) -> pa.Schema:
-    """The columns that a worker reads, in file order: those for the model, the carried ones, the label, and those that
-    `input.where` compares.
+    """The columns that a worker reads, in file order: those for the model, the carried ones, the label, those that
+    `input.where` compares, and those that are profiled.
     """
     wanted = {*input_columns(job, schema), *job.carried(schema.names), job.label, *job.input.compared()}
+    wanted |= set(profiled(job, schema))
     return pa.schema([item for item in schema if item.name in wanted])
 
 

@@ -226,7 +226,7 @@ class ShardWorker(Worker):
         """
         storage = running.storage
         try:
-            table, metrics = output.table(), output.metrics()
+            table, metrics, profile = output.table(), output.metrics(), output.profile()
             division = self._divided(table)
             self._check_epoch(storage)
             self._opened.check()
@@ -240,8 +240,9 @@ class ShardWorker(Worker):
                 table,
                 running.started.shard,
                 metrics,
-                self.spec.job.output.exports,
+                self.spec.job.companions,
                 division,
+                profile,
             )
             self._check_epoch(storage, data, quarantine, folders=division.folders if division else ())
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
@@ -314,8 +315,8 @@ class ShardWorker(Worker):
         if newest is None:
             return
         if newest.epoch > self.spec.epoch:
-            exported = self.spec.job.output.exports
-            names = (sink.files_of(part.name, folders, exported) for part in written if part is not None)
+            beside = self.spec.job.companions
+            names = (sink.files_of(part.name, folders, beside) for part in written if part is not None)
             storage.delete(join(self.spec.revision, name) for name in chain.from_iterable(names))
             raise Fenced(f"epoch {self.spec.epoch} was replaced by epoch {newest.epoch}")
         # So that each look lists only what came since the last.

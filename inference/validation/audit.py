@@ -22,6 +22,7 @@ from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip, counted
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import exports, hive
 from nightjar.inference.output.datapart import DataPart, expect, read_data
@@ -54,8 +55,8 @@ class Audited:
     """What the audit of a block of shards found. Counts are of shards, rows and bytes.
 
     rows_partial: of `rows_out`, those that are in the quarantine as well. damaged: shard → what is wrong with its
-    parts. metrics: merged in shard order. offenders: as in `offenders.Finder`. files: with `output.partition_by` the
-    files of the data part of each shard that was audited, in order, as `outcomes.FILES`.
+    parts. metrics, profile: merged in shard order. offenders: as in `offenders.Finder`. files: with
+    `output.partition_by` the files of the data part of each shard that was audited, in order, as `outcomes.FILES`.
     """
 
     shards: int = 0
@@ -66,6 +67,7 @@ class Audited:
     problems: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
     metrics: bytes = b""
+    profile: bytes = b""
     offenders: Offenders = field(default_factory=dict)
     rows_left_out: int = 0
     rows_partial: int = 0
@@ -89,22 +91,33 @@ class Audited:
             merged.merge(Metrics.from_bytes(other.metrics))
             self.metrics = merged.to_bytes()
         self.metrics = self.metrics or other.metrics
+        if self.profile and other.profile:
+            described = Profile.from_bytes(self.profile)
+            described.merge(Profile.from_bytes(other.profile))
+            self.profile = described.to_bytes()
+        self.profile = self.profile or other.profile
 
 
 def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[str, Any]]) -> Audited:
     """Audit committed shards (lines of `outcomes.OUTCOMES`), in order."""
     audited = Audited()
     metrics, finder, files = Metrics.for_job(job), Finder(job), list[list[dict[str, Any]]]()
+    profile: Profile | None = None
     for line in lines:
         try:
-            part = _audit_shard(storage, revision, job, line, audited, finder)
+            part, described = _audit_shard(storage, revision, job, line, audited, finder)
             metrics.merge(read_metrics(part.footer))
+            if profile is None:
+                profile = described
+            elif described is not None:
+                profile.merge(described)
             files.append([asdict(file) for file in part.files_by_name()])
         except (AuditFailed, Missing, pa.ArrowInvalid, OSError) as error:
             audited.problems += 1
             if len(audited.damaged) < MAX_DAMAGED:
                 audited.damaged[line["shard"]] = clip(str(error))
     audited.metrics, audited.offenders = metrics.to_bytes(), finder.found
+    audited.profile = profile.to_bytes() if profile is not None else b""
     if job.output.partition_by:
         audited.files.append(pa.array(files, FILES))
     return audited
@@ -112,10 +125,10 @@ def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[
 
 def _audit_shard(
     storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited, finder: Finder
-) -> DataPart:
+) -> tuple[DataPart, Profile | None]:
     part = read_data(storage, revision, line["data"], line["shard"])
     _prove_folders(part, job)
-    _check_exports(storage, revision, part.name, part.footer, job.output.exports)
+    described = _beside(storage, revision, part.name, part.footer, job.companions)
     found = Quarantined(_LINEAGE.empty_table())
     if line["quarantine"] is not None:
         names = (*LINEAGE, MODEL) if job.models else LINEAGE
@@ -140,7 +153,7 @@ def _audit_shard(
     audited.rows_partial += found.rows_partial
     audited.size += line["data"]["size"]
     finder.look(line, read_metrics(part.footer), part)
-    return part
+    return part, Profile.from_bytes(described) if described else None
 
 
 def _quarantine(
@@ -175,17 +188,21 @@ def _prove_folders(part: DataPart, job: Job) -> None:
             raise AuditFailed(f"the folder {folder} of {part.name} is read as {read}, and its rows have {wanted}")
 
 
-def _check_exports(
-    storage: Storage, revision: str, part: str, footer: Mapping[bytes, bytes], exported: Sequence[str]
-) -> None:
-    """Check the bytes of a part's exports by what its footer, which the receipt vouches for, says of them."""
-    said = exports.named_in(footer)
-    expect(f"exports of {part}", sorted(said), sorted(exported))
+def _beside(
+    storage: Storage, revision: str, part: str, footer: Mapping[bytes, bytes], companions: Sequence[str]
+) -> bytes:
+    """Check the bytes of what lies beside a part by what its footer, which the receipt vouches for, says of them.
+    Returns those of the profile, if there is one.
+    """
+    said, profile = exports.named_in(footer), b""
+    expect(f"exports of {part}", sorted(said), sorted(companions))
     for kind, export in said.items():
         name = exports.name_of(part, kind)
         raw = read_part(storage, join(revision, name), export.size)
         expect(f"bytes of {name}", len(raw), export.size)
         expect(f"checksum of {name}", checksum(raw), export.checksum)
+        profile = raw if kind == exports.PROFILE else profile
+    return profile
 
 
 def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.Table, left_out: int = 0) -> None:

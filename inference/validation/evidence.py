@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from nightjar.inference.errors import Missing
 from nightjar.inference.input.discovery import Discovery
-from nightjar.inference.job.checks import RowsCheck
+from nightjar.inference.job.checks import DriftCheck, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates import (
+    Baseline,
     Evidence,
     Found,
     GateResult,
@@ -16,7 +17,7 @@ from nightjar.inference.validation.gates import (
     evaluate,
     input_gates,
 )
-from nightjar.inference.validation.manifest import read_manifest
+from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile
 
 
 def found(storage: Storage, job: Job, date: str, discovery: Discovery, rows: int | None = None) -> Found:
@@ -39,19 +40,52 @@ def judge_input(storage: Storage, job: Job, date: str, discovery: Discovery) -> 
     return evaluate(input_gates(job), Evidence(found(storage, job, date, discovery)))
 
 
+def baselines(storage: Storage, job: Job, date: str) -> dict[str, Baseline]:
+    """The nights that the checks on drift compare with, as the job names them.
+
+    Raises:
+        JobError: A manifest or profile is not the one that was published.
+    """
+    names = {check.against for check in job.checks if isinstance(check, DriftCheck)}
+    return {name: _baseline(storage, job.output.uri, date, name) for name in names}
+
+
+def _baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
+    if name == "last":
+        if (found := _last_manifest(storage, output, date)) is None:
+            return Baseline(name, None, "no earlier night is published")
+        run, manifest = found
+    else:
+        run = name
+        if (entry := publish.newest(storage, output).runs.get(run)) is None:
+            return Baseline(name, None, f"readers see no run {run!r}")
+        manifest = read_manifest(storage, output, entry)
+    called = manifest.date if run == manifest.date else f"the run {run} of {manifest.date}"
+    if name == "last":
+        called += ", the last published night"
+    if manifest.profile is None:
+        return Baseline(called, None, f"the columns of {called} were not described")
+    return Baseline(called, read_profile(storage, output, run, manifest))
+
+
 def last_night(storage: Storage, output: str, date: str) -> LastNight | None:
     """The published run of the latest date before this one, or None. A run whose files were removed does not count.
 
     Raises:
         JobError: Its manifest is not the one that was published.
     """
+    found = _last_manifest(storage, output, date)
+    return LastNight(found[0], found[1].date, found[1].totals.rows_in) if found else None
+
+
+def _last_manifest(storage: Storage, output: str, date: str) -> tuple[str, Manifest] | None:
+    """The run of the last night, as above, and its manifest."""
     runs = publish.newest(storage, output).runs
     # If a date has several runs, the run named after the date counts, as it does for readers of the latest night.
     before = sorted((entry.date, run == entry.date, run) for run, entry in runs.items() if entry.date < date)
-    for day, _, run in reversed(before):
+    for _, _, run in reversed(before):
         try:
-            totals = read_manifest(storage, output, runs[run]).totals
+            return run, read_manifest(storage, output, runs[run])
         except Missing:
             continue
-        return LastNight(run, day, totals.rows_in)
     return None

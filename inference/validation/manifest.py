@@ -22,8 +22,9 @@ from nightjar.inference.ledger.lines import Published
 from nightjar.inference.ledger.progress import lowest
 from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.metrics.figures import Figures
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output import outcomes
-from nightjar.inference.output.manifests import ShardsFile, read_verified
+from nightjar.inference.output.manifests import RevisionFile, read_verified
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.records import NO_USAGE, Backoffs, Usage, least
@@ -89,11 +90,11 @@ class Proof:
 class Manifest:
     """`manifest-<epoch>.json`. What has a default is not in every manifest of an earlier version.
 
-    fingerprint: under which all shards were scored, by `identity` (the job's keys), code, model and packages.
-    outside, loaded, preflight, again, snapshots, remembered: what a person should know of that, as in `Remarks`.
-    libraries: versions where it was validated. validated_at: UTC, as ISO 8601. exports: as in `output.exports`; each
-    part has these. partitioned_by: with `output.partition_by` the columns that name the folders, outermost first, each
-    with its type.
+    fingerprint: under which all shards were scored, by `identity` (the job's keys), code, model and packages. outside,
+    loaded, preflight, again, snapshots, remembered: what a person should know of that, as in `Remarks`. libraries:
+    versions where it was validated. validated_at: UTC, as ISO 8601. exports: as in `output.exports`; each part has
+    these. profile: of the columns that the job profiles, for comparing nights. partitioned_by: with
+    `output.partition_by` the columns that name the folders, outermost first, each with its type.
     """
 
     job: str
@@ -114,7 +115,8 @@ class Manifest:
     remembered: int = field(default=0, metadata=SELDOM)
     libraries: Mapping[str, str]
     totals: Totals
-    shards: ShardsFile
+    shards: RevisionFile
+    profile: RevisionFile | None = field(default=None, metadata=SELDOM)
     audit: Proof
     gates: tuple[GateResult, ...]
     metrics: Figures
@@ -155,6 +157,29 @@ def read_manifest(storage: Storage, output: str, published: Published) -> Manife
         raise JobError(f"{join(output, published.manifest)}: not a manifest that this version can read") from error
 
 
+def read_profile(storage: Storage, output: str, run: str, manifest: Manifest) -> Profile:
+    """The profile of a published run that has one.
+
+    Raises:
+        JobError: It is not the file that was published, or another version wrote it.
+    """
+    assert manifest.profile is not None
+    file = join(output, "runs", run, f"r{manifest.revision}", manifest.profile.file)
+    raw = storage.read(file)
+    if checksum(raw) != manifest.profile.checksum:
+        raise JobError(f"{file}: not the file that was published; restore it")
+    try:
+        return Profile.from_bytes(raw)
+    except ValueError as error:
+        raise JobError(f"{file}: not a profile that this version can read") from error
+
+
+def _write_profile(storage: Storage, uri: str, epoch: int, profile: bytes) -> RevisionFile:
+    name = f"profile-{epoch:06d}"
+    storage.create(join(uri, name), profile)
+    return RevisionFile(name, checksum(profile), len(profile))
+
+
 def write_manifest(
     job: Job,
     run_id: str,
@@ -171,13 +196,14 @@ def write_manifest(
     files_left_out: int = 0,
     partitioned_by: Mapping[str, str] | None = None,
 ) -> tuple[str, str, str]:
-    """Write `shards-<epoch>.parquet` and `manifest-<epoch>.json`.
+    """Write `shards-<epoch>.parquet`, `profile-<epoch>` and `manifest-<epoch>.json`.
 
     Returns the manifest's name and checksum, and the name of the list of shards. Names are relative to the output."""
     storage, epoch, about = writer.ledger.storage, writer.epoch, writer.state.about
     shards = outcomes.to_parquet(table, writer.state, audited.files)
     shards_name = f"shards-{epoch:06d}.parquet"
     storage.create(join(uri, shards_name), shards)
+    profile = _write_profile(storage, uri, epoch, audited.profile) if audited.profile else None
     manifest = Manifest(
         job=job.name,
         run_id=run_id,
@@ -197,7 +223,8 @@ def write_manifest(
         remembered=about.remembered,
         libraries=_versions(),
         totals=_totals(table, audited, files_left_out),
-        shards=ShardsFile(shards_name, checksum(shards), len(shards)),
+        shards=RevisionFile(shards_name, checksum(shards), len(shards)),
+        profile=profile,
         audit=_proof(job, audited, rescored),
         gates=gates,
         metrics=metrics,

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
-from nightjar.inference.metrics.drift import SURE, Drift, _chi_squared, drift
+from nightjar.inference.metrics.drift import SURE, Drift, Incomparable, _chi_squared, drift
 from nightjar.inference.metrics.profile import ColumnProfile
 
 
@@ -135,12 +135,12 @@ def test_the_quantile_of_chi_squared_is_right(freedom: int) -> None:
         ([], [1.0], "the other night has no rows"),
         ([1.0], [], "tonight has no rows"),
         ([1.0], ["a"], "it holds text and held numbers"),
-        ([True], [1.0], "it holds numbers and held bools"),
+        ([True, None], [1.0], "it holds numbers and held bools"),
         ([[1.0]], [[1.0]], "it holds neither numbers nor text nor bools"),
     ],
 )
 def test_what_cannot_be_compared_has_a_reason(before: list[Any], now: list[Any], said: str) -> None:
-    assert drift(profile(before), profile(now)) == said
+    assert drift(profile(before), profile(now)) == Incomparable(said, " held " in said)
 
 
 @pytest.mark.parametrize("now", [[None, None], [math.nan], [math.inf, -math.inf]])

@@ -109,7 +109,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"checks": [{"rwos": {"min": 5}}]},
-        "checks[0]: is on nothing: give one of column, metric, rows, files, answers; did you mean 'rows'?",
+        "checks[0]: is on nothing: give one of column, metric, drift, rows, files, answers; did you mean 'rows'?",
     ),
     (
         {"checks": [{"column": "score", "min": 0, "fintie": True}]},
@@ -423,6 +423,7 @@ ALTERS: dict[str, Any] = {
     "preprocess": "prep:decode",
     "carry": ["other"],
     "label": "late",
+    "profile": ["x"],
     "output.lineage": False,
     "output.exports": ["csv"],
     "output.partition_by": ["id"],

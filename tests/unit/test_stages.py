@@ -18,6 +18,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.preprocess import Preprocess
+from nightjar.inference.output import exports
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Receipt, Started, decode, encode
 from nightjar.inference.run.checking import check
 from nightjar.inference.run.deaths import Underway
@@ -61,7 +62,8 @@ def staged(lake: Lake) -> Lake:
 def prepared_lake(lake: Lake, most: int = 1000, **changes: Any) -> Lake:
     lake.write_files(files=2)
     lake.write_model(CODE.replace("MOST", str(most)))
-    lake.write_job(model__features=["x", "y"], preprocess={"uses": "model:prep", "options": {"plus": 3.0}, **changes})
+    prep = {"uses": "model:prep", "options": {"plus": 3.0}, **changes}
+    lake.write_job(profile="all", model__features=["x", "y"], preprocess=prep)
     return lake
 
 
@@ -84,12 +86,14 @@ def prepared_calls(lake: Lake) -> list[int]:
 
 
 def outcome(lake: Lake, events: list[Event]) -> tuple[list[Any], list[Any], list[Any]]:
-    """The rows of every part, those in the quarantine, and what the receipts count."""
+    """The rows of every part, those in the quarantine, what the receipts count, and the profiles of the parts."""
     receipts = [event for event in events if isinstance(event, Receipt)]
     rows = [row for each in receipts if each.data for row in _rows(lake, each.data.name)]
     bad = [row for each in receipts if each.quarantine for row in _rows(lake, each.quarantine.name)]
     counts = [(each.shard, each.rows_in, each.rows_out, each.rows_quarantined, each.cuts) for each in receipts]
-    return rows, bad, counts
+    beside = [exports.name_of(each.data.name, exports.PROFILE) for each in receipts if each.data]
+    files = (lake.revision() / name for name in beside)
+    return rows, bad, [*counts, *(file.read_bytes() for file in files if file.exists())]
 
 
 def _rows(lake: Lake, name: str) -> list[Any]:

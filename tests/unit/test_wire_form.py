@@ -31,7 +31,7 @@ from nightjar.inference.ledger.lines import (
     encode,
 )
 from nightjar.inference.metrics.figures import ColumnFigures
-from nightjar.inference.output.manifests import ShardsFile
+from nightjar.inference.output.manifests import RevisionFile
 from nightjar.inference.output.outcomes import NO_PARTS, OUTCOMES
 from nightjar.inference.records import Failed, Noticed, Part, Receipt
 from nightjar.inference.run import steps
@@ -215,7 +215,10 @@ def test_a_manifest_is_read_as_it_was_written(lake: Lake) -> None:
 def test_a_manifest_of_the_first_version_is_read() -> None:
     """What it does not say has its default."""
     read = manifest_of(json.dumps(FIRST_MANIFEST).encode())
-    assert (read.totals, read.shards) == (Totals(3, 2300, 2299, 1, 5862), ShardsFile("shards-000003.parquet", "abc", 9))
+    assert (read.totals, read.shards) == (
+        Totals(3, 2300, 2299, 1, 5862),
+        RevisionFile("shards-000003.parquet", "abc", 9),
+    )
     assert read.gates == (GateResult("complete", True, "3 of 3 shards", "all", "All."),)
     assert (read.metrics.columns["score"].max, read.metrics.evaluation, read.code, read.again) == (1, None, None, ())
 

@@ -1,4 +1,5 @@
-"""Exports: what a part holds once more, as CSV or JSON lines, for readers who cannot read Parquet.
+"""What is written beside a part: its exports, which are the same rows as CSV or JSON lines for readers who cannot read
+Parquet, and the profile of its columns.
 
 A worker writes them before the part, whose footer names the size and checksum of each. So the receipt, which has the
 part's checksum, vouches for them, too: they are committed, audited, published and taken back together with their part,
@@ -6,6 +7,7 @@ and neither the ledger nor a snapshot knows them.
 
     data/<base>.parquet
     exports/csv.gz/<base>.csv.gz
+    profile/<base>.profile
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ from nightjar.inference.storage.protocol import Storage, join
 
 FOLDER = "exports"
 """The folder of a revision's exports; each kind has a folder of its own in it."""
+
+PROFILE = "profile"
+"""The kind that is the profile of a part's columns, and its folder."""
 
 FOOTER_KEY = b"nightjar.exports"
 
@@ -80,7 +85,7 @@ def check(kinds: Iterable[str], columns: pa.Schema) -> None:
 def name_of(part: str, kind: str) -> str:
     """The name of an export, from that of its part; both relative to the revision."""
     base = part.rpartition("/")[2].removesuffix(_PARQUET)
-    return f"{FOLDER}/{kind}/{base}.{kind}"
+    return f"{kind if kind == PROFILE else f'{FOLDER}/{kind}'}/{base}.{kind}"
 
 
 def names_of(part: str, kinds: Iterable[str]) -> list[str]:
@@ -89,15 +94,21 @@ def names_of(part: str, kinds: Iterable[str]) -> list[str]:
 
 
 def write(
-    storage: Storage, revision: str, part: str, table: pa.Table, columns: pa.Schema, kinds: Sequence[str]
+    storage: Storage,
+    revision: str,
+    part: str,
+    table: pa.Table,
+    columns: pa.Schema,
+    kinds: Sequence[str],
+    profile: bytes = b"",
 ) -> dict[bytes, bytes]:
-    """Write the exports of a part, and return what the part's footer must say of them.
+    """Write what lies beside a part, and return what the part's footer must say of it.
 
-    columns: of the table, as readers see them.
+    columns: of the table, as readers see them. profile: of its rows, if `kinds` has it.
     """
     found = {}
     for kind in kinds:
-        data = encode(kind, table, columns)
+        data = pa.py_buffer(profile) if kind == PROFILE else encode(kind, table, columns)
         storage.write(join(revision, name_of(part, kind)), data)
         found[kind] = to_json(Exported(data.size, xxhash.xxh3_128_hexdigest(data)))
     return {FOOTER_KEY: json.dumps(found).encode("ascii")} if found else {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nightjar.inference.job.checks import AnswersCheck, ColumnCheck, FilesCheck, MetricCheck, RowsCheck
+from nightjar.inference.job.checks import AnswersCheck, ColumnCheck, DriftCheck, FilesCheck, MetricCheck, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.validation.gates.always import (
     Complete,
@@ -18,8 +18,10 @@ from nightjar.inference.validation.gates.always import (
 from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
 from nightjar.inference.validation.gates.answers import Cut, answers_gates
 from nightjar.inference.validation.gates.column import ColumnGate, column_gates
+from nightjar.inference.validation.gates.drift import drift_gates
 from nightjar.inference.validation.gates.metric import metric_gates
 from nightjar.inference.validation.gates.verdict import (
+    Baseline,
     Evidence,
     Found,
     Gate,
@@ -34,6 +36,7 @@ from nightjar.inference.validation.gates.verdict import (
 )
 
 __all__ = [
+    "Baseline",
     "ColumnGate",
     "Cut",
     "Evidence",
@@ -59,6 +62,7 @@ __all__ = [
 _GATES: dict[type, Callable[[Any, str, Job], Iterable[Gate]]] = {
     ColumnCheck: column_gates,
     MetricCheck: metric_gates,
+    DriftCheck: drift_gates,
     RowsCheck: rows_gates,
     FilesCheck: files_gates,
     AnswersCheck: answers_gates,

@@ -13,6 +13,7 @@ from nightjar.inference.job.checks import OnFail
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.metrics.columns import ColumnState, Number
 from nightjar.inference.metrics.evaluation import BinaryState
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import NO_USAGE, Usage
 
@@ -70,13 +71,25 @@ class Offender:
         return f"{self.holds}: {self.replay}" if self.replay else f"{self.holds}."
 
 
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A published night to compare with. called: the night, for a sentence. profile: None if there is none; `why` says
+    why.
+    """
+
+    called: str
+    profile: Profile | None
+    why: str = ""
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What gates judge. Before anything is scored, only `found` is known.
 
     rows_partial: rows in the quarantine that are written as well. columns: checked column → its figures. offenders: key
     of a gate that names rows → the first rows that it refuses. usage: of language models, for all shards. evaluation:
-    the labels against the scores, if the job has a label.
+    the labels against the scores, if the job has a label. profile: of the columns that are profiled. baselines: other
+    nights, as the job's checks name them.
     """
 
     found: Found
@@ -90,6 +103,8 @@ class Evidence:
     rescored: Rescored | None = None
     usage: Usage = NO_USAGE
     evaluation: BinaryState | None = None
+    profile: Profile | None = None
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +112,10 @@ class GateResult:
     """One gate's verdict.
 
     name: `complete`, `quarantine`, `rescore`, `<column>.<min|max|nulls|finite>`, `<metric>.<min|max>`,
-    `rows.<min|max|last>`, `files.<min|max>`, `answers.cut`, `input.wait`. observed, limit: texts for a table. sentence:
-    what happened and, if the gate did not pass, what to do next, with the job's key. where: if a gate that names rows
-    did not pass, the first few rows that it refuses, one per shard. on_fail: what the job says is to happen where it
-    did not pass.
+    `<column>.drift`, `drift`, `rows.<min|max|last>`, `files.<min|max>`, `answers.cut`, `input.wait`. observed, limit:
+    texts for a table. sentence: what happened and, if the gate did not pass, what to do next, with the job's key.
+    where: if a gate that names rows did not pass, the first few rows that it refuses, one per shard. on_fail: what the
+    job says is to happen where it did not pass.
     """
 
     name: str

@@ -1,0 +1,163 @@
+"""The gates on drift: how far columns are from those of another published night."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nightjar.inference.job.checks import DriftCheck
+from nightjar.inference.job.model import Job
+from nightjar.inference.messages import counted, listed
+from nightjar.inference.metrics.drift import Drift, Incomparable, drift
+from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.validation.gates.verdict import Evidence, GateResult
+
+_NAMED = 5
+"""The most columns, values or groups that a sentence names."""
+
+_CALLED = {
+    "psi": "population stability index",
+    "js": "Jensen-Shannon distance",
+    "ks": "Kolmogorov-Smirnov distance",
+    "nulls": "change of the share of rows without a value",
+}
+
+
+def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[ColumnDrift | AnyDrift]:
+    """The gates of one check. key: the check's place in the job, as `checks[0]`."""
+    limits = tuple(check.limits.items())
+    if not check.columns:
+        yield AnyDrift(key, check.against, limits)
+    for column in check.columns:
+        yield ColumnDrift(key, check.against, limits, column, len(check.columns))
+
+
+@dataclass(frozen=True)
+class _Drifting(ABC):
+    """key: the check's place in the job. against: the other night, as the job names it. limits: figure → the largest
+    that is allowed, in addition to what differs by chance.
+    """
+
+    key: str
+    against: str
+    limits: tuple[tuple[str, float], ...]
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The gate's name."""
+
+    @abstractmethod
+    def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
+        """Compare tonight with the other night. night: that one, for a sentence."""
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        """Judge the night. The first night has nothing before it, and passes."""
+        if evidence.profile is None:
+            sentence = f"The columns of tonight were not described, so {self.key}.drift cannot be judged. Run again."
+            return self._result(False, "not measured", sentence)
+        other = evidence.baselines[self.against]
+        if other.profile is not None:
+            return self.compare(evidence.profile, other.profile, other.called)
+        passed = self.against == "last"
+        then = ", and passes." if passed else f". Name another published run in {self.key}.against, or write `last`."
+        sentence = f"{self.key}.drift has nothing to compare with: {other.why}{then}"
+        return self._result(passed, "nothing to compare with", sentence)
+
+    def _result(self, passed: bool, observed: str, sentence: str) -> GateResult:
+        limit = ", ".join(f"{name} {limit:g}" for name, limit in self.limits)
+        return GateResult(self.name, passed, observed, limit, sentence)
+
+    def _beyond(self, found: Drift) -> list[str]:
+        """What is beyond its limit, in words."""
+        said = []
+        for name, limit in self.limits:
+            value, allowed = getattr(found, name), limit + found.chance[name]
+            if value is not None and abs(value) > allowed:
+                said.append(
+                    f"its {_CALLED[name]} is {value:.3g}, where {self.key}.{name} = {limit:g} allows {allowed:.3g} "
+                    f"between {found.before:,} and {found.now:,} rows"
+                )
+        return said
+
+    def _remedy(self) -> str:
+        keys = listed([f"{self.key}.{name}" for name, _ in self.limits], "or")
+        return f"Look at what makes the values, or raise {keys} if tonight is right."
+
+
+@dataclass(frozen=True)
+class ColumnDrift(_Drifting):
+    """One column is not further from that of another night than allowed. columns: how many the check names."""
+
+    column: str
+    columns: int
+
+    @property
+    def name(self) -> str:
+        """The gate's name."""
+        return f"{self.column}.drift"
+
+    def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
+        """Compare the column."""
+        if self.column not in before.columns:
+            sentence = f"{night} has no profile of {self.column!r}, so {self.key}.drift passes."
+            return self._result(True, "nothing to compare with", sentence)
+        found = drift(before.columns[self.column], now.columns[self.column], self.columns)
+        if isinstance(found, Incomparable):
+            sentence = f"{self.key}.drift cannot compare {self.column!r} with {night}: {found.why}."
+            return self._result(False, "cannot be compared", sentence)
+        figures = ((name, getattr(found, name)) for name, _ in self.limits)
+        observed = ", ".join(f"{name} {value:.3g}" for name, value in figures if value is not None)
+        if beyond := self._beyond(found):
+            said = f"{self.column!r} has drifted from {night}: {'; '.join(beyond)}. {_most(found)}{_only_one(found)} "
+            return self._result(False, observed, said + self._remedy())
+        return self._result(True, observed, f"{self.column!r} is as in {night}, within {self.key}.")
+
+
+@dataclass(frozen=True)
+class AnyDrift(_Drifting):
+    """No column that is profiled is further from that of another night than allowed. Columns that only one of the
+    nights has, or that cannot be compared, do not count; one whose type has changed does.
+    """
+
+    @property
+    def name(self) -> str:
+        """The gate's name."""
+        return "drift"
+
+    def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
+        """Compare all columns."""
+        common = [name for name in now.columns if name in before.columns]
+        found = {name: drift(before.columns[name], now.columns[name], len(common)) for name in common}
+        compared, said = 0, []
+        for name, each in found.items():
+            if isinstance(each, Drift):
+                compared += 1
+                said += [f"{name!r}: {why}.{_only_one(each)}" for why in self._beyond(each)[:1]]
+            elif each.changed:
+                compared += 1
+                said.append(f"{name!r}: {each.why}.")
+        observed = f"{len(said)} of {counted(compared, 'column')}"
+        if not said:
+            return self._result(True, observed, f"{counted(compared, 'column')} as in {night}, within {self.key}.")
+        more = f" And {len(said) - _NAMED} more." if len(said) > _NAMED else ""
+        what = f"{observed} drifted from {night}: {' '.join(said[:_NAMED])}{more} {self._remedy()}"
+        return self._result(False, observed, what)
+
+
+def _most(found: Drift) -> str:
+    """Where the two nights differ most."""
+    shares = [(each.name, each.before / found.before, each.now / found.now) for each in found.groups]
+    name, before, now = max(shares, key=lambda each: abs(each[1] - each[2]))
+    return f"Most changed: {name}, from {before:.1%} of the rows to {now:.1%}."
+
+
+def _only_one(found: Drift) -> str:
+    """The values that only one of the nights has, after a space."""
+    said = ""
+    for what, values in (("New", found.new), ("Gone", found.vanished)):
+        if values:
+            more = f" and {len(values) - _NAMED} more" if len(values) > _NAMED else ""
+            said += f" {what}: {', '.join(map(repr, values[:_NAMED]))}{more}."
+    return said

@@ -1,0 +1,236 @@
+"""`profile` and checks on drift: a night's columns are described where its rows are, whatever happens to the run, and a
+night that is not like the last one is not published.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.inference.errors import AuditFailed, GateFailed, JobError
+from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.run import steps
+from support import NIGHT, Lake
+from writers import BEFORE_MANIFEST, BEFORE_RECEIPTS, BEFORE_SWEEP, Point, die_at, metrics_of
+
+EVERY = ("id", "name", "score", "x")
+
+
+def profile_of(lake: Lake, run_id: str = NIGHT, number: int = 1) -> bytes:
+    """The profile beside the manifest of a revision."""
+    return max(lake.revision(number, run_id).glob("profile-*")).read_bytes()
+
+
+def direct(lake: Lake) -> bytes:
+    """The profile of what was published, in one go, with the feature of the input."""
+    rows = lake.published().sort_values("id")
+    table = pa.table(
+        {
+            "id": pa.array(rows["id"], pa.int64()),
+            "name": pa.array(rows["name"], pa.string()),
+            "score": pa.array(rows["score"], pa.float32()),
+            "x": pa.array(rows["id"], pa.float32()),
+        }
+    )
+    found = Profile.empty(EVERY)
+    found.update(table)
+    return found.to_bytes()
+
+
+def test_the_profile_of_a_night_is_that_of_its_rows_however_they_were_cut(lake: Lake) -> None:
+    """Of what goes in, comes out and is carried; rows in the quarantine do not count."""
+    lake.write_model(
+        "def score(batch):\n    if 1234 in batch['x']:\n        raise ValueError('1234')\n"
+        "    return {'score': batch['x'] * 2}\n"
+    )
+    ran = lake.ready(profile="all", retry__max_quarantined=0.01).run()
+    assert profile_of(lake) == direct(lake)
+    found = ran.verdict.metrics.profile
+    assert set(found) == set(EVERY)
+    assert {figures.rows for figures in found.values()} == {7999}
+    assert found["name"].numbers is not None
+    assert (found["name"].numbers.min, found["name"].numbers.max) == (len("row 0"), len("row 7999"))
+
+
+@pytest.mark.parametrize("point", [BEFORE_RECEIPTS, BEFORE_MANIFEST, BEFORE_SWEEP], ids=str)
+def test_a_run_that_was_killed_has_the_same_profile(lake: Lake, tmp_path: Path, point: Point) -> None:
+    lake.ready(profile="all").run(run_id="undisturbed")
+    die_at(lake.request(run_id="killed"), point, tmp_path)
+    lake.run(run_id="killed")
+    assert profile_of(lake, "killed") == profile_of(lake, "undisturbed")
+    assert metrics_of(lake, "killed") == metrics_of(lake, "undisturbed")
+    beside = lake.revision(1, "killed") / "profile"
+    assert {path.stem for path in beside.iterdir()} == {path.stem for path in (beside.parent / "data").iterdir()}
+
+
+def test_a_new_revision_copies_profiles_and_sweeps_those_of_no_part(lake: Lake) -> None:
+    lake.ready(profile="outputs", output__exports=["csv"]).run()
+    stray = lake.revision(2) / "profile" / f"{'0' * 20}-000001-00000000.profile"
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(b"of an attempt that died before its part was there")
+    lake.write_file("part-03.parquet", 9000, 1000)
+    ran = lake.run()
+    assert ran.scored.progress.reused_shards == 6
+    assert not stray.exists()
+    parts = {path.stem for path in (lake.revision(2) / "data").iterdir()}
+    assert {path.stem for path in stray.parent.iterdir()} == parts
+    assert ran.verdict.metrics.profile["score"].rows == 7000
+
+
+@pytest.mark.parametrize("harm", ["changed", "gone"])
+def test_a_damaged_profile_is_found_by_the_audit_and_its_shard_scored_again(lake: Lake, harm: str) -> None:
+    lake.ready(profile="all")
+    request = lake.request()
+    found = steps.discover(request)
+    scored = steps.score(request, found)
+    first = min((lake.revision() / "profile").iterdir())
+    if harm == "gone":
+        first.unlink()
+    else:
+        first.write_bytes(first.read_bytes()[:-1] + b"x")
+    with pytest.raises(AuditFailed, match=r"profile/.*Repeat the command: it scores this shard again"):
+        steps.validate(request, scored, found)
+    lake.run()
+    assert profile_of(lake) == direct(lake)
+
+
+def test_a_profile_that_is_asked_for_later_is_made_of_every_shard(lake: Lake) -> None:
+    """And a limit of a check on drift is judged again without scoring."""
+    lake.ready().run()
+    lake.write_job(checks=[{"drift": "x"}])
+    ran = lake.run()
+    assert ran.scored.again == ("profile changed in the job: 8 of 8 shards are scored again",)
+    assert list(ran.verdict.metrics.profile) == ["x"]
+    lake.write_job(checks=[{"drift": "x", "psi": 0.01, "on_fail": "warn"}])
+    assert lake.run().scored.progress.reused_shards == 8
+
+
+def shifted(lake: Lake, by: float) -> None:
+    """The input with another x."""
+    for path in (lake.folder / "data").iterdir():
+        table = pq.read_table(path)
+        x = pa.array(table["x"].to_numpy() + np.float32(by))
+        pq.write_table(table.set_column(1, "x", x), path, row_group_size=1000)
+
+
+def test_a_night_that_has_drifted_is_not_published_until_somebody_says_it_is_right(lake: Lake) -> None:
+    """The first night passes; the second one changes a feature that is not carried, and is compared with the first."""
+    lake.ready(checks=[{"drift": ["x", "score"]}, {"drift": "all", "on_fail": "warn"}])
+    first = lake.run(date="2026-11-18")
+    drifts = first.verdict.gates[-3:]
+    assert [(gate.name, gate.verdict, gate.observed) for gate in drifts] == [
+        ("x.drift", "pass", "nothing to compare with"),
+        ("score.drift", "pass", "nothing to compare with"),
+        ("drift", "pass", "nothing to compare with"),
+    ]
+    assert (
+        drifts[0].sentence == "checks[0].drift has nothing to compare with: no earlier night is published, and passes."
+    )
+    same = lake.run(date=NIGHT)
+    assert [(gate.passed, gate.observed) for gate in same.verdict.gates[-3:]] == [
+        (True, "psi 0"),
+        (True, "psi 0"),
+        (True, "0 of 4 columns"),
+    ]
+    shifted(lake, 4000)
+    with pytest.raises(GateFailed) as failed:
+        lake.run(date="2026-11-20")
+    said = str(failed.value)
+    assert said.startswith(
+        f"'x' has drifted from {NIGHT}, the last published night: its population stability index is "
+    )
+    assert "where checks[0].psi = 0.2 allows 0.20" in said
+    assert "between 8,000 and 8,000 rows. Most changed: " in said
+    assert "Look at what makes the values, or raise checks[0].psi if tonight is right.; 'score' has drifted" in said
+    assert [gate.verdict for gate in failed.value.gates[-3:]] == ["block", "block", "warn"]
+    assert failed.value.gates[-1].sentence.startswith(
+        f"2 of 4 columns drifted from {NIGHT}, the last published night: "
+    )
+    assert set(lake.snapshot().runs) == {"2026-11-18", NIGHT}
+    lake.write_job(checks=[{"drift": ["x", "score"], "on_fail": "warn"}, {"drift": "all", "on_fail": "warn"}])
+    agreed = lake.run(date="2026-11-20")
+    assert agreed.scored.progress.reused_shards == 8
+    assert "2026-11-20" in lake.snapshot().runs
+
+
+def test_a_run_may_be_compared_with_a_night_that_the_job_names(lake: Lake) -> None:
+    lake.ready(checks=[{"drift": "x", "against": "gone"}])
+    with pytest.raises(GateFailed, match=r"checks\[0\]\.drift has nothing to compare with: readers see no run 'gone'"):
+        lake.run(run_id="one")
+    lake.write_job(profile=["x"])
+    lake.run(run_id="one")
+    shifted(lake, 9000)
+    lake.write_job(profile=["x"])
+    lake.run(date="2026-11-20")
+    lake.write_job(checks=[{"drift": "x", "against": "one"}])
+    with pytest.raises(GateFailed, match=f"'x' has drifted from the run one of {NIGHT}: "):
+        lake.run(date="2026-11-21")
+
+
+def test_a_last_night_that_was_not_described_is_nothing_to_compare_with(lake: Lake) -> None:
+    lake.ready().run(date="2026-11-18")
+    lake.write_job(checks=[{"drift": "x"}])
+    gate = lake.run().verdict.gates[-1]
+    assert gate.passed
+    assert "the columns of 2026-11-18, the last published night were not described, and passes" in gate.sentence
+
+
+def test_a_damaged_profile_of_the_last_night_is_an_error_that_names_it(lake: Lake) -> None:
+    lake.ready(checks=[{"drift": "x"}]).run(date="2026-11-18")
+    (file,) = lake.revision(1, "2026-11-18").glob("profile-*")
+    file.write_bytes(b"x")
+    with pytest.raises(JobError, match=r"2026-11-18/r1/profile-\d+: not the file that was published; restore it"):
+        lake.run()
+
+
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        ({"profile": "outputs"}, {"score"}),
+        ({"profile": ["id"], "carry": []}, {"id"}),
+        ({"profile": "all", "carry": []}, {"x", "score"}),
+        ({"profile": "outputs", "output__partition_by": ["name"], "input__where": "id < 3"}, {"score"}),
+        (
+            {
+                "profile": "all",
+                "model": None,
+                "models": [
+                    {"name": each, "uses": "model:score", "features": ["x"], "outputs": {"score": "float32"}}
+                    for each in ("a", "b")
+                ],
+            },
+            {"a_score", "b_score", "id", "name", "x"},
+        ),
+        ({"profile": "all", "output__lineage": False}, set(EVERY)),
+    ],
+    ids=str,
+)
+def test_what_is_described_is_what_the_job_asks_for(lake: Lake, changes: dict[str, Any], columns: set[str]) -> None:
+    """Columns are read for their profile alone, too, and no reader sees them."""
+    ran = lake.ready(**changes).run()
+    assert set(ran.verdict.metrics.profile) == columns
+    manifest = json.loads(max(lake.revision().glob("manifest-*")).read_text())
+    assert set(manifest["metrics"]["profile"]) == columns
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"profile": ["idd"]}, "profile: 'idd' is neither an output nor a column of the input; did you mean 'id'?"),
+        ({"checks": [{"drift": ["scroe"]}]}, r"checks\[0\]\.drift: 'scroe' is neither .* did you mean 'score'\?"),
+        ({"profile": "some"}, "profile"),
+        ({"checks": [{"drift": "x", "psi": -1}]}, r"checks\[0\]\.psi: must be at least 0"),
+    ],
+)
+def test_a_column_that_is_not_there_is_named_before_anything_is_scored(
+    lake: Lake, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(JobError, match=said):
+        lake.ready(**changes).run()
+    assert not lake.out.exists()
