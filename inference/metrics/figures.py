@@ -91,7 +91,7 @@ class Evaluation:
     brier: Bounded | None = field(default=None, metadata=SELDOM)
     ece: Bounded | None = field(default=None, metadata=SELDOM)
     predictions: AtThreshold | None = field(default=None, metadata=SELDOM)
-    calibration: tuple[CalibrationBin, ...] = field(default=(), metadata=SELDOM)
+    calibration: tuple[CalibrationBin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,9 @@ class ProfileFigures:
     kind: str
     rows: int
     nulls: int
-    nan: int = field(default=0, metadata=SELDOM)
-    plus_inf: int = field(default=0, metadata=SELDOM)
-    minus_inf: int = field(default=0, metadata=SELDOM)
+    nan: int = 0
+    plus_inf: int = 0
+    minus_inf: int = 0
     numbers: NumberFigures | None = None
     distinct: int | None = None
     frequent: tuple[Frequent, ...] = ()
@@ -145,4 +145,4 @@ class Figures:
     columns: Mapping[str, ColumnFigures]
     outputs: Mapping[str, OutputFigures] = field(default_factory=dict)
     evaluation: Evaluation | None = None
-    profile: Mapping[str, ProfileFigures] = field(default_factory=dict, metadata=SELDOM)
+    profile: Mapping[str, ProfileFigures] = field(default_factory=dict)

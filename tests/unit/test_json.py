@@ -110,14 +110,15 @@ def test_looking_ahead_says_what_the_schemas_say(job: Lake, capsys: pytest.Captu
 
 
 def test_a_finished_run_is_what_the_schema_says(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also with the metrics of a labelled job."""
-    ran = lake.ready(name="finished").run(engine="local")
+    """Also with the profile of its columns."""
+    ran = lake.ready(name="finished", profile="all").run(engine="local")
     done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), 1.0, 2.0, "", own_api=True)
     emit(run_result(done, 3.0), one_line=True)
     found = json.loads(capsys.readouterr().out)
     conforms(found, "run")
     conforms(found, "retry")
     assert (found["rows_in"], found["publication"], found["seconds"]["total"]) == (8000, 1, 3.0)
+    assert found["metrics"]["profile"]["x"]["numbers"]["mean"] == 3999.5
     engine = found["engine"]
     assert engine["workers"] == 1
     assert engine["resident_mb"] >= engine["proportional_mb"] > 0
