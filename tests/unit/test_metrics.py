@@ -534,4 +534,5 @@ def test_a_label_and_float_outputs_are_all_there_is_to_measure_without_checks() 
         "columns": {},
         "outputs": counted,
         "evaluation": None,
+        "profile": {},
     }
