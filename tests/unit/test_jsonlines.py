@@ -98,6 +98,7 @@ def test_numbers_are_int64_or_double_and_times_stay_text(tmp_path: Path) -> None
     ("values", "kind"),
     [
         ([2**64 - 1, 1], "uint64"),
+        ([2**63, 1], "uint64"),
         ([2**53 + 1, 2**53 + 3, 1.5], "int64"),
         ([2**53 + 1, -1, 2.5, 1.5], "double"),
         ([2**53, 1e300, 2**70, 0.12345678901234567], "double"),

@@ -165,8 +165,12 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def _exact(kind: pa.DataType, values: Sequence[object]) -> pa.DataType:
     """The type with whole numbers in place of floats where these hold more of the values."""
     if pa.types.is_floating(kind):
-        counts = {kind: sum(isinstance(each, int | float) and not _loses(each, kind) for each in values)}
-        counts |= {each: sum(type(one) is int and one in span for one in values) for each, span in _WHOLE.items()}
+        whole = {each: sum(type(one) is int and one in span for one in values) for each, span in _WHOLE.items()}
+        numbers = sum(isinstance(each, int | float) for each in values)
+        for each, held in whole.items():
+            if held == numbers:
+                return each  # also where a float would hold them all
+        counts = {kind: sum(isinstance(each, int | float) and not _loses(each, kind) for each in values), **whole}
         return max(counts, key=counts.__getitem__)  # in a tie the first
     if pa.types.is_list(kind):
         return pa.list_(_exact(kind.value_type, [item for each in values if isinstance(each, list) for item in each]))
