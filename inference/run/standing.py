@@ -6,6 +6,7 @@ import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing, StorageError
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.epochs import LEASE_S, shows_life
@@ -72,6 +73,8 @@ class Standing:
         """The reason, in a sentence; empty if there is nothing to explain."""
         if self.ended is not None:
             return " ".join(gate.sentence for gate in self.ended.gates) or self.ended.message
+        if self.state == "killed" and self.engine == LOCAL:
+            return f"{_CAUSES['killed']}, or the model's code ended it: without --engine local Ray finds the row"
         return self.problem or _CAUSES.get(self.state, "")
 
 

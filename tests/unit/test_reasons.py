@@ -139,7 +139,7 @@ CASES = {
     "killed on the local engine": Case(
         lambda lake: killed(lake, "local"),
         "killed",
-        "its process ended without a word",
+        "or the machine was lost, or the model's code ended it: without --engine local Ray finds the row",
         ("nightjar show JOB 2026-11-19", "nightjar run JOB --run-id 2026-11-19 --engine local"),
     ),
     "no input for the local engine": Case(
