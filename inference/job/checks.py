@@ -129,13 +129,19 @@ class MetricCheck(Asked):
         return self
 
 
+def _as_columns(value: Any) -> Any:
+    if not isinstance(value, str | list | tuple) or not value:
+        raise ValueError(f"must be a column, a list of columns, or all, not {value!r}")
+    return as_tuple(value)
+
+
 class DriftCheck(Asked):
     """A gate on how far columns are from those of another night. drift: a column or several, or `all` that are
     profiled. against: `last`, or the run id of a published night. psi, js, ks: the largest that are allowed; nulls: the
     largest change of the share of rows without a value.
     """
 
-    drift: Annotated[str | tuple[str, ...], BeforeValidator(as_tuple)]
+    drift: Annotated[str | tuple[str, ...], BeforeValidator(_as_columns)]
     against: str = "last"
     psi: float | None = Field(default=None, ge=0)
     js: float | None = Field(default=None, ge=0, le=1)

@@ -100,7 +100,14 @@ class Job(Section):
             raise ValueError(f"{value!r} must be lower case letters, digits and dashes: it names the artifacts")
         return value
 
-    _listed = field_validator("checks", "profile", mode="before")(as_tuple)
+    _listed = field_validator("checks", mode="before")(as_tuple)
+
+    @field_validator("profile", mode="before")
+    @classmethod
+    def _profiled(cls, value: Any) -> Any:
+        if (isinstance(value, str) and value not in ("all", "outputs")) or not isinstance(value, str | list | tuple):
+            raise ValueError(f"must be all, outputs or a list of columns, not {value!r}")
+        return as_tuple(value)
 
     @field_validator("models", mode="before")
     @classmethod

@@ -50,10 +50,10 @@ class Cuts:
         self._allowed, self._share = allowed, share
         self._around: list[_Cut] = []
 
-    def cut(self, first: int, last: int, failed: int, why: str, length: str = "") -> None:
+    def cut(self, first: int, last: int, failed: int, why: str, length: str) -> None:
         """Rows first to last raised, and are tried in two parts next. failed: the number of rows that failed so far.
 
-        length: the number of values and that of rows as a sentence, if they differ.
+        length: the number of values and that of rows as a sentence, if they differ; else empty.
         """
         self.batches += not self._around
         self._around.append(_Cut(first, last, failed, why, length))

@@ -224,7 +224,10 @@ def test_what_is_described_is_what_the_job_asks_for(lake: Lake, changes: dict[st
     [
         ({"profile": ["idd"]}, "profile: 'idd' is neither an output nor a column of the input; did you mean 'id'?"),
         ({"checks": [{"drift": ["scroe"]}]}, r"checks\[0\]\.drift: 'scroe' is neither .* did you mean 'score'\?"),
-        ({"profile": "some"}, "profile"),
+        ({"profile": "some"}, "profile: must be all, outputs or a list of columns, not 'some'"),
+        ({"profile": 5}, "profile: must be all, outputs or a list of columns, not 5"),
+        ({"checks": [{"drift": 5}]}, r"checks\[0\]\.drift: must be a column, a list of columns, or all, not 5"),
+        ({"checks": [{"drift": []}]}, r"checks\[0\]\.drift: must be a column, a list of columns, or all, not \[\]"),
         ({"checks": [{"drift": "x", "psi": -1}]}, r"checks\[0\]\.psi: must be at least 0"),
     ],
 )

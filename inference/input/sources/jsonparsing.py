@@ -167,9 +167,9 @@ def _exact(kind: pa.DataType, values: Sequence[object]) -> pa.DataType:
     if pa.types.is_floating(kind):
         whole = {each: sum(type(one) is int and one in span for one in values) for each, span in _WHOLE.items()}
         numbers = sum(isinstance(each, int | float) for each in values)
-        for each, held in whole.items():
-            if held == numbers:
-                return each  # also where a float would hold them all
+        for exact, count in whole.items():
+            if count == numbers:
+                return exact  # also where a float would hold them all
         counts = {kind: sum(isinstance(each, int | float) and not _loses(each, kind) for each in values), **whole}
         return max(counts, key=counts.__getitem__)  # in a tie the first
     if pa.types.is_list(kind):
