@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -57,9 +58,11 @@ class Cursed:
         return {"score": pa.compute.multiply(table["x"], pa.scalar(2, pa.float32())).combine_chunks()}
 
 
-def process(lake: Lake, curse: str = "", storage: Storage | None = None) -> tuple[list[Event], ProcessSpoilt | None]:
+def process(
+    lake: Lake, curse: str = "", storage: Storage | None = None, scorer: Cursed | None = None
+) -> tuple[list[Event], ProcessSpoilt | None]:
     """The events of all shards by one worker, and what ended its process."""
-    worker = ShardWorker(lake.worker_spec(storage), Cursed(curse))
+    worker = ShardWorker(lake.worker_spec(storage), scorer or Cursed(curse))
     events: list[Event] = []
     try:
         for event in worker.process(Assignment(shard) for shard in lake.planned().shards()):
@@ -92,6 +95,28 @@ def test_it_says_which_rows_were_with_the_predictor(lake: Lake, curse: str, caus
     first, second, third, *_ = lake.planned().ids()
     assert [event.shard for event in events if isinstance(event, Receipt)] == [first, second]
     assert (last.shard, last.attempt, last.worker) == (third, 1, this_worker())
+
+
+class DawdlesAhead(Cursed):
+    """Its batches are prepared ahead, in a thread of their own; one with row 2100 hangs there."""
+
+    def prepare(self, table: pa.Table) -> pa.Table:
+        while 2100 in table["x"].to_pylist() and not OVER.is_set():
+            time.sleep(0.01)
+        return table
+
+    def score(self, table: pa.Table) -> dict[str, pa.Array]:
+        return self(table)
+
+
+def test_what_hangs_in_the_thread_that_prepares_is_told_with_its_own_line(lake: Lake) -> None:
+    """And not with the line of the thread that waits for it."""
+    lake.ready(retry__stall_s=1, resources__cpus=2)
+    events, spoilt = process(lake, scorer=DawdlesAhead(""))
+    last = events[-1]
+    assert isinstance(last, Failed)
+    assert f"no progress for retry.stall_s = 1 s, in prepare ({__file__}:" in last.message
+    assert spoilt is not None
 
 
 def test_a_batch_of_several_files_is_named_by_its_first_row_and_blames_none(lake: Lake) -> None:
