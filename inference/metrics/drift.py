@@ -82,16 +82,17 @@ def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1) -> Drift 
     old, new = (np.array(counts, float) for counts in zip(*((each.before, each.now) for each in groups), strict=True))
     p, q = ((counts + _HALF) / (counts + _HALF).sum() for counts in (old, new))
     sizes = 1 / before.rows + 1 / now.rows
-    likely = NormalDist().inv_cdf(1 - (1 - SURE) / columns)
+    alarm = (1 - SURE) / columns
     # By chance PSI is chi-squared, times the sum of 1/rows (Yurdakul and Naranjo, Journal of Risk Model Validation 14,
     # 2020). The Jensen-Shannon divergence is an eighth of it for small differences, in nats.
-    psi = _chi_squared(len(groups) - 1, likely) * sizes
+    psi = _chi_squared(len(groups) - 1, NormalDist().inv_cdf(1 - alarm)) * sizes
     found = {
         "psi": psi,
         "js": math.sqrt(psi / 8 / math.log(2)),
         # Kolmogorov's distribution beyond its tail: P(K > x) = 2 exp(-2x²).
-        "ks": math.sqrt(-math.log((1 - SURE) / columns / 2) / 2) * math.sqrt(sizes),
-        "nulls": likely * math.sqrt(_pooled(before, now) * sizes),
+        "ks": math.sqrt(-math.log(alarm / 2) / 2) * math.sqrt(sizes),
+        # Either way, as shares may rise and fall.
+        "nulls": NormalDist().inv_cdf(1 - alarm / 2) * math.sqrt(_pooled(before, now) * sizes),
     }
     return Drift(
         before=before.rows,

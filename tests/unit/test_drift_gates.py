@@ -1,0 +1,172 @@
+"""The gates on drift: what each says, and that small nights do not cry wolf."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nightjar.inference.job.file import parse_job
+from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.validation.gates import Baseline, Evidence, Found, GateResult, evaluate, gates_of
+
+CONTENT = {
+    "name": "delays",
+    "input": {"uri": "in/"},
+    "model": {"uses": "mine:Model", "outputs": {"score": "float64"}},
+    "carry": ["carrier"],
+    "output": {"uri": "out/"},
+}
+NIGHT = "2026-11-18, the last published night"
+
+
+def described(**columns: Any) -> Profile:
+    profile = Profile.empty(columns)
+    profile.update(*(pa.table({name: pa.array(values)}) for name, values in columns.items()))
+    return profile
+
+
+def judged(check: dict[str, Any], now: Profile | None, other: Baseline) -> list[GateResult]:
+    job = parse_job({**CONTENT, "checks": [check]}, Path("/jobs/job.yaml"))
+    evidence = Evidence(Found(1, 4), profile=now, baselines={check.get("against", "last"): other})
+    return list(evaluate(gates_of(job), evidence))[2:]
+
+
+def against(before: Profile) -> Baseline:
+    return Baseline(NIGHT, before)
+
+
+CARRIERS = {"UA": 500, "AA": 300, "DL": 200}
+
+
+def carriers(**counts: int) -> list[str]:
+    return [carrier for carrier, count in (CARRIERS | counts).items() for _ in range(count)]
+
+
+BEFORE = described(carrier=carriers(), score=np.arange(1000.0))
+
+
+def test_a_column_as_before_passes_with_its_figures() -> None:
+    (gate,) = judged({"drift": "carrier", "js": 0.1, "nulls": 0}, BEFORE, against(BEFORE))
+    assert (gate.name, gate.passed, gate.observed, gate.limit) == (
+        "carrier.drift",
+        True,
+        "js 0, nulls 0",
+        "js 0.1, nulls 0",
+    )
+    assert gate.sentence == f"'carrier' is as in {NIGHT}, within checks[0]."
+
+
+def test_a_column_that_has_drifted_says_how_far_and_where_and_what_to_do() -> None:
+    now = described(carrier=carriers(DL=0) + ["Delta"] * 150 + ["XX"] * 50, score=np.arange(1000.0))
+    (gate,) = judged({"drift": "carrier", "psi": 0.25}, now, against(BEFORE))
+    assert (gate.name, gate.passed, gate.observed, gate.limit) == ("carrier.drift", False, "psi 2.39", "psi 0.25")
+    assert gate.sentence == (
+        f"'carrier' has drifted from {NIGHT}: its population stability index is 2.39, where checks[0].psi = 0.25 "
+        "allows 0.287 between 1,000 and 1,000 rows. Most changed: DL, from 20.0% of the rows to 0.0%. New: 'Delta', "
+        "'XX'. Gone: 'DL'. Look at what makes the values, or raise checks[0].psi if tonight is right."
+    )
+
+
+def test_each_limit_that_is_exceeded_is_told() -> None:
+    now = described(carrier=[*carriers(UA=0, AA=0), *[None] * 800], score=np.arange(1000.0) + 5000)
+    one, other = judged({"drift": ["carrier", "score"], "ks": 0.2, "nulls": 0.1}, now, against(BEFORE))
+    assert (
+        "its change of the share of rows without a value is 0.8, where checks[0].nulls = 0.1 allows 0.17"
+        in one.sentence
+    )
+    assert one.sentence.endswith("or raise checks[0].ks or checks[0].nulls if tonight is right.")
+    assert (one.passed, one.observed) == (False, "nulls 0.8")  # a text has no ks
+    assert (other.passed, other.observed) == (False, "ks 1, nulls 0")
+    assert "its Kolmogorov-Smirnov distance is 1, where checks[0].ks = 0.2 allows 0.291" in other.sentence
+
+
+def test_fewer_rows_without_a_value_are_a_change_too() -> None:
+    before = described(score=pa.array([None, 1.0] * 500))
+    (gate,) = judged({"drift": "score", "nulls": 0.1}, described(score=[1.0] * 1000), against(before))
+    assert (gate.passed, gate.observed) == (False, "nulls -0.5")
+
+
+@pytest.mark.parametrize("rows", [20, 200, 2000])
+def test_a_small_night_is_given_what_chance_makes_of_it(rows: int) -> None:
+    """The same job judges nights of any size: with 20 rows a fifth of the index is nothing."""
+    random = np.random.default_rng(rows)
+    failed = 0
+    for _ in range(100):
+        before, now = (described(score=random.normal(size=rows)) for _ in range(2))
+        failed += not judged({"drift": "score", "psi": 0}, now, against(before))[0].passed
+    assert failed <= 2
+
+
+@pytest.mark.parametrize(
+    ("other", "check", "passed", "sentence"),
+    [
+        (
+            Baseline("last", None, "no earlier night is published"),
+            {"drift": "score"},
+            True,
+            "checks[0].drift has nothing to compare with: no earlier night is published, and passes.",
+        ),
+        (
+            Baseline("one", None, "readers see no run 'one'"),
+            {"drift": "score", "against": "one"},
+            False,
+            "checks[0].drift has nothing to compare with: readers see no run 'one'. Name another published run in "
+            "checks[0].against, or write `last`.",
+        ),
+        (
+            against(described(carrier=["UA"])),
+            {"drift": "score"},
+            True,
+            f"{NIGHT} has no profile of 'score', so checks[0].drift passes.",
+        ),
+    ],
+)
+def test_nothing_to_compare_with(other: Baseline, check: dict[str, Any], passed: bool, sentence: str) -> None:
+    for drift in ("score", "all"):
+        (gate,) = judged({**check, "drift": drift}, BEFORE, other)
+        assert gate.passed == passed
+        if drift == "score" or other.profile is None:
+            assert (gate.observed, gate.sentence) == ("nothing to compare with", sentence)
+    (gate,) = judged(check, None, other)
+    assert (gate.passed, gate.observed) == (False, "not measured")
+    assert gate.sentence == "The columns of tonight were not described, so checks[0].drift cannot be judged. Run again."
+
+
+def test_a_column_of_another_type_cannot_be_compared() -> None:
+    now = described(carrier=[1, 2, 3], score=np.arange(1000.0))
+    (gate,) = judged({"drift": "carrier"}, now, against(BEFORE))
+    assert (gate.passed, gate.observed) == (False, "cannot be compared")
+    assert gate.sentence == f"checks[0].drift cannot compare 'carrier' with {NIGHT}: it holds numbers and held text."
+    (gate,) = judged({"drift": "all"}, now, against(BEFORE))
+    assert (gate.name, gate.passed, gate.observed) == ("drift", False, "1 of 2 columns")
+    assert gate.sentence == (
+        f"1 of 2 columns drifted from {NIGHT}: 'carrier': it holds numbers and held text. Look at what makes the "
+        "values, or raise checks[0].psi if tonight is right."
+    )
+
+
+def test_all_columns_are_judged_together_and_the_first_are_named() -> None:
+    now = described(carrier=["ZZ"] * 1000, score=np.arange(1000.0) * 50, new=[1] * 1000)
+    (gate,) = judged({"drift": "all"}, now, against(BEFORE))
+    assert (gate.name, gate.passed, gate.observed, gate.limit) == ("drift", False, "2 of 2 columns", "psi 0.2")
+    assert gate.sentence.startswith(
+        f"2 of 2 columns drifted from {NIGHT}: 'carrier': its population stability index is "
+    )
+    assert " New: 'ZZ'. Gone: 'UA', 'AA', 'DL'. 'score': its " in gate.sentence
+    (gate,) = judged({"drift": "all"}, BEFORE, against(BEFORE))
+    assert (gate.passed, gate.sentence) == (True, f"2 columns as in {NIGHT}, within checks[0].")
+    many = {f"c{index}": np.arange(1000.0) for index in range(8)}
+    far = {name: values + 9000 for name, values in many.items()}
+    (gate,) = judged({"drift": "all"}, described(**far), against(described(**many)))
+    assert gate.sentence.count("its population stability index") == 5
+    assert " And 3 more. Look at " in gate.sentence
+
+
+def test_more_values_than_a_sentence_holds_are_counted() -> None:
+    now = described(carrier=[f"N{index}" for index in range(7)] * 100, score=[1.0])
+    (gate,) = judged({"drift": "carrier"}, now, against(BEFORE))
+    assert "New: 'N0', 'N1', 'N2', 'N3', 'N4' and 2 more. Gone: 'UA', 'AA', 'DL'." in gate.sentence
