@@ -108,10 +108,7 @@ class _Model:
             values = {name: features.numbers(name, column) for name, column in held.items()}
             return features.matrix(values, len(self._all), np.float32)
         if len(held) != len(self._all):
-            raise JobError(
-                f"model.features: {', '.join(held)} make {len(held)} columns, and the model was fitted with "
-                f"{len(self._all)}"
-            )
+            raise JobError(f"{features.made_of(held, len(held))}, and the model was fitted with {len(self._all)}")
         import pandas as pd
 
         return pd.DataFrame(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from nightjar.inference.arrow_types import is_native_number, is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import nearest
+from nightjar.inference.messages import counted, nearest
 from nightjar.inference.predictors.arrays import NUMERIC, Array, columns, is_series, joined, to_array
 
 Categories = Mapping[str, pa.Array]
@@ -30,6 +30,12 @@ def named(batch: Any, uses: str) -> dict[str, Any]:
     if held is None:
         raise JobError(f"preprocess returned {type(batch).__name__}; the {uses} adapter needs named columns")
     return held
+
+
+def made_of(names: Iterable[str], columns: int) -> str:
+    """How many columns the features are, as the beginning of a sentence."""
+    given = list(names)
+    return f"model.features: {', '.join(given)} make{'s' if len(given) == 1 else ''} {counted(columns, 'column')}"
 
 
 def in_order(held: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -65,8 +71,7 @@ def matrix(values: Mapping[str, Array], width: int | None, dtype: npt.DTypeLike 
         values = {name: column.astype(object) for name, column in values.items()}
     stacked = np.column_stack(list(values.values()))
     if width not in {None, stacked.shape[1]}:
-        make = f"model.features: {', '.join(values)} make {stacked.shape[1]} columns"
-        said = f"{make}, and the model was fitted with {width}"
+        said = f"{made_of(values, stacked.shape[1])}, and the model was fitted with {width}"
         # Values with several numbers per row may differ in shape, so the fault may be that of single rows.
         plain = all(column.ndim == 1 and column.dtype != object for column in values.values())
         raise JobError(said) if plain else ValueError(said)

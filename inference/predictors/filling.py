@@ -14,6 +14,7 @@ import pyarrow as pa
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError
 from nightjar.inference.predictors.arrays import NUMERIC, Array, is_tensor, to_numpy
+from nightjar.inference.predictors.features import made_of
 
 
 class Input(Protocol):
@@ -129,8 +130,7 @@ def _stacked(each: AnInput, columns: Mapping[str, Array]) -> Filling[AnInput]:
     if each.rest[0] not in {None, width}:
         raise _misfit(
             columns.values(),
-            f"model.features: {', '.join(columns)} make {width} columns, and input {each.name!r} of the "
-            f"model takes {each.rest[0]}",
+            f"{made_of(columns, width)}, and input {each.name!r} of the model takes {each.rest[0]}",
         )
     return Filling(each, columns, (rows, width), stacked=True)
 

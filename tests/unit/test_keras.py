@@ -131,7 +131,7 @@ def test_a_model_of_another_width_is_said_in_preflight(lake: Lake) -> None:
     path = lake.folder / "model.keras"
     keras.Sequential([keras.Input((7,)), layers.Dense(1)]).save(path)
     lake.write_job(model={"uses": "keras", "path": str(path), "features": ["x"], "outputs": {"score": "float32"}})
-    with pytest.raises((JobError, RunFailed), match=r"model\.features: x make 1 columns, and input .* model takes 7"):
+    with pytest.raises((JobError, RunFailed), match=r"model\.features: x makes 1 column, and input .* model takes 7"):
         lake.run(engine=LOCAL)
 
 

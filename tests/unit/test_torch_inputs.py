@@ -211,7 +211,7 @@ def test_lists_that_fit_nowhere_cost_every_row(tmp_path: Path) -> None:
     path = export(tmp_path / "m.pt2", Sum(), (torch.ones((4, 4), dtype=torch.int64),))
     failures = score(pa.table({"v": [[1, 2, 3]] * 5}), path).failures
     assert [failure.row for failure in failures] == list(range(5))
-    assert "model.features: v make 3 columns, and input 'x' of the model takes 4" in failures[0].message
+    assert "model.features: v makes 3 columns, and input 'x' of the model takes 4" in failures[0].message
 
 
 def test_scalar_columns_that_do_not_fit_are_the_jobs_fault(tmp_path: Path) -> None:
