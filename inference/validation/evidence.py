@@ -54,13 +54,13 @@ def _baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
     if name == "last":
         if (found := _last_manifest(storage, output, date)) is None:
             return Baseline(name, None, "no earlier night is published")
-        run, manifest = found
+        run, day, manifest = found
     else:
         run = name
         if (entry := publish.newest(storage, output).runs.get(run)) is None:
             return Baseline(name, None, f"readers see no run {run!r}")
-        manifest = read_manifest(storage, output, entry)
-    called = manifest.date if run == manifest.date else f"the run {run} of {manifest.date}"
+        day, manifest = entry.date, read_manifest(storage, output, entry)
+    called = day if run == day else f"the run {run} of {day}"
     if name == "last":
         called += ", the last published night"
     if manifest.profile is None:
@@ -74,18 +74,20 @@ def last_night(storage: Storage, output: str, date: str) -> LastNight | None:
     Raises:
         JobError: Its manifest is not the one that was published.
     """
-    found = _last_manifest(storage, output, date)
-    return LastNight(found[0], found[1].date, found[1].totals.rows_in) if found else None
+    if (found := _last_manifest(storage, output, date)) is None:
+        return None
+    run, day, manifest = found
+    return LastNight(run, day, manifest.totals.rows_in)
 
 
-def _last_manifest(storage: Storage, output: str, date: str) -> tuple[str, Manifest] | None:
-    """The run of the last night, as above, and its manifest."""
+def _last_manifest(storage: Storage, output: str, date: str) -> tuple[str, str, Manifest] | None:
+    """The last night, as above: its run, its date and its manifest."""
     runs = publish.newest(storage, output).runs
     # If a date has several runs, the run named after the date counts, as it does for readers of the latest night.
     before = sorted((entry.date, run == entry.date, run) for run, entry in runs.items() if entry.date < date)
-    for _, _, run in reversed(before):
+    for day, _, run in reversed(before):
         try:
-            return run, read_manifest(storage, output, runs[run])
+            return run, day, read_manifest(storage, output, runs[run])
         except Missing:
             continue
     return None
