@@ -7,7 +7,7 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.checks import DriftCheck, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import (
     Baseline,
     Evidence,
@@ -17,7 +17,7 @@ from nightjar.inference.validation.gates import (
     evaluate,
     input_gates,
 )
-from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile
+from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile, validated_manifest
 
 
 def found(storage: Storage, job: Job, date: str, discovery: Discovery, rows: int | None = None) -> Found:
@@ -51,15 +51,17 @@ def baselines(storage: Storage, job: Job, date: str) -> dict[str, Baseline]:
 
 
 def _baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
+    run = name
     if name == "last":
         if (found := _last_manifest(storage, output, date)) is None:
             return Baseline(name, None, "no earlier night is published")
         run, day, manifest = found
-    else:
-        run = name
-        if (entry := publish.newest(storage, output).runs.get(run)) is None:
-            return Baseline(name, None, f"readers see no run {run!r}")
+    elif entry := publish.newest(storage, output).runs.get(run):
         day, manifest = entry.date, read_manifest(storage, output, entry)
+    elif validated := validated_manifest(storage, join(output, "runs", run)):
+        day, manifest = validated.date, validated
+    else:
+        return Baseline(name, None, f"no run {run!r} is published, or was validated without being published")
     called = day if run == day else f"the run {run} of {day}"
     if name == "last":
         called += ", the last published night"

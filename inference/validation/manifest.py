@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import platform
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.ledger.endings import VALIDATED
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.ledger.progress import lowest
@@ -26,6 +28,7 @@ from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.manifests import RevisionFile, read_verified
 from nightjar.inference.output.parts import checksum
+from nightjar.inference.output.revisions import newest_revision
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.records import NO_USAGE, Backoffs, Usage, least
 from nightjar.inference.storage.protocol import Storage, join
@@ -34,6 +37,8 @@ from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.witness import Collection, Seen
 from nightjar.inference.witness.packages import Package, installed_packages, installed_version
+
+_MANIFEST = re.compile(r"manifest-\d{6,}\.json")
 
 LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "numpy", "pandas", "prefect")
 
@@ -155,6 +160,22 @@ def read_manifest(storage: Storage, output: str, published: Published) -> Manife
         return manifest_of(raw)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise JobError(f"{join(output, published.manifest)}: not a manifest that this version can read") from error
+
+
+def validated_manifest(storage: Storage, run_uri: str) -> Manifest | None:
+    """The manifest of a run whose newest revision passed its gates and was not to be published; None if there is none.
+
+    Raises:
+        JobError: This version cannot read it.
+    """
+    newest = newest_revision(storage, run_uri)
+    if newest is None or newest.state.ended is None or newest.state.ended.outcome != VALIDATED:
+        return None
+    file = max(entry.uri for entry in storage.list(newest.uri) if _MANIFEST.fullmatch(entry.uri.rpartition("/")[2]))
+    try:
+        return manifest_of(storage.read(file))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise JobError(f"{file}: not a manifest that this version can read") from error
 
 
 def read_profile(storage: Storage, output: str, run: str, manifest: Manifest) -> Profile:

@@ -77,7 +77,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -> 
     lake.write_model(MODEL)
     lake.write_job(name="docs", input__uri="data/{date}/", retry__max_quarantined=0.01)
     job = yaml.safe_load(lake.job_path.read_text())
-    shutil.copytree(folder, folder / "jobs" / "docs", ignore=shutil.ignore_patterns("jobs"))
+    shutil.copy(lake.job_path, folder / "training.yaml")
+    shutil.copytree(folder, folder / "jobs" / "docs", ignore=shutil.ignore_patterns("jobs", "training.yaml"))
     (folder / "jobs" / "docs" / "job.yaml").write_text(yaml.safe_dump({**job, "name": "docs-served"}, sort_keys=False))
     for night in ("2026-11-18", "2026-11-19"):
         done = forked("run", lake.job_path, "--date", night, "--engine", "local", env=api_env)

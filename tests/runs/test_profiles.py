@@ -161,7 +161,7 @@ def test_a_night_that_has_drifted_is_not_published_until_somebody_says_it_is_rig
 
 def test_a_run_may_be_compared_with_a_night_that_the_job_names(lake: Lake) -> None:
     lake.ready(checks=[{"drift": "x", "against": "gone"}])
-    with pytest.raises(GateFailed, match=r"checks\[0\]\.drift has nothing to compare with: readers see no run 'gone'"):
+    with pytest.raises(GateFailed, match=r"checks\[0\]\.drift has nothing to compare with: no run 'gone' is published"):
         lake.run(run_id="one")
     lake.write_job(profile=["x"])
     lake.run(run_id="one")
@@ -171,6 +171,25 @@ def test_a_run_may_be_compared_with_a_night_that_the_job_names(lake: Lake) -> No
     lake.write_job(checks=[{"drift": "x", "against": "one"}])
     with pytest.raises(GateFailed, match=f"'x' has drifted from the run one of {NIGHT}: "):
         lake.run(date="2026-11-21")
+
+
+def test_training_data_may_be_what_a_night_is_compared_with(lake: Lake) -> None:
+    """A run that is validated and not published: a second job file of the same name has the training data as input."""
+    lake.ready(profile="all")
+    lake.run(run_id="training", publish=False)
+    assert not lake.snapshot().runs
+    lake.write_job(checks=[{"drift": "all", "against": "training", "ks": 0.05}])
+    ran = lake.run(date="2026-11-20")
+    assert ran.verdict.gates[-1].sentence == f"4 columns as in the run training of {NIGHT}, within checks[0]."
+    shifted(lake, 2000)
+    with pytest.raises(GateFailed, match=f"2 of 4 columns drifted from the run training of {NIGHT}: "):
+        lake.run(date="2026-11-21")
+    # A run that scored only a part is none.
+    lake.write_job(profile="all")
+    lake.run(run_id="training", limit=1000, fresh=True)
+    lake.write_job(checks=[{"drift": "all", "against": "training"}])
+    with pytest.raises(GateFailed, match="no run 'training' is published, or was validated"):
+        lake.run(date="2026-11-22")
 
 
 def test_a_last_night_that_was_not_described_is_nothing_to_compare_with(lake: Lake) -> None:

@@ -402,6 +402,7 @@ def verdict(job: Job, evidence: Evidence, name: str) -> tuple[bool, str, str, st
     ("shards", "missing", "expected"),
     [
         (1200, 0, (True, "1,200 of 1,200 shards", "all", "All 1,200 shards are done.")),
+        (1, 0, (True, "1 of 1 shards", "all", "The only shard is done.")),
         (1200, 1, (False, "1,199 of 1,200 shards", "all", "1 shard has")),
         (12000, 1100, (False, "10,900 of 12,000 shards", "all", "1,100 shards have")),
     ],

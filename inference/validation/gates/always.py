@@ -17,7 +17,8 @@ class Complete:
         shards, missing = evidence.shards, evidence.missing
         observed = f"{shards - missing:,} of {shards:,} shards"
         if not missing:
-            return GateResult("complete", True, observed, "all", f"All {shards:,} shards are done.")
+            done = "The only shard is done." if shards == 1 else f"All {shards:,} shards are done."
+            return GateResult("complete", True, observed, "all", done)
         have = "1 shard has" if missing == 1 else f"{missing:,} shards have"
         sentence = (
             f"{have} no result. Mend the cause that the report names, then run again: only these are scored. "
