@@ -1,4 +1,4 @@
-"""Commands that show runs and what readers see of them: status, runs, show, files, doctor."""
+"""Commands that show runs and what readers see of them: status, runs, show, diff, files, doctor."""
 
 from __future__ import annotations
 
@@ -120,6 +120,36 @@ def show(
             tell(said)
     if incidents:
         tell(tables.incidents(incidents, lines))
+
+
+def diff(
+    job: JobArgument,
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A run: its date, or its name.")],
+    now: Annotated[str, typer.Argument(metavar="NOW", help="The run that is compared with it.")],
+    date: Annotated[
+        str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")
+    ] = None,
+    lines: LinesOption = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two runs: figures, metrics and columns.
+
+    Columns are compared if the job describes them (profile); those that are furthest apart come first.
+    """
+    from nightjar.flows.cli import tables
+    from nightjar.inference.run.comparing import compare
+    from nightjar.inference.run.request import make_request
+
+    with as_json_too(as_json, {}):
+        request = make_request(job, date=date, scores=False)
+        found = compare(request.storage, request.job.name, request.output, before, now)
+    if as_json:
+        emit(found)
+        return
+    out.print(tables.figures(found))
+    if found.columns:
+        out.print(tables.columns(found, lines))
+    tell(tables.compared(found, lines))
 
 
 def files(

@@ -72,6 +72,7 @@ for command in (
     logs.logs,
     running.retry,
     running.replay,
+    looking.diff,
     looking.files,
     publishing.publications,
     publishing.rollback,

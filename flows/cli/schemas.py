@@ -19,6 +19,7 @@ from nightjar.flows.results import Night
 from nightjar.flows.serving.deploy import Deployed
 from nightjar.inference.output.nights import PublishedFiles
 from nightjar.inference.output.targets import TableShown
+from nightjar.inference.run.comparing import RunsCompared
 
 REPORTS: dict[str, Any] = {
     "run": reports.RunResult,
@@ -28,6 +29,7 @@ REPORTS: dict[str, Any] = {
     "status": reports.RunStatus,
     "runs": list[reports.RunListed],
     "show": reports.RunShown,
+    "diff": RunsCompared,
     "files": PublishedFiles,
     "logs": reports.LogLine,
     "publications": list[reports.PublicationListed],

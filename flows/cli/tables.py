@@ -14,6 +14,7 @@ from nightjar.flows.pages.escaping import line, visible
 from nightjar.flows.pages.wording import cells, took
 from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, Listed
+from nightjar.inference.run.comparing import RunsCompared
 from nightjar.inference.run.report import Incident, ShardLine
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import Metric, RunLine
@@ -135,6 +136,51 @@ def changed_runs(changed: Sequence[Change]) -> str:
 def _some(runs: list[str]) -> str:
     more = f" and {len(runs) - _RUNS:,} earlier" if len(runs) > _RUNS else ""
     return ", ".join(runs[-_RUNS:]) + more
+
+
+def figures(found: RunsCompared) -> Table:
+    """The table of two runs' figures."""
+    table = _table(found.job, ["figure", found.before, found.now])
+    for each in found.figures:
+        table.add_row(each.name, _figure(each.before), _figure(each.now))
+    return table
+
+
+def columns(found: RunsCompared, lines: int) -> Table:
+    """The table of two runs' columns, the ones that are furthest apart first."""
+    names = ["column", "psi", "by chance", "js", "ks", "nulls", "mean before", "mean now", "new", "gone"]
+    table = _table("", names)
+    for each in (each for each in found.columns[:lines] if not each.why):
+        distances = (each.psi, each.psi_chance, each.js, each.ks, each.nulls, each.before, each.now)
+        table.add_row(
+            Text(visible(each.column)),
+            *map(_figure, distances),
+            *(Text(visible(_first(values))) for values in (each.new, each.vanished)),
+        )
+    return table
+
+
+def compared(found: RunsCompared, lines: int) -> str:
+    """What the tables do not say."""
+    said = [f"{each.column!r} cannot be compared: {each.why}" for each in found.columns[:lines] if each.why]
+    if len(found.columns) > lines:
+        said.append(f"{len(found.columns) - lines:,} more columns: --lines {len(found.columns)}")
+    said += [
+        f"the columns of {run} were not described: write `profile` into the job, and score it again"
+        for run in found.undescribed
+    ]
+    return "\n".join(map(line, said))
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if isinstance(value, int) or 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def _first(values: Sequence[str]) -> str:
+    more = f" and {len(values) - _RUNS:,} more" if len(values) > _RUNS else ""
+    return ", ".join(values[:_RUNS]) + more
 
 
 def replayed(result: Replayed) -> str:

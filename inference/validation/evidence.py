@@ -56,10 +56,8 @@ def _baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
         if (found := _last_manifest(storage, output, date)) is None:
             return Baseline(name, None, "no earlier night is published")
         run, day, manifest = found
-    elif entry := publish.newest(storage, output).runs.get(run):
-        day, manifest = entry.date, read_manifest(storage, output, entry)
-    elif validated := validated_manifest(storage, join(output, "runs", run)):
-        day, manifest = validated.date, validated
+    elif named := run_manifest(storage, output, run):
+        day, manifest = named
     else:
         return Baseline(name, None, f"no run {run!r} is published, or was validated without being published")
     called = day if run == day else f"the run {run} of {day}"
@@ -68,6 +66,18 @@ def _baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
     if manifest.profile is None:
         return Baseline(called, None, f"the columns of {called} were not described")
     return Baseline(called, read_profile(storage, output, run, manifest))
+
+
+def run_manifest(storage: Storage, output: str, run: str) -> tuple[str, Manifest] | None:
+    """The date and the manifest of a run that readers see, or that was validated without being published.
+
+    Raises:
+        JobError: The manifest is not the one that was published, or another version wrote it.
+    """
+    if entry := publish.newest(storage, output).runs.get(run):
+        return entry.date, read_manifest(storage, output, entry)
+    found = validated_manifest(storage, join(output, "runs", run))
+    return (found.date, found) if found else None
 
 
 def last_night(storage: Storage, output: str, date: str) -> LastNight | None:

@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar.flows.cli.main import app
 from nightjar.inference.errors import AuditFailed, GateFailed, JobError
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.run import steps
-from support import NIGHT, Lake
+from nightjar.inference.run.comparing import compare
+from support import NIGHT, Lake, conforms
 from writers import BEFORE_MANIFEST, BEFORE_RECEIPTS, BEFORE_SWEEP, Point, die_at, metrics_of
 
 EVERY = ("id", "name", "score", "x")
@@ -206,6 +208,44 @@ def test_a_damaged_profile_of_the_last_night_is_an_error_that_names_it(lake: Lak
     file.write_bytes(b"x")
     with pytest.raises(JobError, match=r"2026-11-18/r1/profile-\d+: not the file that was published; restore it"):
         lake.run()
+
+
+def test_two_runs_are_compared_and_the_columns_that_are_furthest_apart_come_first(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.ready(profile="all").run(date="2026-11-18")
+    shifted(lake, 3000)
+    lake.run(publish=False)
+    request = lake.request()
+    found = compare(request.storage, "lake", request.output, "2026-11-18", NIGHT)
+    assert [(each.name, each.before, each.now) for each in found.figures] == [
+        ("rows", 8000, 8000),
+        ("quarantined", 0, 0),
+    ]
+    assert [each.column for each in found.columns[:2]] in (["x", "score"], ["score", "x"])
+    one = next(each for each in found.columns if each.column == "x")
+    assert one.psi is not None
+    assert one.psi_chance is not None
+    assert one.psi > 1 > one.psi_chance
+    assert (one.before, one.now) == (3999.5, 6999.5)
+    app(["diff", str(lake.job_path), "2026-11-18", NIGHT, "--lines", "2"], standalone_mode=False)
+    said = capsys.readouterr().out
+    assert "2 more columns: --lines 4" in said
+    assert "7000" in said
+    app(["diff", str(lake.job_path), "2026-11-18", NIGHT, "--json"], standalone_mode=False)
+    printed = json.loads(capsys.readouterr().out)
+    conforms(printed, "diff")
+    assert printed["columns"][0]["psi"] == found.columns[0].psi
+
+
+def test_a_run_that_was_not_described_or_is_not_there_cannot_be_compared(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.ready().run()
+    app(["diff", str(lake.job_path), NIGHT, NIGHT], standalone_mode=False)
+    assert f"the columns of {NIGHT} were not described: write `profile` into the job" in capsys.readouterr().out
+    with pytest.raises(JobError, match=r"no run 'nope' is published in .*, or was validated"):
+        app(["diff", str(lake.job_path), NIGHT, "nope"], standalone_mode=False)
 
 
 @pytest.mark.parametrize(

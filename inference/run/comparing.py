@@ -1,0 +1,139 @@
+"""Two runs of a job side by side: their figures, and how far their columns are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.metrics.drift import Drift, drift
+from nightjar.inference.metrics.figures import Bounded
+from nightjar.inference.metrics.profile import ColumnProfile, Profile
+from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.validation.evidence import run_manifest
+from nightjar.inference.validation.manifest import Manifest, read_profile
+
+
+@dataclass(frozen=True, slots=True)
+class FigureCompared:
+    """A figure of both runs; None where a run does not have it."""
+
+    name: str
+    before: float | None
+    now: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnCompared:
+    """A column that is profiled in both runs; psi, js, ks, nulls, new and vanished as in `Drift`.
+
+    psi_chance: what psi is by chance alone between nights of these sizes. before, now: the mean of numbers, and of the
+    lengths of texts. why: why it cannot be compared; then there are no figures.
+    """
+
+    column: str
+    psi: float | None = None
+    psi_chance: float | None = None
+    js: float | None = None
+    ks: float | None = None
+    nulls: float | None = None
+    before: float | None = None
+    now: float | None = None
+    new: tuple[str, ...] = ()
+    vanished: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsCompared:
+    """Two runs: before, and now. columns: the ones that are furthest apart come first. undescribed: the runs whose
+    columns were not described, so that none is compared.
+    """
+
+    job: str
+    before: str
+    now: str
+    figures: tuple[FigureCompared, ...]
+    columns: tuple[ColumnCompared, ...]
+    undescribed: tuple[str, ...] = ()
+
+
+def compare(storage: Storage, job: str, output: str, before: str, now: str) -> RunsCompared:
+    """Compare two runs of a job that passed their gates. job: its name.
+
+    Raises:
+        JobError: A run did not, or its manifest or profile is not the one that was published.
+    """
+    manifests = [_manifest(storage, output, run) for run in (before, now)]
+    runs = zip((before, now), manifests, strict=True)
+    profiles = [read_profile(storage, output, run, each) if each.profile else None for run, each in runs]
+    named = zip((before, now), profiles, strict=True)
+    one, other = map(_figures, manifests)
+    return RunsCompared(
+        job=job,
+        before=before,
+        now=now,
+        figures=tuple(FigureCompared(name, one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])),
+        columns=_columns(*profiles),
+        undescribed=tuple(run for run, profile in named if profile is None),
+    )
+
+
+def _manifest(storage: Storage, output: str, run: str) -> Manifest:
+    if (found := run_manifest(storage, output, run)) is None:
+        raise JobError(
+            f"no run {run!r} is published in {output}, or was validated without being published; `nightjar runs` "
+            "lists the runs"
+        )
+    return found[1]
+
+
+def _figures(manifest: Manifest) -> Mapping[str, float]:
+    """The figures of a run, by name."""
+    totals, found = manifest.totals, manifest.metrics.evaluation
+    figures: dict[str, float] = {"rows": totals.rows_in, "quarantined": totals.rows_quarantined}
+    if found is None:
+        return figures
+    at = found.predictions
+    more: dict[str, float | Bounded | None] = {
+        "auroc": found.auc_roc,
+        "average_precision": found.average_precision,
+        "log_loss": found.log_loss,
+        "brier": found.brier,
+        "ece": found.ece,
+        **({name: getattr(at, name) for name in ("accuracy", "precision", "recall", "f1")} if at else {}),
+    }
+    values = {name: each.value if isinstance(each, Bounded) else each for name, each in more.items()}
+    return {
+        **figures,
+        "labelled": found.rows,
+        "positives": found.positives,
+        **{name: value for name, value in values.items() if value is not None},
+    }
+
+
+def _columns(before: Profile | None, now: Profile | None) -> tuple[ColumnCompared, ...]:
+    if before is None or now is None:
+        return ()
+    common = [name for name in now.columns if name in before.columns]
+    found = [_column(name, before.columns[name], now.columns[name], len(common)) for name in common]
+    return tuple(sorted(found, key=lambda each: -1.0 if each.psi is None else each.psi, reverse=True))
+
+
+def _column(name: str, before: ColumnProfile, now: ColumnProfile, columns: int) -> ColumnCompared:
+    found = drift(before, now, columns)
+    if not isinstance(found, Drift):
+        return ColumnCompared(column=name, why=found.why)
+    means = [each.mean if (each := profile.numbers.results()) else None for profile in (before, now)]
+    return ColumnCompared(
+        column=name,
+        psi=found.psi,
+        psi_chance=found.chance["psi"],
+        js=found.js,
+        ks=found.ks,
+        nulls=found.nulls,
+        before=means[0],
+        now=means[1],
+        new=found.new,
+        vanished=found.vanished,
+    )
