@@ -84,7 +84,6 @@ ROOMS = {
         ("validation/*.py",), unit("audit", "contradictions", "evidence", "offenders", "partly", "rescore", "manifest")
     ),
     "gates": Room(("validation/gates/*.py",), unit("gates", "drift_gates", "evidence", "offenders")),
-    "metrics": Room(("metrics/*.py",), unit("metrics", "profile", "drift")),
     "scoring": Room(
         (
             *("scoring/as*.py", "scoring/attempts.py", "scoring/batchsize.py", "scoring/cuts.py", "scoring/memory.py"),

@@ -19,13 +19,19 @@ _BITS = 6
 """A power of two has 2^6 bins, so that a value is at most 1/128 of itself from the middle of its bin."""
 
 _SHIFT = 52 - _BITS
+_SIGN = 1 << (63 - _SHIFT)
+"""What the leading bits of a float are less by, read as an integer, if it is negative."""
+
 _SMALLEST = 1126
 """Sums are in units of 2^-1126: the last bit of the mantissa of the smallest float, as `numpy.frexp` gives it."""
 
 _BLOCK = 1 << 17
-"""Rows at a time. A float holds the sum of so many halves of a mantissa exactly."""
+"""Rows at a time."""
 
-_HALF = 26
+_DIGITS = 45
+"""The bits of a value that are added at once: 64 bits hold the sum of `_BLOCK` such numbers."""
+
+_EXPONENTS = 1000
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -68,10 +74,7 @@ class NumberState:
                     self.huge += len(block) - int(small.sum())
                 self.total += exact_sum(block)
                 self.squares += exact_sum(squares[small])
-                keys = keys_of(block)
-                counts = np.bincount(keys - keys.min())
-                filled = np.flatnonzero(counts)
-                self._add_bins(filled + keys.min(), counts[filled])
+                self._add_bins(*_binned(block))
 
     def update_few(self, values: np.ndarray, counts: np.ndarray) -> None:
         """Add each of these float64 values as often as `counts` says: faster, where there are few."""
@@ -182,6 +185,27 @@ def keys_of(values: np.ndarray) -> np.ndarray:
     return keys
 
 
+def _binned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The bins that hold these finite float64, in ascending order, and how many each holds."""
+    # Counted by the leading bits as they are, sign included, because there are far fewer bins than values.
+    leading = values.view(np.int64) >> _SHIFT
+    first = int(leading.min())
+    counts = np.bincount(leading - first)
+    filled = np.flatnonzero(counts)
+    counts, leading = counts[filled], filled + first
+    # Of a negative value the leading bits are its magnitude's, less 2^17 of them.
+    magnitude = np.where(leading < 0, leading + _SIGN, leading)
+    keys = np.where(leading < 0, -(magnitude + 1), magnitude + 1)
+    order = np.argsort(keys, kind="stable")
+    keys, counts = keys[order], counts[order]
+    if zeros := np.count_nonzero(values == 0):
+        for key, sign in ((1, False), (-1, True)):
+            counts[keys == key] -= int((np.signbit(values) == sign)[values == 0].sum())
+        keys, counts = added((keys, counts), (np.zeros(1, np.int64), np.array([zeros])))
+        keys, counts = keys[counts > 0], counts[counts > 0]
+    return keys, counts
+
+
 def lowest(key: int) -> float:
     """The lower end of a bin; of one below 0 that is the end away from 0."""
     if key > 0:
@@ -197,20 +221,23 @@ def middle(key: int) -> float:
 
 
 def exact_sum(values: np.ndarray) -> int:
-    """The sum of finite float64 values in units of 2^-1126; at most `_BLOCK` of them."""
-    if not len(values):
-        return 0
-    mantissas, exponents = np.frexp(values)
-    whole = np.ldexp(mantissas, 53).astype(np.int64)
-    first = int(exponents.min())
-    places = exponents - first
-    # In halves, so that the sums of each exponent stay below 2^53, where floats are exact.
-    highs = np.bincount(places, weights=whole >> _HALF)
-    lows = np.bincount(places, weights=whole & ((1 << _HALF) - 1))
+    """The sum of finite float64 values in units of 2^-1126; at most `_BLOCK` of them.
+
+    The values are cut into multiples of ever smaller powers of two, which 64 bits hold and add exactly.
+    """
     total = 0
-    for place in np.flatnonzero((highs != 0) | (lows != 0)).tolist():
-        total += ((int(highs[place]) << _HALF) + int(lows[place])) << (place + first - 53 + _SMALLEST)
+    while len(values) and (peak := float(max(values.max(), -values.min()))):
+        shift = _DIGITS - math.frexp(peak)[1]
+        whole = np.trunc(_scaled(values, shift))  # rounded up, the largest float would be none
+        total += int(whole.astype(np.int64).sum()) << (_SMALLEST - shift)
+        values = values - _scaled(whole, -shift)
     return total
+
+
+def _scaled(values: np.ndarray, shift: int) -> np.ndarray:
+    """The values times 2^shift."""
+    # The power itself may be no float where the product is one.
+    return values * 2.0**shift if abs(shift) < _EXPONENTS else np.ldexp(values, shift)
 
 
 def _sum_of_few(values: np.ndarray, counts: np.ndarray) -> int:

@@ -1,0 +1,70 @@
+"""What `profile: all` costs: the same night with and without it, on Ray, in turn.
+
+    python benchmarks/profile_cost.py --rows 4_000_000 --repeat 3
+
+The night is that of `run.py`: its features, its carried columns and its score are described. Ratios are taken within a
+repeat. Below 1 the night with a profile is the slower one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import peer
+import yaml
+from nightjar_job import nightjar, write_job
+from report import table
+from run import HERE, generate, say
+
+
+def night(asked: peer.Asked, *, profile: bool) -> dict[str, Any]:
+    """Run the job once, from nothing; returns the closing object of `--json`."""
+    job = asked.out.with_name("job") / "job.yaml"
+    write_job(job, asked)
+    if profile:
+        job.write_text(yaml.safe_dump({**yaml.safe_load(job.read_text()), "profile": "all"}, sort_keys=False))
+    shutil.rmtree(asked.out, ignore_errors=True)
+    home = asked.out.with_name("prefect")
+    home.mkdir(exist_ok=True)
+    return nightjar(job, home)
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--repeat", type=int, default=3)
+    given = parser.parse_args()
+    place = HERE / "results" / "work"
+    data = generate(place / f"data-{given.rows}-16", given.rows, 16)
+    spec = json.loads((data / "data.json").read_text())
+    asked = peer.Asked(data, place / "profile-cost" / "out", 2, 16384, spec)
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    rows, speeds, totals = [], [], []
+    for repeat in range(given.repeat):
+        runs = {}
+        # The order changes from repeat to repeat, as the first of two may find a colder cache.
+        for profile in ((False, True), (True, False))[repeat % 2]:
+            runs[profile] = night(asked, profile=profile)
+            say(f"repeat {repeat + 1}, {'with' if profile else 'without'}: {runs[profile]['seconds']['total']:.1f} s")
+        steady = {profile: each["engine"]["steady_s"] for profile, each in runs.items()}
+        total = {profile: each["seconds"]["total"] for profile, each in runs.items()}
+        speeds.append(steady[False] / steady[True])
+        totals.append(total[False] / total[True])
+        columns = len(runs[True]["metrics"]["profile"])
+        rows.append(
+            [str(repeat + 1), f"{steady[False]:.1f}", f"{steady[True]:.1f}", f"{speeds[-1]:.2f}", f"{totals[-1]:.2f}"]
+        )
+    print(table(["repeat", "steady, without (s)", "with (s)", "ratio", "ratio of the whole command"], rows))
+    print(f"{columns} columns; median {median(speeds):.2f} in steady state, {median(totals):.2f} for the whole command")
+    size = sum(file.stat().st_size for file in Path(asked.out).rglob("*.profile"))
+    print(f"profiles of all parts: {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
