@@ -81,6 +81,10 @@ def test_each_limit_that_is_exceeded_is_told() -> None:
     assert one.sentence.endswith("or raise checks[0].ks or checks[0].nulls if tonight is right.")
     assert (one.passed, one.observed) == (False, "nulls 0.8")  # a text has no ks
     assert (other.passed, other.observed) == (False, "ks 1, nulls 0")
+    (both,) = judged({"drift": "score", "psi": 1, "ks": 0.2}, now, against(BEFORE))
+    assert " rows; its Kolmogorov-Smirnov distance is 1, where checks[0].ks" in both.sentence
+    (any_,) = judged({"drift": "all", "psi": 1, "ks": 0.2}, now, against(BEFORE))
+    assert "Kolmogorov" not in any_.sentence  # of each column only the first
     assert "its Kolmogorov-Smirnov distance is 1, where checks[0].ks = 0.2 allows 0.291" in other.sentence
 
 
@@ -159,9 +163,15 @@ def test_all_columns_are_judged_together_and_the_first_are_named() -> None:
     assert " New: 'ZZ'. Gone: 'UA', 'AA', 'DL'. 'score': its " in gate.sentence
     (gate,) = judged({"drift": "all"}, BEFORE, against(BEFORE))
     assert (gate.passed, gate.sentence) == (True, f"2 columns as in {NIGHT}, within checks[0].")
+    assert gate.observed == "0 of 2 columns"
     many = {f"c{index}": np.arange(1000.0) for index in range(8)}
     far = {name: values + 9000 for name, values in many.items()}
+    five = dict(list(many.items())[:5])
+    (gate,) = judged({"drift": "all"}, described(**{name: far[name] for name in five}), against(described(**five)))
+    assert gate.observed == "5 of 5 columns"
+    assert "more." not in gate.sentence
     (gate,) = judged({"drift": "all"}, described(**far), against(described(**many)))
+    assert gate.observed == "8 of 8 columns"
     assert gate.sentence.count("its population stability index") == 5
     assert " And 3 more. Look at " in gate.sentence
 
@@ -170,3 +180,17 @@ def test_more_values_than_a_sentence_holds_are_counted() -> None:
     now = described(carrier=[f"N{index}" for index in range(7)] * 100, score=[1.0])
     (gate,) = judged({"drift": "carrier"}, now, against(BEFORE))
     assert "New: 'N0', 'N1', 'N2', 'N3', 'N4' and 2 more. Gone: 'UA', 'AA', 'DL'." in gate.sentence
+    now = described(carrier=[f"N{index}" for index in range(5)] * 100, score=[1.0])
+    (gate,) = judged({"drift": "carrier"}, now, against(BEFORE))
+    assert "New: 'N0', 'N1', 'N2', 'N3', 'N4'. Gone: " in gate.sentence
+
+
+def test_what_is_allowed_for_chance_is_divided_among_all_columns() -> None:
+    """Of two hundred columns one more will differ by chance than of one."""
+    names = [f"c{index}" for index in range(200)]
+    before, now = np.random.default_rng(3).normal(size=(2, 400))
+    one = judged({"drift": ["c0"], "psi": 0}, described(c0=now * 9), against(described(c0=before)))[0]
+    many = described(**dict.fromkeys(names, now * 9))
+    every = judged({"drift": "all", "psi": 0}, many, against(described(**dict.fromkeys(names, before))))[0]
+    allowed = [float(gate.sentence.partition("allows ")[2].partition(" ")[0]) for gate in (one, every)]
+    assert allowed[1] > 1.2 * allowed[0]

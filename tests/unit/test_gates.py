@@ -24,11 +24,14 @@ from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import NO_USAGE, Usage
 from nightjar.inference.validation.gates import (
+    Cut,
     Evidence,
     Found,
     GateResult,
     LastNight,
     Offender,
+    answers_gates_of,
+    column_gates_of,
     enforce,
     evaluate,
     gates_of,
@@ -799,9 +802,37 @@ def test_as_many_answers_as_allowed_may_be_cut_and_no_more() -> None:
         "checks[0].answers.cut = 0.01 allows. Raise max_tokens in model.sampling, which asks for all answers again, or "
         "raise checks[0].answers.cut. With the output finish_reason: string the rows would be named here."
     )
+    assert (past.name, past.observed, past.limit) == ("answers.cut", "11 of 1,000 answers", "10 answers (0.01)")
+    assert past.passed is False
+    assert at.sentence == (
+        "10 of 1,000 answers were cut at the most tokens that an answer may have; checks[0].answers.cut = 0.01 holds."
+    )
     named = answers_gate(Usage(requests=1, cut=1), 0, {"a": "string", "finish_reason": "string"})
+    assert named.sentence.startswith("1 of 1 answers was cut at the most tokens")
     assert named.sentence.endswith("or raise checks[0].answers.cut.")
+    assert answers_gate(Usage(requests=2, cut=2), 0, {"a": "string"}).sentence.startswith("2 of 2 answers were cut")
     assert answers_gate(NO_USAGE, 0, {"a": "string"}).passed
+
+
+def test_cut_answers_are_named_by_the_output_that_says_how_they_ended() -> None:
+    checks = [{"answers": {"cut": 0}}]
+
+    def gate_of(outputs: dict[str, str]) -> Cut:
+        job = parse_job({**CONTENT, "model": {**ASKS, "outputs": outputs}, "checks": checks}, JOB)
+        (gate,) = answers_gates_of(job)
+        assert column_gates_of(job) == ()
+        return gate
+
+    by_reason, unnamed = gate_of({"a": "string", "finish_reason": "string"}), gate_of({"a": "string"})
+    metrics, cut = Metrics({}, {}, None), Usage(requests=1, cut=1)
+    assert [gate.column for gate in (by_reason, unnamed)] == ["finish_reason", ""]
+    assert (by_reason.spares_shard(metrics, cut), by_reason.spares_shard(metrics, NO_USAGE)) == (False, True)
+    assert (unnamed.spares_shard(metrics, cut), unnamed.spares_shard(metrics, NO_USAGE)) == (True, True)
+    for values, spared in ((["stop", None], True), (["stop", "length"], False)):
+        assert by_reason.spares(pa.chunked_array([pa.array(values, pa.string())])) == spared
+    judged = by_reason.judge(Evidence(Found(1, 1), usage=cut, offenders={"checks[0].answers.cut": WHERE}))
+    assert judged.where == WHERE
+    assert by_reason.judge_usage(cut).where == by_reason.judge(Evidence(Found(1, 1), usage=cut)).where == ()
 
 
 @pytest.mark.parametrize(
@@ -833,6 +864,19 @@ def metric_gate(check: dict[str, Any], scores: list[float], labels: list[bool]) 
 @pytest.mark.parametrize(
     ("check", "name", "passed", "sentence"),
     [
+        (
+            {"metric": "f1", "max": 0.5, "threshold": 0.75},
+            "f1.max",
+            False,
+            "The f1 at 0.75 of 'score' against 'late' is 0.666667, above checks[0].max = 0.5. Look whether the model, "
+            "its features or the labels have changed, or raise checks[0].max.",
+        ),
+        (
+            {"metric": "accuracy", "max": 0.75},
+            "accuracy.max",
+            True,
+            "The accuracy at 0.5 of 'score' against 'late' is 0.75; checks[0].max = 0.75 holds.",
+        ),
         (
             {"metric": "auroc", "min": 0.75},
             "auroc.min",
@@ -871,6 +915,9 @@ def metric_gate(check: dict[str, Any], scores: list[float], labels: list[bool]) 
 def test_what_each_gate_on_a_metric_says(check: dict[str, Any], name: str, passed: bool, sentence: str) -> None:
     found = metric_gate(check, [0.1, 0.4, 0.35, 0.8], [False, False, True, True])
     assert (found.name, found.passed, found.sentence) == (name, passed, sentence)
+    assert found.limit == str(check.get("min", check.get("max")))
+    figure = sentence.partition("'late' is ")[2].replace(",", ";").partition(";")[0]
+    assert found.observed == (figure or "no figure")
 
 
 def test_a_metric_just_past_its_limit_never_reads_the_same_as_the_limit() -> None:
@@ -882,7 +929,7 @@ def test_a_metric_that_nobody_measured_passes_no_check() -> None:
     job = parse_job({**LABELLED, "checks": [{"metric": "auroc", "min": 0.5}]}, JOB)
     found = evaluate(gates_of(job), Evidence(Found(1, 4)))[-1]
     assert (found.passed, found.observed) == (False, "no figure")
-    assert "the labels were not compared" in found.sentence
+    assert found.sentence.startswith("There is no auroc for checks[0].min = 0.5: the labels were not compared. If ")
 
 
 @pytest.mark.parametrize(
