@@ -49,13 +49,11 @@ class ColumnProfile:
         column = plain(column)
         found = ColumnProfile(_kind(column.type), len(column), column.null_count)
         if found.kind not in ("", "other"):
-            found._take(column.drop_null())
+            found._take(_countable(column).drop_null())
         self.merge(found)
 
     def _take(self, column: pa.ChunkedArray) -> None:
         """Add values, none of which is null."""
-        if pa.types.is_float16(column.type):
-            column = column.cast(pa.float32())
         few = counted_values(column)
         if self.kind != "bool":
             whole = pc.utf8_length(column if few is None else few[0]) if self.kind == "text" else (few or [column])[0]
@@ -171,6 +169,15 @@ def profiled(job: Job, schema: pa.Schema) -> tuple[str, ...]:
         else:
             found[name] = None
     return tuple(found)
+
+
+def _countable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values in a type that Arrow can filter and count: it cannot with views, small decimals and float16."""
+    if pa.types.is_string_view(column.type):
+        return column.cast(pa.large_string())
+    if pa.types.is_decimal(column.type) or pa.types.is_float16(column.type):
+        return column.cast(pa.float64() if pa.types.is_decimal(column.type) else pa.float32())
+    return column
 
 
 def _has_profile(type_: pa.DataType) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections import Counter
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -160,6 +161,41 @@ def test_values_that_are_few_are_counted_each(values: list[Any], kind: pa.DataTy
     expected |= {"false": 1} if False in values[:3] and kind == pa.bool_() else {}
     assert {each.value: each.rows for each in found.frequent} == dict(expected)
     assert (found.distinct, found.nulls) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "said"),
+    [
+        (pa.float16(), [1.5, 2.5], "number"),
+        (pa.decimal32(5, 1), [Decimal("1.5"), Decimal("2.5")], "number"),
+        (pa.decimal64(9, 1), [Decimal("1.5"), Decimal("2.5")], "number"),
+        (pa.decimal128(30, 1), [Decimal("1.5"), Decimal("2.5")], "number"),
+        (pa.decimal256(60, 1), [Decimal("1.5"), Decimal("2.5")], "number"),
+        (pa.dictionary(pa.int8(), pa.float64()), [1.5, 2.5], "number"),
+        (pa.string_view(), ["a", "bbb"], "text"),
+        (pa.large_string(), ["a", "bbb"], "text"),
+        (pa.dictionary(pa.int8(), pa.large_string()), ["a", "bbb"], "text"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rows", [2, 3000])
+def test_each_type_that_a_file_may_have_is_described(
+    kind: pa.DataType, values: list[Any], said: str, rows: int
+) -> None:
+    """With few values, and with so many rows that Arrow looks at them in another way."""
+    whole = [*values] * (rows // 2) + [None]
+    array = (
+        pa.array(whole, kind.value_type).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(whole, kind)
+    )
+    found = of(array)
+    assert (found.kind, found.rows, found.nulls) == (said, rows + 1, 1)
+    assert found.numbers is not None
+    assert (found.numbers.count, found.numbers.mean) == (rows, 2.0)
+
+
+def test_many_texts_in_views_are_described() -> None:
+    found = of([str(number) for number in range(3000)], pa.string_view())
+    assert (found.kind, found.distinct) == ("text", None)
 
 
 def test_values_that_are_many_or_long_are_not_counted_and_texts_have_lengths() -> None:
