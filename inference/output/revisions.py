@@ -235,8 +235,7 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan, *, answers: bool = False) 
     parts = [name for kind in ("data", "quarantine") for name in part_names(table, kind)]
     named, divided = set(map(stem_of, parts)), any(map(is_divided, parts))
     forms = storage.subfolders(join(uri, exports.FOLDER))
-    beside = [exports.PROFILE, *(f"{exports.FOLDER}/{form}" for form in forms)]
-    folders = [DATA, "quarantine", *beside, *([ANSWERS] if answers else [])]
+    folders = [DATA, "quarantine", *(f"{exports.FOLDER}/{form}" for form in forms), *([ANSWERS] if answers else [])]
     dead = _dead(storage, uri, folders, named, writer.epoch)
     # A killed worker may have written files in folders for a plan that divided its parts, as this one does not.
     if divided or any(name.startswith(f"{join(uri, DATA)}/") and "=" in name[len(uri) :] for name in dead):

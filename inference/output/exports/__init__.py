@@ -7,7 +7,7 @@ and neither the ledger nor a snapshot knows them.
 
     data/<base>.parquet
     exports/csv.gz/<base>.csv.gz
-    profile/<base>.profile
+    exports/profile/<base>.profile
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from nightjar.inference.output.exports import csvtext, jsontext
 from nightjar.inference.storage.protocol import Storage, join
 
 FOLDER = "exports"
-"""The folder of a revision's exports; each kind has a folder of its own in it."""
+"""The folder of what lies beside a revision's parts; each kind has a folder of its own in it."""
 
 PROFILE = "profile"
-"""The kind that is the profile of a part's columns, and its folder."""
+"""The kind that is the profile of a part's columns."""
 
 FOOTER_KEY = b"nightjar.exports"
 
@@ -85,7 +85,7 @@ def check(kinds: Iterable[str], columns: pa.Schema) -> None:
 def name_of(part: str, kind: str) -> str:
     """The name of an export, from that of its part; both relative to the revision."""
     base = part.rpartition("/")[2].removesuffix(_PARQUET)
-    return f"{kind if kind == PROFILE else f'{FOLDER}/{kind}'}/{base}.{kind}"
+    return f"{FOLDER}/{kind}/{base}.{kind}"
 
 
 def names_of(part: str, kinds: Iterable[str]) -> list[str]:
