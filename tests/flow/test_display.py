@@ -25,7 +25,9 @@ from support import Lake
 
 @pytest.mark.flow
 def test_a_run_at_a_terminal_shows_where_it_is(eventful: Watched) -> None:
-    """From the first second on a word for what is being done, up to the end; no step is left out."""
+    """From the first second on a word for what is being done, up to the end. On a busy machine the display may look
+    twice while such a small night is validated, or not once; every other step takes longer, or is the last.
+    """
     assert eventful.exit_code == 0, eventful.written[-500:]
     steps = (
         "starting Ray and Prefect",
@@ -35,7 +37,9 @@ def test_a_run_at_a_terminal_shows_where_it_is(eventful: Watched) -> None:
         "validating",
         "publishing",
     )
-    first = [next(i for i, frame in enumerate(eventful.frames) if f" {step} " in frame) for step in steps]
+    seen = {step: [i for i, frame in enumerate(eventful.frames) if f" {step} " in frame] for step in steps}
+    assert [step for step in steps if not seen[step]] in ([], ["validating"])
+    first = [frames[0] for frames in seen.values() if frames]
     assert first == sorted(first)
 
 
