@@ -1,8 +1,9 @@
 """How a job is scored. Programs may build on the public names below.
 
 `Job` is the model of a job file, and `load_job` reads one. `Storage`, `Source`, `Engine`, `Adapter`, `Predictor` and
-`Target` are the seams: a new storage, format, engine, framework or kind of table is a class with these methods. The
-functions of `nightjar.flows` raise the errors.
+`Target` are the seams: a new storage, format, engine, framework or kind of table is a class with these methods. A
+check of your own is given a `NightEvidence`, and may return a `Judgement`. The functions of `nightjar.flows` raise the
+errors.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from nightjar.inference.output.targets import Target
     from nightjar.inference.predictors.adapter import Adapter, Predictor
     from nightjar.inference.storage.protocol import Storage
+    from nightjar.inference.validation.judging import Judgement, NightEvidence
 
 __all__ = [
     "Adapter",
@@ -43,6 +45,8 @@ __all__ = [
     "Interrupted",
     "Job",
     "JobError",
+    "Judgement",
+    "NightEvidence",
     "NightjarError",
     "Predictor",
     "RowsRead",
@@ -75,6 +79,8 @@ _MODULES = {
     "Engine": "nightjar.inference.engine.protocol",
     "FileSource": "nightjar.inference.input.sources.protocol",
     "Job": "nightjar.inference.job.model",
+    "Judgement": "nightjar.inference.validation.judging",
+    "NightEvidence": "nightjar.inference.validation.judging",
     "Predictor": "nightjar.inference.predictors.adapter",
     "RowsRead": "nightjar.inference.input.sources.rows",
     "Source": "nightjar.inference.input.sources.protocol",

@@ -28,7 +28,7 @@ from nightjar.inference.identity.ignores import (
 )
 from nightjar.inference.identity.neighbours import Neighbours, is_job
 from nightjar.inference.identity.ownstate import FileId, OwnState, file_id
-from nightjar.inference.identity.packages import is_environment
+from nightjar.inference.identity.packages import importable_places, is_environment
 from nightjar.inference.input.everydate import EveryDate, EveryList, beside, tells_input, whole
 from nightjar.inference.input.listing import Places, hidden
 from nightjar.inference.job.locations import is_dated
@@ -53,6 +53,7 @@ MOST_BYTES = 8 << 30
 _PATTERN = re.compile(r"[*?\[\\]|^[!#]|/$|(^|/)\.\.?(/|$)")
 """Finds the entries of `model.code` that are patterns, not whole paths of files in the folder."""
 
+_JUDGES = "it judges, and does not score"
 _PRINTED = "this command prints there"
 _WRITTEN = "Nightjar, Prefect or Ray write there"
 _INPUT, _OUTPUT = "input.uri", "output.uri"
@@ -78,11 +79,42 @@ def list_code(job: Job) -> Listing:
     Raises:
         JobError: There are more than `MOST_FILES` or `MOST_BYTES`. Names `model.code`.
     """
-    if not job.modules():
+    return _listed(job, job.judging if job.code is None else ()) if job.modules() else Listing()
+
+
+def list_checks(job: Job) -> Listing:
+    """List the files that the job's own checks need beside those of `list_code`; none if the job has no such check.
+
+    These are the modules that only checks name. If `list_code` has not the whole folder, they are all files of it.
+
+    Raises:
+        JobError: As `list_code`.
+    """
+    if not job.calls():
         return Listing()
+    whole = _listed(job.model_copy(update=job.with_models(lambda model: model.model_copy(update={"code": None}))))
+    if needs_folder(job):
+        return whole
+    own = {name for name in whole.files if _is_of(name, job.judging, importable_places(job.folder))}
+    return Listing({name: whole.files[name] for name in own}, {name: whole.sizes[name] for name in own}, whole.left_out)
+
+
+def needs_folder(job: Job) -> bool:
+    """Whether the job's own checks are given the whole folder, because the code that scores is not the whole of it."""
+    return not job.modules() or job.code is not None
+
+
+def _is_of(name: str, modules: tuple[str, ...], places: list[str]) -> bool:
+    """Whether a file belongs to one of these modules or packages. places: where modules are found in the folder."""
+    return any(name.startswith((f"{place}{module}.", f"{place}{module}/")) for place in places for module in modules)
+
+
+def _listed(job: Job, judging: tuple[str, ...] = ()) -> Listing:
+    """The files of the job's folder. judging: modules to leave out because they only judge."""
     folder = Path(job.folder or Path.cwd()).absolute()
-    found, held = Listing(), 0
-    for name, path, ignored in _Walk(folder, job).files():
+    found, held, places = Listing(), 0, importable_places(str(folder))
+    for name, path, why in _Walk(folder, job).files():
+        ignored = why or (_JUDGES if _is_of(name, judging, places) else "")
         if ignored:
             found.left_out[name] = ignored
             continue

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, RunFailed
-from nightjar.inference.identity.folder import Listing, list_code
+from nightjar.inference.identity.folder import Listing, list_checks, list_code
 from nightjar.inference.identity.packages import (
     content_of,
     files_of,
@@ -57,17 +57,19 @@ class ScoringSet:
 
     code: the files of the job's folder. models: the files of each model, in the job's order. packages: the content of
     each installed package that counts, by name. left_out: the reason for each file of the folder that does not score,
-    as in `Listing`.
+    as in `Listing`. checks: the files that the job's own checks need besides, as in `folder.list_checks`. They score
+    nothing, and are no part of the identity.
     """
 
     code: Snapshot = NOTHING
     models: tuple[Snapshot, ...] = ()
     packages: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
+    checks: Snapshot = NOTHING
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
-        """All of them."""
+        """Those that score."""
         return (self.code, *self.models)
 
 
@@ -124,7 +126,16 @@ def fix(storage: Storage, job: Job) -> ScoringSet:
     }
     counted = installed.union(job.identity.packages, _versions(job))
     packages = {name: package_content(job, name) for name in sorted(counted)}
-    return ScoringSet(code, take_models(storage, job), packages, listing.left_out)
+    return ScoringSet(code, take_models(storage, job), packages, listing.left_out, _fix_checks(storage, job, listing))
+
+
+def _fix_checks(storage: Storage, job: Job, scoring: Listing) -> Snapshot:
+    """Take a snapshot of the job's own checks. scoring: the code that scores, which they may use."""
+    listing = list_checks(job)
+    whole = Listing({**scoring.files, **listing.files}, {}, listing.left_out)
+    for key, spec in job.calls().items():
+        _is_in_folder(key, spec.partition(":")[0], job, whole)
+    return take("checks", storage, [(name, path, listing.sizes[name]) for name, path in listing.files.items()])
 
 
 def take_models(storage: Storage, job: Job) -> tuple[Snapshot, ...]:

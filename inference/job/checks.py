@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, WrapValidator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    Tag,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
 from nightjar.inference.job.sections import Section, as_tuple
 from nightjar.inference.messages import listed, nearest
@@ -164,6 +174,21 @@ class DriftCheck(Asked):
         return (self.drift,) if isinstance(self.drift, str) else self.drift
 
 
+class CallCheck(Asked):
+    """A gate of the user's own. call: "module:name" of a function that is given the night's `NightEvidence`, and says
+    whether the night may be published.
+    """
+
+    call: str
+
+    @field_validator("call")
+    @classmethod
+    def _named(cls, value: str) -> str:
+        if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", value):
+            raise ValueError(f'must be "module:name" of a function, not {value!r}')
+        return value
+
+
 CHECKS: dict[str, type[Asked]] = {
     "column": ColumnCheck,
     "metric": MetricCheck,
@@ -171,6 +196,7 @@ CHECKS: dict[str, type[Asked]] = {
     "rows": RowsCheck,
     "files": FilesCheck,
     "answers": AnswersCheck,
+    "call": CallCheck,
 }
 """The key that tells the kind of a check → the model of such a check."""
 
@@ -197,7 +223,8 @@ Check = Annotated[
     | Annotated[DriftCheck, Tag("drift")]
     | Annotated[RowsCheck, Tag("rows")]
     | Annotated[FilesCheck, Tag("files")]
-    | Annotated[AnswersCheck, Tag("answers")],
+    | Annotated[AnswersCheck, Tag("answers")]
+    | Annotated[CallCheck, Tag("call")],
     Discriminator(_kind_of_check),
     BeforeValidator(_of_one_kind),
 ]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.checks import AnswersCheck, Check, ColumnCheck, DriftCheck, MetricCheck
+from nightjar.inference.job.checks import AnswersCheck, CallCheck, Check, ColumnCheck, DriftCheck, MetricCheck
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.preprocess import Preprocess
@@ -407,6 +407,19 @@ class Job(Section):
         """The user's modules that the job names, by key."""
         named = {**self.objects(), **({"input.format": self.input.own} if self.input.own else {})}
         return {key: spec.partition(":")[0] for key, spec in named.items()}
+
+    def calls(self) -> dict[str, str]:
+        """The functions of the user's own that judge the night, as "module:name", by key: `checks[2].call`. None of
+        them scores.
+        """
+        return {f"checks[{n}].call": check.call for n, check in enumerate(self.checks) if isinstance(check, CallCheck)}
+
+    @property
+    def judging(self) -> tuple[str, ...]:
+        """The modules and packages that `calls` names and that nothing names that scores: by their first names."""
+        scoring = {module.partition(".")[0] for module in self.modules().values()}
+        named = (re.split("[.:]", spec)[0] for spec in self.calls().values())
+        return tuple(name for name in dict.fromkeys(named) if name not in scoring)
 
     def scoring_keys(self) -> dict[str, Any]:
         """Everything here that can change an output, and nothing else, as JSON: part of every shard's identity."""

@@ -6,17 +6,16 @@ The code is that of the snapshot, as when it scores.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.identity.missing import explained
+from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import user
+from nightjar.inference.run.calling import check_calls, enter
 from nightjar.inference.run.child import Child, WorkLost
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.scoring.assignment import enter_copy
 
 PATIENCE_S = 60.0
 """The longest time in seconds for the imports. Slower imports are left to preflight, which waits as long as the job
@@ -26,11 +25,14 @@ _IMPORTED = "imported"
 
 
 class Inspection:
-    """A running check of what `model.uses` and `preprocess` name. The end of the context ends its process."""
+    """A running check of the code that the job names: `model.uses`, `preprocess` and checks of its own. The end of the
+    context ends its process.
+    """
 
     def __init__(self, request: RunRequest, *, silent: bool = False) -> None:
         """silent: discard what the imports print; else it goes to standard error."""
-        self._child = Child(_look, request, silent=silent) if request.job.modules() else None
+        self._child = Child(_look, request, silent=silent) if _names_code(request.job) else None
+        self._key = "model.uses" if request.job.modules() else "checks"
         self._installs = bool(request.job.resources.runtime_env.installs)
 
     def __enter__(self) -> Inspection:
@@ -51,7 +53,7 @@ class Inspection:
         """
         # What the run installs for its processes may be missing here.
         elsewhere = elsewhere or self._installs
-        return _found(self._child, elsewhere, patience_s) if self._child is not None else ""
+        return _found(self._child, elsewhere, patience_s, self._key) if self._child is not None else ""
 
 
 def inspect_code(request: RunRequest, *, elsewhere: bool = False, patience_s: float = PATIENCE_S) -> str:
@@ -60,15 +62,19 @@ def inspect_code(request: RunRequest, *, elsewhere: bool = False, patience_s: fl
         return inspection.found(elsewhere=elsewhere, patience_s=patience_s)
 
 
-def _found(child: Child, elsewhere: bool, patience_s: float) -> str:
+def _names_code(job: Job) -> bool:
+    return bool(job.modules() or job.calls())
+
+
+def _found(child: Child, elsewhere: bool, patience_s: float, key: str) -> str:
     imported = False
     try:
         for _ in child.answers(patience_s):
             imported = True
     except TimeoutError:
-        return f"model.uses: importing the code took longer than {patience_s:g} s here; every worker has to do it"
+        return f"{key}: importing the code took longer than {patience_s:g} s here; every worker has to do it"
     except WorkLost as lost:
-        found: NightjarError = JobError(f"model.uses: importing the job's code {lost.how}")
+        found: NightjarError = JobError(f"{key}: importing the job's code {lost.how}")
     except NightjarError as error:
         found = error
     else:
@@ -80,12 +86,12 @@ def _found(child: Child, elsewhere: bool, patience_s: float) -> str:
 
 def _look(request: RunRequest) -> Iterator[str]:
     """Yield `_IMPORTED` when the code is imported; then return, or raise what is wrong."""
-    os.environ.update({name: value.get_secret_value() for name, value in request.environment.items()})
-    job, _ = enter_copy(request.job, request.scoring.code, Path(request.cache))
+    job = enter(request)
     try:
         targets = user.imported(job)
     except JobError as error:
         cause = error.__cause__ or error
         raise explained(error, cause, request.scoring.left_out, request.job.folder, job.folder) from error
+    check_calls(request, job)
     yield _IMPORTED
     user.check_usable(job, targets)

@@ -32,6 +32,7 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.parts import output_schema
+from nightjar.inference.run.calling import answers
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.request import (
@@ -45,7 +46,8 @@ from nightjar.inference.run.resume import (
 )
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
-from nightjar.inference.validation.evidence import baselines, found
+from nightjar.inference.validation.evidence import baselines, found, night_before
+from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import read_manifest, write_manifest
 from nightjar.inference.validation.offenders import with_replays
 from nightjar.inference.validation.rescore import Rescored, sample
@@ -92,6 +94,9 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             profile=profile,
             baselines=baselines(request.storage, request.job, request.date),
         )
+        if request.job.calls():
+            evidence = replace(evidence, called=answers(request, _night(request, evidence, audited, metrics)))
+            writer.check()
         results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))
         for snapshot in request.scoring.snapshots:
             verify(request.storage, snapshot)
@@ -115,6 +120,23 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             hive.types_of(request.job.output.partition_by, output_schema(request.job, discovery.schema)),
         )
         return Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, time.time() - began)
+
+
+def _night(request: RunRequest, evidence: gates.Evidence, audited: Audited, metrics: Metrics) -> NightEvidence:
+    """What the user's own checks are shown."""
+    profile = evidence.profile.results() if evidence.profile else {}
+    return NightEvidence(
+        job=request.job.name,
+        run_id=request.run_id,
+        date=request.date,
+        shards=evidence.shards,
+        rows_in=audited.rows_in,
+        rows_out=audited.rows_out,
+        rows_quarantined=audited.rows_quarantined,
+        rows_partial=audited.rows_partial,
+        metrics=replace(metrics.results(), profile=profile),
+        last=night_before(request.storage, request.job, request.date),
+    )
 
 
 def _audit(

@@ -17,6 +17,7 @@ from nightjar.inference.validation.gates import (
     evaluate,
     input_gates,
 )
+from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile, validated_manifest
 
 
@@ -90,6 +91,29 @@ def last_night(storage: Storage, output: str, date: str) -> LastNight | None:
         return None
     run, day, manifest = found
     return LastNight(run, day, manifest.totals.rows_in)
+
+
+def night_before(storage: Storage, job: Job, date: str) -> NightEvidence | None:
+    """The last night, as above, for the user's own checks.
+
+    Raises:
+        JobError: Its manifest is not the one that was published.
+    """
+    if (found := _last_manifest(storage, job.output.uri, date)) is None:
+        return None
+    run, day, manifest = found
+    totals = manifest.totals
+    return NightEvidence(
+        job=job.name,
+        run_id=run,
+        date=day,
+        shards=totals.shards,
+        rows_in=totals.rows_in,
+        rows_out=totals.rows_out,
+        rows_quarantined=totals.rows_quarantined,
+        rows_partial=totals.rows_partial,
+        metrics=manifest.metrics,
+    )
 
 
 def _last_manifest(storage: Storage, output: str, date: str) -> tuple[str, str, Manifest] | None:

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nightjar.inference.job.checks import AnswersCheck, ColumnCheck, DriftCheck, FilesCheck, MetricCheck, RowsCheck
+from nightjar.inference.job.checks import (
+    AnswersCheck,
+    CallCheck,
+    ColumnCheck,
+    DriftCheck,
+    FilesCheck,
+    MetricCheck,
+    RowsCheck,
+)
 from nightjar.inference.job.model import Job
 from nightjar.inference.validation.gates.always import (
     Complete,
@@ -17,6 +25,7 @@ from nightjar.inference.validation.gates.always import (
 )
 from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
 from nightjar.inference.validation.gates.answers import Cut, answers_gates
+from nightjar.inference.validation.gates.call import call_gates
 from nightjar.inference.validation.gates.column import ColumnGate, column_gates
 from nightjar.inference.validation.gates.drift import drift_gates
 from nightjar.inference.validation.gates.metric import metric_gates
@@ -66,6 +75,7 @@ _GATES: dict[type, Callable[[Any, str, Job], Iterable[Gate]]] = {
     RowsCheck: rows_gates,
     FilesCheck: files_gates,
     AnswersCheck: answers_gates,
+    CallCheck: call_gates,
 }
 """Kind of check → a function that makes the gates of such a check from the check, its key and the job."""
 
