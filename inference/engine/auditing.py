@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,9 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited, audit_block
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 FEW_BYTES = 128 << 20
 """Parts of so many bytes are read and checked in the time in which a process starts."""
 
@@ -22,6 +26,12 @@ FEW_BYTES = 128 << 20
 def is_small(outcomes: pa.Table) -> bool:
     """Whether an audit of these shards (lines of `outcomes.OUTCOMES`) takes less time than to start a process."""
     return (pc.sum(pc.struct_field(outcomes["data"], "size")).as_py() or 0) <= FEW_BYTES
+
+
+def each_here(work: Callable[[T], R], given: Sequence[T]) -> Iterator[R]:
+    """Do work for each thing given; yields the results in order."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        yield from pool.map(work, given)
 
 
 def audit_here(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import pyarrow as pa
 
 from nightjar.inference import witness
-from nightjar.inference.engine.auditing import audit_here
+from nightjar.inference.engine.auditing import audit_here, each_here
 from nightjar.inference.errors import JobError, ProcessSpoilt, RunFailed
 from nightjar.inference.identity.packages import is_imported
 from nightjar.inference.input.plan import shard_of_line
@@ -38,6 +39,9 @@ from nightjar.inference.validation.rescore import rescore as rescore_shards
 
 _ON_RAY = "Run it on Ray, which loses only the process that scores: leave --engine local out"
 
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _OURS = {"__main__", "nightjar"}
 """Modules that stay imported, wherever they are: the job's folder may be that of the program that runs it."""
@@ -100,6 +104,9 @@ class LocalEngine:
 
     def audit(self, storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
         return audit_here(storage, revision, job, outcomes)
+
+    def each(self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str) -> Iterator[R | None]:
+        return each_here(work, given)
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
         merged = Rescored()

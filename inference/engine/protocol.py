@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -23,6 +23,10 @@ TICK_S = 0.5
 NO_EVENT = 3
 """Work without any event for this many times `retry.stall_s` is ended. Reading, one micro-batch and writing may each
 take `stall_s`, and workers end a step that takes longer."""
+
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Engine(Protocol):
@@ -67,6 +71,15 @@ class Engine(Protocol):
 
         Raises:
             RunFailed: The audit's processes were lost, or stood still.
+        """
+
+    def each(self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str) -> Iterator[R | None]:
+        """Do small work of the audit once for each thing given; yields the results in order, and None on a tick.
+
+        called: the work, for whoever looks at the engine.
+
+        Raises:
+            RunFailed: The processes were lost, or stood still.
         """
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:

@@ -145,6 +145,15 @@ def _as_columns(value: Any) -> Any:
     return as_tuple(value)
 
 
+def _as_key(value: Any) -> Any:
+    names = (value,) if isinstance(value, str) else as_tuple(value)
+    if not isinstance(names, tuple) or not names or not all(isinstance(name, str) and name for name in names):
+        raise ValueError(f"must be a column or a list of columns, not {value!r}")
+    if len(set(names)) != len(names):
+        raise ValueError("a column is listed twice")
+    return names
+
+
 class DriftCheck(Asked):
     """A gate on how far columns are from those of another night. drift: a column or several, or `all` that are
     profiled. against: `last`, or the run id of a published night. psi, js, ks: the largest that are allowed; nulls: the
@@ -189,6 +198,12 @@ class CallCheck(Asked):
         return value
 
 
+class UniqueCheck(Asked):
+    """A gate on keys. unique: the outputs or carried columns, one or several, that no two rows have in common."""
+
+    unique: Annotated[tuple[str, ...], BeforeValidator(_as_key)]
+
+
 CHECKS: dict[str, type[Asked]] = {
     "column": ColumnCheck,
     "metric": MetricCheck,
@@ -197,6 +212,7 @@ CHECKS: dict[str, type[Asked]] = {
     "files": FilesCheck,
     "answers": AnswersCheck,
     "call": CallCheck,
+    "unique": UniqueCheck,
 }
 """The key that tells the kind of a check → the model of such a check."""
 
@@ -224,7 +240,8 @@ Check = Annotated[
     | Annotated[RowsCheck, Tag("rows")]
     | Annotated[FilesCheck, Tag("files")]
     | Annotated[AnswersCheck, Tag("answers")]
-    | Annotated[CallCheck, Tag("call")],
+    | Annotated[CallCheck, Tag("call")]
+    | Annotated[UniqueCheck, Tag("unique")],
     Discriminator(_kind_of_check),
     BeforeValidator(_of_one_kind),
 ]

@@ -13,7 +13,15 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.checks import AnswersCheck, CallCheck, Check, ColumnCheck, DriftCheck, MetricCheck
+from nightjar.inference.job.checks import (
+    AnswersCheck,
+    CallCheck,
+    Check,
+    ColumnCheck,
+    DriftCheck,
+    MetricCheck,
+    UniqueCheck,
+)
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.preprocess import Preprocess
@@ -51,6 +59,13 @@ def _with_all(value: Any) -> Any:
 
 def _is_pattern(entry: str) -> bool:
     return any(letter in entry for letter in "*?[")
+
+
+def _written_columns(check: Check) -> list[tuple[str, str]]:
+    """The columns of the parts that a check names, each with the check's key that names it."""
+    if isinstance(check, ColumnCheck):
+        return [("column", check.column)]
+    return [("unique", column) for column in check.unique] if isinstance(check, UniqueCheck) else []
 
 
 class Job(Section):
@@ -183,12 +198,12 @@ class Job(Section):
     def _checked_columns_are_written(self) -> Self:
         written = {*self.carry, *self.output_types()}
         for index, check in enumerate(self.checks):
-            if isinstance(check, ColumnCheck) and check.column not in written:
-                if any(fnmatchcase(check.column, pattern) for pattern in self.carry):
+            for key, column in _written_columns(check):
+                if column in written or any(fnmatchcase(column, pattern) for pattern in self.carry):
                     continue  # `check_carried` looks again when the columns of the input are known
                 raise ValueError(
-                    f"checks[{index}].column: {check.column!r} is neither an output nor a carried column"
-                    + nearest(check.column, written)
+                    f"checks[{index}].{key}: {column!r} is neither an output nor a carried column"
+                    + nearest(column, written)
                 )
         return self
 
@@ -331,11 +346,12 @@ class Job(Section):
                     )
         written = {*self.carried(names), *self.output_types()}
         for index, check in enumerate(self.checks):
-            if isinstance(check, ColumnCheck) and check.column not in written:
-                raise JobError(
-                    f"checks[{index}].column: {check.column!r} is neither an output nor a carried column"
-                    + nearest(check.column, written)
-                )
+            for key, column in _written_columns(check):
+                if column not in written:
+                    raise JobError(
+                        f"checks[{index}].{key}: {column!r} is neither an output nor a carried column"
+                        + nearest(column, written)
+                    )
 
     @property
     def checked_columns(self) -> tuple[str, ...]:

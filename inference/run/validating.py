@@ -51,6 +51,7 @@ from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import read_manifest, write_manifest
 from nightjar.inference.validation.offenders import with_replays
 from nightjar.inference.validation.rescore import Rescored, sample
+from nightjar.inference.validation.unique import repeated, unique_checks
 
 
 def validate(request: RunRequest, scored: Scored, discovery: Discovery, listeners: Sequence[Listener] = ()) -> Verdict:
@@ -93,6 +94,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             evaluation=metrics.evaluation,
             profile=profile,
             baselines=baselines(request.storage, request.job, request.date),
+            repeated=_repeated(engine, request, uri, table, writer, audited),
         )
         if request.job.calls():
             evidence = replace(evidence, called=answers(request, _night(request, evidence, audited, metrics)))
@@ -170,6 +172,18 @@ def _rescore(
         writer.check()
         rescored = step or rescored
     return rescored
+
+
+def _repeated(
+    engine: Engine, request: RunRequest, uri: str, table: pa.Table, writer: LedgerWriter, audited: Audited
+) -> dict[str, gates.Repeated]:
+    """Find the rows that share a key, for each check on keys."""
+    found: dict[str, gates.Repeated] = {}
+    if unique_checks(request.job):
+        for step in repeated(engine.each, request.storage, uri, request.job, table, audited.spills):
+            writer.check()
+            found = step or found
+    return found
 
 
 def _revoke(writer: LedgerWriter, table: pa.Table, audited: Audited) -> int:

@@ -39,6 +39,7 @@ from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.offenders import Finder, Offenders
 from nightjar.inference.validation.offenders import join as join_offenders
 from nightjar.inference.validation.partly import Quarantined, prove_nulls, read_quarantine
+from nightjar.inference.validation.unique import KeyNotes, Spill
 
 MAX_FINDINGS = 20
 """The most findings that are kept for the message: enough to act on, and bounded whatever went wrong."""
@@ -57,6 +58,7 @@ class Audited:
     rows_partial: of `rows_out`, those that are in the quarantine as well. damaged: shard → what is wrong with its
     parts. metrics, profile: merged in shard order. offenders: as in `offenders.Finder`. files: with
     `output.partition_by` the files of the data part of each shard that was audited, in order, as `outcomes.FILES`.
+    spills: the hashes of keys, for checks on keys.
     """
 
     shards: int = 0
@@ -72,6 +74,7 @@ class Audited:
     rows_left_out: int = 0
     rows_partial: int = 0
     files: list[pa.Array] = field(default_factory=list)
+    spills: list[Spill] = field(default_factory=list)
 
     def merge(self, other: Audited) -> None:
         """Add a later block; blocks are merged in order."""
@@ -83,6 +86,7 @@ class Audited:
         self.rows_partial += other.rows_partial
         self.size += other.size
         self.files += other.files
+        self.spills += other.spills
         self.problems += other.problems
         self.damaged = dict(islice((self.damaged | other.damaged).items(), MAX_DAMAGED))
         self.offenders = join_offenders(self.offenders, other.offenders)
@@ -103,9 +107,11 @@ def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[
     audited = Audited()
     metrics, finder, files = Metrics.for_job(job), Finder(job), list[list[dict[str, Any]]]()
     profile: Profile | None = None
+    noted = KeyNotes(job)
     for line in lines:
         try:
             part, described = _audit_shard(storage, revision, job, line, audited, finder)
+            noted.look(line, part)
             metrics.merge(read_metrics(part.footer))
             if profile is None:
                 profile = described
@@ -118,6 +124,8 @@ def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[
                 audited.damaged[line["shard"]] = clip(str(error))
     audited.metrics, audited.offenders = metrics.to_bytes(), finder.found
     audited.profile = profile.to_bytes() if profile is not None else b""
+    if not audited.problems:
+        audited.spills = noted.written(storage, revision)
     if job.output.partition_by:
         audited.files.append(pa.array(files, FILES))
     return audited

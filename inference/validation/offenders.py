@@ -54,14 +54,20 @@ class Finder:
 
 def _offender(gate: NamesRows, line: dict[str, Any], part: DataPart) -> Iterator[Offender]:
     """The first row that the gate refuses; none if such rows are in the quarantine alone."""
-    lineage = [name for name in LINEAGE if name in part.columns]
-    table = part.table([gate.column, *lineage])
+    table = part.table([gate.column, *(name for name in LINEAGE if name in part.columns)])
     column = table[gate.column]
     if gate.spares(column):
         return
     index = _first(gate, column)
-    file_, row = (table[name][index].as_py() for name in LINEAGE) if lineage else _planned(line, index)
-    yield Offender(line["shard"], file_, row, _shown(column.slice(index, 1)))
+    yield Offender(line["shard"], *place_of(line, table, index), _shown(column.slice(index, 1)))
+
+
+def place_of(line: dict[str, Any], table: pa.Table, index: int) -> tuple[str, int]:
+    """The file and row of a row of a part; as in `Offender`. table: has the lineage, if the part does."""
+    if LINEAGE[0] not in table.column_names:
+        return _planned(line, index)
+    file, row = (table[name][index].as_py() for name in LINEAGE)
+    return str(file), int(row)
 
 
 def _first(gate: NamesRows, column: pa.ChunkedArray) -> int:

@@ -193,6 +193,22 @@ def test_the_local_engine_takes_no_suspect(lake: Lake) -> None:
 
 
 class TestAfterScoring:
+    @pytest.mark.parametrize("numbers", [[], [3], list(range(40))], ids=len)
+    def test_small_work_is_done_once_for_each_and_its_results_are_in_order(
+        self, engine: Engine, lake: Lake, numbers: list[int]
+    ) -> None:
+        job = lake.ready().worker_spec().job
+        found = engine.each(lambda number: number * 2, numbers, job, "nightjar test")
+        assert [each for each in found if each is not None] == [number * 2 for number in numbers]
+
+    def test_an_error_of_small_work_is_raised_as_it_is(self, engine: Engine, lake: Lake) -> None:
+        def refused(number: int) -> int:
+            raise JobError(f"no such number: {number}")
+
+        job = lake.ready().worker_spec().job
+        with pytest.raises(JobError, match=r"^no such number: 1$"):
+            list(engine.each(refused, [1, 1], job, "nightjar test"))
+
     @pytest.fixture
     def scored(self, lake: Lake) -> tuple[WorkerSpec, pa.Table]:
         """A spec, and the outcomes of a pass that scored everything with `CHANGES`."""

@@ -109,7 +109,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"checks": [{"rwos": {"min": 5}}]},
-        "checks[0]: is on nothing: give one of column, metric, drift, rows, files, answers, call; did you mean 'rows'?",
+        "checks[0]: is on nothing: give one of column, metric, drift, rows, files, answers, call, unique; "
+        "did you mean 'rows'?",
     ),
     (
         {"checks": [{"column": "score", "min": 0, "fintie": True}]},
@@ -494,7 +495,8 @@ def test_the_limits_of_checks_are_no_identity_their_columns_are(tmp_path: Path) 
     one = load(tmp_path, checks=[{"column": "score", "min": 0}]).scoring_keys()
     assert load(tmp_path, checks=[{"column": "score", "max": 5, "nulls": 0.5}]).scoring_keys() == one
     assert load(tmp_path, checks=[{"column": "id", "min": 0}]).scoring_keys() != one
-    assert load(tmp_path, checks=[{"call": "mine:f"}]).scoring_keys() == load(tmp_path).scoring_keys()
+    own = [{"call": "mine:f"}, {"unique": ["id"]}]
+    assert load(tmp_path, checks=own).scoring_keys() == load(tmp_path).scoring_keys()
 
 
 @pytest.mark.parametrize("key", ["model__features", "carry", "output__partition_by"])

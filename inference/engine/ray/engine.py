@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
-from nightjar.inference.engine.auditing import audit_here, is_small
+from nightjar.inference.engine.auditing import audit_here, each_here, is_small
 from nightjar.inference.engine.ray import tasks
 from nightjar.inference.engine.ray.capacity import check_cluster, free_workers
 from nightjar.inference.engine.ray.preflight import preflight
@@ -19,6 +20,9 @@ from nightjar.inference.scoring.timing import Placement, Timed, placed
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.rescore import Rescored
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class RayEngine:
@@ -48,6 +52,10 @@ class RayEngine:
     def audit(self, storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
         audit = audit_here if is_small(outcomes) else tasks.audit
         return audit(storage, revision, job, outcomes)
+
+    def each(self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str) -> Iterator[R | None]:
+        # One process of the cluster would take as long to start as this one to do it.
+        return each_here(work, given) if len(given) == 1 else tasks.each(work, given, job, called)
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
         return tasks.rescore(spec, chosen)

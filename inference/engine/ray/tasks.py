@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import ray
@@ -26,6 +27,9 @@ from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.validation.rescore import rescore as rescore_shards
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 
 def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
     """Audit committed shards on the cluster; yields None on a tick, and at the end everything merged in order.
@@ -35,32 +39,45 @@ def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iter
     Raises:
         ClusterLost: The cluster lost its tasks again and again, or none of them ended for `NO_EVENT` × `stall_s`.
     """
-    audit_task = ray.remote(num_cpus=1)(_audit_lines)
-    waiting = audit_blocks(outcomes)
+    merged = Audited()
+    work = partial(_audit_lines, storage, revision, job)
+    for found in each(work, (block for _, block in audit_blocks(outcomes)), job, "nightjar audit"):
+        if found is not None:
+            merged.merge(found)
+        yield None
+    yield merged
+
+
+def each(work: Callable[[T], R], given: Iterable[T], job: Job, called: str) -> Iterator[R | None]:
+    """Do work once for each thing given, in plain tasks; yields the results in order, and None on a tick.
+
+    Raises:
+        ClusterLost: As in `audit`.
+    """
+    remote: Any = ray.remote(num_cpus=1)(_call).options(name=called)
+    shared, waiting = ray.put(work), enumerate(given)
     running: dict[Any, int] = {}
-    found: dict[int, Audited] = {}
-    merged, blocks = Audited(), 0
-    room = max(1, int(total("CPU"))) * 2
+    found: dict[int, R] = {}
+    done, room = 0, max(1, int(total("CPU"))) * 2
     deadline = time.monotonic() + NO_EVENT * job.retry.stall_s
     while True:
-        for index, block in itertools.islice(waiting, room - len(running)):
-            running[audit_task.options(name="nightjar audit").remote(block, storage, revision, job)] = index
+        for index, one in itertools.islice(waiting, room - len(running)):
+            running[remote.remote(shared, one)] = index
         if not running:
-            break
-        done, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
-        for task in done:
+            return
+        ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
+        for task in ready:
             found[running.pop(task)] = _answer(task, "the audit")
             deadline = time.monotonic() + NO_EVENT * job.retry.stall_s
-        while blocks in found:
-            merged.merge(found.pop(blocks))
-            blocks += 1
+        while done in found:
+            yield found.pop(done)
+            done += 1
         if time.monotonic() > deadline:
             raise ClusterLost(
                 f"the audit stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the cluster busy "
                 "with others, or the storage away? Repeat the command: what is scored is kept"
             )
         yield None
-    yield merged
 
 
 def _answer(task: Any, what: str) -> Any:
@@ -131,5 +148,9 @@ def _elsewhere(host: str, demand: Demand) -> Any:
     return NodeAffinitySchedulingStrategy(others[0]["NodeID"], soft=True) if others else "DEFAULT"
 
 
-def _audit_lines(block: pa.Table, storage: Storage, revision: str, job: Job) -> Audited:
+def _call(work: Callable[[T], R], given: T) -> R:
+    return work(given)
+
+
+def _audit_lines(storage: Storage, revision: str, job: Job, block: pa.Table) -> Audited:
     return audit_block(storage, revision, job, block.to_pylist())

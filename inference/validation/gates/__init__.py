@@ -16,6 +16,7 @@ from nightjar.inference.job.checks import (
     FilesCheck,
     MetricCheck,
     RowsCheck,
+    UniqueCheck,
 )
 from nightjar.inference.job.model import Job
 from nightjar.inference.validation.gates.always import (
@@ -29,6 +30,7 @@ from nightjar.inference.validation.gates.call import call_gates
 from nightjar.inference.validation.gates.column import ColumnGate, column_gates
 from nightjar.inference.validation.gates.drift import drift_gates
 from nightjar.inference.validation.gates.metric import metric_gates
+from nightjar.inference.validation.gates.unique import unique_gates
 from nightjar.inference.validation.gates.verdict import (
     Baseline,
     Evidence,
@@ -38,6 +40,7 @@ from nightjar.inference.validation.gates.verdict import (
     LastNight,
     NamesRows,
     Offender,
+    Repeated,
     Rule,
     enforce,
     evaluate,
@@ -56,6 +59,7 @@ __all__ = [
     "LastNight",
     "NamesRows",
     "Offender",
+    "Repeated",
     "Rule",
     "answers_gates_of",
     "column_gates_of",
@@ -76,6 +80,7 @@ _GATES: dict[type, Callable[[Any, str, Job], Iterable[Gate]]] = {
     FilesCheck: files_gates,
     AnswersCheck: answers_gates,
     CallCheck: call_gates,
+    UniqueCheck: unique_gates,
 }
 """Kind of check → a function that makes the gates of such a check from the check, its key and the job."""
 

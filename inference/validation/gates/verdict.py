@@ -83,6 +83,16 @@ class Baseline:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Rows whose key another row has. rows: those after the first of each key, counted by 64-bit hashes of the keys.
+    where: the second row of each of the first few keys. Of these the keys themselves were compared.
+    """
+
+    rows: int = 0
+    where: tuple[Offender, ...] = ()
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What gates judge. Before anything is scored, only `found` is known.
@@ -90,7 +100,8 @@ class Evidence:
     rows_partial: rows in the quarantine that are written as well. columns: checked column → its figures. offenders: key
     of a gate that names rows → the first rows that it refuses. usage: of language models, for all shards. evaluation:
     the labels against the scores, if the job has a label. profile: of the columns that are profiled. baselines: other
-    nights, as the job's checks name them. called: key of a check → what the function answered that it calls.
+    nights, as the job's checks name them. called: key of a check → what the function answered that it calls. repeated:
+    key of a check on keys → the rows that share one.
     """
 
     found: Found
@@ -107,6 +118,7 @@ class Evidence:
     profile: Profile | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     called: Mapping[str, Answer] = field(default_factory=dict)
+    repeated: Mapping[str, Repeated] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +126,11 @@ class GateResult:
     """One gate's verdict.
 
     name: `complete`, `quarantine`, `rescore`, `<column>.<min|max|nulls|finite>`, `<metric>.<min|max>`,
-    `<column>.drift`, `drift`, `rows.<min|max|last>`, `files.<min|max>`, `answers.cut`, `input.wait`, or the name of a
-    function of the user's own. observed, limit: texts for a table. sentence: what happened and, if the gate did not
-    pass, what to do next, with the job's key. where: if a gate that names rows did not pass, the first few rows that it
-    refuses, one per shard. on_fail: what the job says is to happen where it did not pass.
+    `<column>.drift`, `drift`, `rows.<min|max|last>`, `files.<min|max>`, `answers.cut`, `input.wait`,
+    `<columns>.unique`, or the name of a function of the user's own. observed, limit: texts for a table. sentence: what
+    happened and, if the gate did not pass, what to do next, with the job's key. where: if a gate that names rows did
+    not pass, the first few rows that it refuses, one per shard. on_fail: what the job says is to happen where it did
+    not pass.
     """
 
     name: str

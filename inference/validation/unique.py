@@ -1,0 +1,286 @@
+"""Finds rows of a night that have the same key: exactly, at any size, in bounded memory.
+
+The audit, which has each part in memory, writes a sorted file of hashes of its keys for each block of shards. Then a
+range of hashes at a time is read from all these files, and hashes that are there more than once are looked for. Rows
+that share a hash are read, and their keys compared: only rows with the same key count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from nightjar.inference.job.checks import UniqueCheck
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.sections import LINEAGE
+from nightjar.inference.messages import clip
+from nightjar.inference.output import outcomes
+from nightjar.inference.output.datapart import DataPart, read_data
+from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.validation.gates import Offender, Repeated
+from nightjar.inference.validation.keyhash import Hashes, comparable, hashes, keys
+from nightjar.inference.validation.offenders import MAX_OFFENDERS, place_of
+
+_FOLDER = "keys"
+_BUCKETS = 256
+"""The files of hashes are read in ranges of these many buckets, by their first eight bits."""
+
+RANGE_ROWS = 1 << 23
+"""The most hashes that are compared at a time, in about 128 MiB. A night of more than `_BUCKETS` times as many rows
+needs more memory."""
+
+_CANDIDATES = 1024
+"""The most repeated hashes of a range that are noted at a time; those after them are looked for if these are none."""
+
+_AT_ONCE = 8
+"""Repeated hashes whose rows are read together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """A file of the sorted hashes of one block of shards. check: the check's key in the job. first: the block's first
+    shard, of so many `shards`. counts: the number of hashes in each bucket, as 32-bit integers.
+    """
+
+    check: str
+    name: str
+    first: str
+    shards: int
+    counts: bytes
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Where each bucket begins, and the last one ends."""
+        return np.concatenate([[0], np.cumsum(np.frombuffer(self.counts, np.uint32), dtype=np.int64)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row whose hash is there more than once. key: as in `keyhash.keys`. shown: its key, for people."""
+
+    hash: int
+    key: tuple[object, ...]
+    shown: str
+    shard: str
+    file: str
+    row: int
+
+
+@dataclass(slots=True)
+class _Range:
+    """What a range of hashes has. rows: those whose hash an earlier row has. found: repeated hash → the first two files
+    that have it, and all. last: of `found`; None if there are no others.
+    """
+
+    rows: int = 0
+    found: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    last: int | None = None
+
+
+class Each(Protocol):
+    """As `Engine.each`, of the engine that validates."""
+
+    def __call__(self, work: Callable[[Any], Any], given: Sequence[Any], job: Job, called: str) -> Iterator[Any]: ...
+
+
+def unique_checks(job: Job) -> dict[str, tuple[str, ...]]:
+    """The columns of each check on keys, by the check's key in the job."""
+    found = ((f"checks[{at}].unique", check) for at, check in enumerate(job.checks))
+    return {key: check.unique for key, check in found if isinstance(check, UniqueCheck)}
+
+
+class KeyNotes:
+    """Notes the keys of one block of shards, given in order."""
+
+    def __init__(self, job: Job) -> None:
+        self._checks = unique_checks(job)
+        self._found: dict[str, list[Hashes]] = {key: [] for key in self._checks}
+        self._first, self._parts = "", list[str]()
+
+    def look(self, line: Mapping[str, Any], part: DataPart) -> None:
+        """Note one shard's. line: of `outcomes.OUTCOMES`."""
+        self._first = self._first or line["shard"]
+        self._parts.append(part.name)
+        for key, columns in self._checks.items():
+            table = part.table(columns)
+            self._found[key].append(hashes([comparable(table[name]) for name in columns], table.num_rows))
+
+    def written(self, storage: Storage, revision: str) -> list[Spill]:
+        """Write the files. A file that is written again has the same content."""
+        if not self._parts:
+            return []
+        return [self._write(storage, revision, key) for key in self._checks]
+
+    def _write(self, storage: Storage, revision: str, key: str) -> Spill:
+        found = np.sort(np.concatenate(self._found.pop(key)))
+        counts = np.bincount((found >> np.uint64(56)).astype(np.int64), minlength=_BUCKETS).astype(np.uint32)
+        named = "\0".join([*self._checks[key], "", *self._parts])
+        name = f"{_FOLDER}/{hashlib.sha256(named.encode()).hexdigest()[:32]}"
+        storage.write(join(revision, name), found.tobytes())
+        return Spill(key, name, self._first, len(self._parts), counts.tobytes())
+
+
+def repeated(
+    each: Each, storage: Storage, revision: str, job: Job, table: pa.Table, spills: Sequence[Spill]
+) -> Iterator[dict[str, Repeated] | None]:
+    """Find the rows that share a key, for each check on keys; yields None on a tick, and at the end what was found.
+
+    each: carries out the work. table: the run's `outcomes.OUTCOMES`. spills: of all blocks, in order. Their files are
+    deleted.
+    """
+    found: dict[str, Repeated] = {}
+    for key, columns in unique_checks(job).items():
+        own = [spill for spill in spills if spill.check == key]
+        search = _Search(each, storage, revision, job, table, own, columns)
+        yield from search.steps()
+        found[key] = search.result
+    storage.delete(entry.uri for entry in storage.list(join(revision, _FOLDER)))
+    yield found
+
+
+class _Search:
+    """The search for rows that share a key of one check."""
+
+    def __init__(
+        self,
+        each: Each,
+        storage: Storage,
+        revision: str,
+        job: Job,
+        table: pa.Table,
+        spills: list[Spill],
+        columns: tuple[str, ...],
+    ) -> None:
+        self._each, self._storage, self._revision, self._job = each, storage, revision, job
+        self._table, self._spills, self._columns = table, spills, columns
+        self.result = Repeated()
+
+    def steps(self) -> Generator[None, None, None]:
+        """Search; `result` is then what was found."""
+        rows, repeats = 0, list[tuple[tuple[int, int], _Range]]()
+        for step in self._each(self._look, self._ranges(), self._job, "nightjar keys"):
+            if step is None:
+                yield
+                continue
+            rows += step[1].rows
+            if step[1].found:
+                repeats.append(step)
+        where: list[Offender] = []
+        for buckets, repeat in repeats:
+            where += yield from self._same_keys(buckets, repeat, MAX_OFFENDERS - len(where))
+            if len(where) == MAX_OFFENDERS:
+                break
+        self.result = Repeated(rows if where else 0, tuple(where))
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        rows = sum(int(spill.edges[-1]) for spill in self._spills)
+        step = max(1, _BUCKETS * RANGE_ROWS // max(rows, 1))
+        return [(low, min(low + step, _BUCKETS)) for low in range(0, _BUCKETS, step)] if rows else []
+
+    @property
+    def _look(self) -> Callable[[tuple[int, int]], tuple[tuple[int, int], _Range]]:
+        return partial(_look, self._storage, self._revision, self._spills)
+
+    def _same_keys(self, buckets: tuple[int, int], repeat: _Range, most: int) -> Generator[None, None, list[Offender]]:
+        """Read the rows with repeated hashes, until so many keys are found twice. Returns an offender for each."""
+        where: list[Offender] = []
+        while len(where) < most:
+            hashed = list(repeat.found)
+            for at in range(0, len(hashed), _AT_ONCE):
+                some = {each: repeat.found[each] for each in hashed[at : at + _AT_ONCE]}
+                # Two files nearly always show it; all are read if two keys have one hash.
+                for files in ({each: found[:2] for each, found in some.items()}, some):
+                    if pairs := (yield from self._read(files)):
+                        where += [_offender(*pair) for pair in pairs]
+                        break
+                if len(where) >= most:
+                    break
+            if repeat.last is None:
+                break
+            repeat = _look(self._storage, self._revision, self._spills, buckets, repeat.last)[1]
+        return where[:most]
+
+    def _read(self, files: Mapping[int, Sequence[int]]) -> Generator[None, None, list[tuple[_Row, _Row]]]:
+        """Read the rows with these hashes. Returns the first two rows of each key that two of them have."""
+        wanted: dict[int, list[int]] = {}
+        for hash_, found in files.items():
+            for index in found:
+                wanted.setdefault(index, []).append(hash_)
+        work = [(wanted[index], self._lines(self._spills[index])) for index in sorted(wanted)]
+        seen: dict[tuple[int, tuple[object, ...]], list[_Row]] = {}
+        read = partial(_rows, self._storage, self._revision, self._columns)
+        for rows in self._each(read, work, self._job, "nightjar keys"):
+            if rows is None:
+                yield
+            for row in rows or ():
+                if len(same := seen.setdefault((row.hash, row.key), [])) < 2:
+                    same.append(row)
+        return [(rows[0], rows[1]) for rows in seen.values() if len(rows) == 2]
+
+    def _lines(self, spill: Spill) -> list[dict[str, Any]]:
+        first = self._table["shard"].index(spill.first).as_py()
+        return list(outcomes.lines(self._table.slice(first, spill.shards)))
+
+
+def _offender(one: _Row, other: _Row) -> Offender:
+    where = f"row {one.row} of {one.file}" if one.row >= 0 else f"a row of shard {one.shard}"
+    return Offender(other.shard, other.file, other.row, f"{other.shown}, as {where} does")
+
+
+def _look(
+    storage: Storage, revision: str, spills: Sequence[Spill], buckets: tuple[int, int], after: int | None = None
+) -> tuple[tuple[int, int], _Range]:
+    """Find the hashes of these buckets that are there more than once. after: only greater ones."""
+    slices = [_slice(storage, revision, spill, buckets) for spill in spills]
+    ordered = np.sort(np.concatenate(slices))
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    found = _Range(again.size)
+    distinct = np.unique(again if after is None else again[again > np.uint64(after)])
+    noted = distinct[:_CANDIDATES]
+    if distinct.size > noted.size:
+        found.last = int(noted[-1])
+    holders: dict[int, list[int]] = {int(each): [] for each in noted}
+    for index, hashed in enumerate(slices) if noted.size else ():
+        for each in np.unique(hashed[np.isin(hashed, noted)]).tolist():
+            holders[each].append(index)
+    found.found = {each: tuple(indices) for each, indices in holders.items()}
+    return buckets, found
+
+
+def _slice(storage: Storage, revision: str, spill: Spill, buckets: tuple[int, int]) -> Hashes:
+    low, high = (int(spill.edges[bucket]) * 8 for bucket in buckets)
+    if low == high:
+        return np.empty(0, np.uint64)
+    with storage.open(join(revision, spill.name)) as file:
+        file.seek(low)
+        return np.frombuffer(file.read(high - low), np.uint64)
+
+
+def _rows(
+    storage: Storage, revision: str, columns: Sequence[str], work: tuple[list[int], Iterable[dict[str, Any]]]
+) -> list[_Row]:
+    """The rows of some shards that have these hashes; of each key the first two of a shard."""
+    wanted, lines = work
+    return [row for line in lines for row in _of_shard(storage, revision, columns, wanted, line)]
+
+
+def _of_shard(
+    storage: Storage, revision: str, columns: Sequence[str], wanted: list[int], line: dict[str, Any]
+) -> Iterator[_Row]:
+    part = read_data(storage, revision, line["data"], line["shard"])
+    table = part.table([*columns, *(name for name in LINEAGE if name in part.columns)])
+    given = [comparable(table[name]) for name in columns]
+    hashed = hashes(given, table.num_rows)
+    at = np.flatnonzero(np.isin(hashed, np.array(wanted, np.uint64)))
+    seen: dict[tuple[object, ...], int] = {}
+    for index, key in zip(at.tolist(), keys(given, at), strict=True):
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= 2:
+            shown = ", ".join(f"{name} = {table[name][index].as_py()}" for name in columns)
+            yield _Row(int(hashed[index]), key, clip(shown), line["shard"], *place_of(line, table, index))
