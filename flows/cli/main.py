@@ -64,6 +64,7 @@ def options(
 
 for command in (
     running.run,
+    running.baseline,
     running.plan,
     running.check,
     looking.status,

@@ -95,6 +95,34 @@ def retry(
     _tell(*done, as_json)
 
 
+def baseline(
+    job: JobArgument,
+    inputs: Annotated[
+        list[str],
+        typer.Option("--input", help="The training set: a file, folder or pattern; repeat the option for several."),
+    ],
+    date: DateOption = None,
+    ray: RayOption = None,
+    engine: EngineOption = "ray",
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Score a training set, for checks on drift to compare with.
+
+    It is not published, and no check of the job judges it. A check {drift: all, against: baseline} compares nights with
+    it. Repeat the command to continue it, or to replace it.
+    """
+    from nightjar.inference.job.checks import BASELINE
+    from nightjar.inference.run.request import make_request
+
+    about: dict[str, Any] = {}
+    with as_json_too(as_json, about):
+        request = make_request(job, date=date, run_id=BASELINE, publish=False, engine=engine, inputs=tuple(inputs))
+        about.update(job=request.job.name, run_id=request.run_id)
+        done = _launched(request, ray, as_json, verbose)
+    _tell(*done, as_json)
+
+
 def _launched(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> tuple[Launched, float]:
     from nightjar.flows.api import launched
 

@@ -23,6 +23,7 @@ from nightjar.inference.run.comparing import RunsCompared
 
 REPORTS: dict[str, Any] = {
     "run": reports.RunResult,
+    "baseline": reports.RunResult,
     "retry": reports.RunResult,
     "plan": reports.PlanReport,
     "check": reports.CheckReport,

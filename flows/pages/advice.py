@@ -48,7 +48,7 @@ def reaching(ray: str | None) -> list[str]:
 
 
 def repeating(request: RunRequest, ray: str | None, *, fresh: bool = False) -> str:
-    """The options with which `nightjar run` continues this run. ray: the cluster that was named."""
+    """The options with which the run's command continues it. ray: the cluster that was named."""
     return shlex.join(_again(request, ray, fresh=fresh))
 
 
@@ -123,7 +123,7 @@ def remedies(
     state: as in `Standing`, or `unknown`, or `never begun` for a run that failed before it began. job: the job file, as
     the person can type it. fresh: whether `--fresh` is needed again. ray: the cluster that was named.
     """
-    again = shlex.join(["run", job, *_again(request, ray, fresh=fresh or state == "rolled back")])
+    again = shlex.join([request.command, job, *_again(request, ray, fresh=fresh or state == "rolled back")])
     match state:
         case "unknown" | "never begun" | "rejected":
             tried = {"try": shlex.join(["check", job, "--date", request.date, *request.how])}
@@ -132,6 +132,8 @@ def remedies(
             return {}
         case "rolled back":
             return {"republish": shlex.join(["republish", job, *request.named]), "anew": again}
+        case "validated" if request.command != "run":
+            return {}
         case "validated":
             return {"publish": again}
     return {"look": shlex.join(["show", job, request.run_id, *request.place]), "repeat": again}

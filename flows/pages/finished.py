@@ -186,7 +186,7 @@ def _next_steps(launched: Launched) -> list[str]:
         steps.append(f"Read it:      {typed('nightjar')} files {job} {shlex.join(run.request.named)}")
         if not run.scored.finished:
             steps.append(f"Take it back: {typed('nightjar')} {shlex.join(back)}")
-    elif not run.request.limit:
+    elif run.request.command == "run" and not run.request.limit:
         publishing = replace(run.request, publish=True)
         steps.append(f"Publish it:   {typed('nightjar')} run {job} {repeating(publishing, launched.ray)}")
     if launched.own_api:

@@ -154,18 +154,33 @@ def _as_key(value: Any) -> Any:
     return names
 
 
+class Window(Section):
+    """The last published nights, of which the columns are taken together. last: how many."""
+
+    last: int = Field(ge=1, le=366)
+
+
+BASELINE = "baseline"
+"""The name of the run that `nightjar baseline` makes of a training set."""
+
+
 class DriftCheck(Asked):
     """A gate on how far columns are from those of another night. drift: a column or several, or `all` that are
-    profiled. against: `last`, or the run id of a published night. psi, js, ks: the largest that are allowed; nulls: the
-    largest change of the share of rows without a value.
+    profiled. against: `last`, a window of the last nights, `baseline`, or the run id of a published night. psi, js, ks:
+    the largest that are allowed; nulls: the largest change of the share of rows without a value.
     """
 
     drift: Annotated[str | tuple[str, ...], BeforeValidator(_as_columns)]
-    against: str = "last"
+    against: str | Window = "last"
     psi: float | None = Field(default=None, ge=0)
     js: float | None = Field(default=None, ge=0, le=1)
     ks: float | None = Field(default=None, ge=0, le=1)
     nulls: float | None = Field(default=None, ge=0, le=1)
+
+    @property
+    def night(self) -> str:
+        """The night or nights to compare with, as one word: as `against`, or `last:7`, which is no run id."""
+        return self.against if isinstance(self.against, str) else f"last:{self.against.last}"
 
     @property
     def limits(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.checks import CHECKS, AnswerLimits, Limits, RowLimits, RowsCheck
+from nightjar.inference.job.checks import CHECKS, AnswerLimits, DriftCheck, Limits, RowLimits, RowsCheck, Window
 from nightjar.inference.job.input import Input, Wait
 from nightjar.inference.job.locations import absolute, check_database, check_place, fixed, is_database, is_dated
 from nightjar.inference.job.model import Job
@@ -50,6 +50,7 @@ _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     "checks.rows": (RowLimits,),
     "checks.files": (Limits,),
     "checks.answers": (AnswerLimits,),
+    "checks.against": (Window,),
     "schedule": (Schedule,),
 }
 _CHOICES = {
@@ -61,6 +62,7 @@ _CHOICES = {
     "preprocess.workers": "a number of workers, 1 or more, or {min: 1, max: 8}",
     "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}, or 0 for tasks",
     "input.wait.until": "the name of a marker, as _SUCCESS, or a number of files, 1 or more",
+    "checks[].against": "last, baseline, the id of a run, or {last: 7} for the last 7 nights",
     "checks[]": "a check on a column, on rows, on files or on answers, as {column: score, min: 0} or "
     "{rows: {min: 1000}}",
 }
@@ -88,7 +90,7 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     Raises:
         JobError: one sentence per fault, naming the file and key.
     """
-    if inner := sorted({"folder", "places", "templates"} & set(content)):
+    if inner := sorted({"folder", "places", "templates", "judged"} & set(content)):
         raise JobError(f"{path}: unknown key {inner[0]!r}")
     try:
         job = Job.model_validate(content)
@@ -105,6 +107,40 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     _check_places(job, path)
     _check_comparisons(job, path)
     return job
+
+
+def for_training(job: Job, inputs: tuple[str, ...]) -> Job:
+    """The job of `nightjar baseline`: the same columns of another input, which no check of the job judges. inputs: of
+    the command line, so relative to the current folder.
+
+    Raises:
+        JobError: The job describes no columns, or an input is no place.
+    """
+    if not job.profiling:
+        raise JobError(
+            "profile: a baseline is what columns look like, and the job describes none; write `profile: all`, or a "
+            "check on drift as {drift: all, against: baseline}"
+        )
+    if is_dated(job.output.uri):
+        raise JobError(
+            "output.uri: has a {date}, so each night is in a place of its own, where no other run is found to compare "
+            "with; take the {date} out of it"
+        )
+    for uri in inputs:
+        check_database(uri, "--input") if is_database(uri) else check_place(uri, "--input", web=True)
+    uri, *others = (absolute(each, Path.cwd(), pattern=True) for each in inputs)
+    changed: dict[str, Any] = {"uri": uri, "others": tuple(others), "list_": None, "lines": (), "wait": None}
+    given = job.input.model_copy(update=changed)
+    # The input of nights is no code of this run either.
+    source, target, *more = job.templates
+    return job.model_copy(
+        update={
+            "input": given,
+            "places": (*job.places, *filter(None, (fixed(each, Path.cwd()) for each in inputs))),
+            "templates": (uri, target, *others, source, *more),
+            "judged": False,
+        }
+    )
 
 
 def _with_documents(job: Job, folder: Path) -> Job:
@@ -165,10 +201,13 @@ def _check_places(job: Job, path: Path) -> None:
 
 
 def _check_comparisons(job: Job, path: Path) -> None:
-    """Check that each check against the last night has a night to compare with."""
+    """Check that each check against other nights has a night to compare with."""
     for index, check in enumerate(job.checks):
-        if isinstance(check, RowsCheck) and check.rows.against and is_dated(job.output.uri):
+        key = "rows.against" if isinstance(check, RowsCheck) and check.rows.against else ""
+        key = "against" if isinstance(check, DriftCheck) else key
+        if key and is_dated(job.output.uri):
+            instead = ", or compare with min and max" if key == "rows.against" else ""
             raise JobError(
-                f"{path}: checks[{index}].rows.against: output.uri has a {{date}}, so each night is published in a "
-                "place of its own and none is the last; take the {date} out of it, or compare with min and max"
+                f"{path}: checks[{index}].{key}: output.uri has a {{date}}, so each night is published in a "
+                "place of its own and none is the last; take the {date} out of it" + instead
             )

@@ -74,7 +74,8 @@ class Job(Section):
     model: the only model. models: several in its place; then `model` is None, and whoever works with one model gets a
     job from `each`. carry: names and patterns of columns, as the file has them; `carried` says which columns these are.
     profile: the columns whose values are described, so that nights can be compared; checks on drift add theirs.
-    places: the local folders that contain input and output of every date. templates: input and output as patterns with
+    judged: whether the checks are judged; else only what every run needs. places: the local folders that contain input
+    and output of every date. templates: input and output as patterns with
     open dates.
     """
 
@@ -93,6 +94,7 @@ class Job(Section):
     rescore: Rescoring = Rescoring()
     identity: IdentityRules = IdentityRules()
     schedule: Schedule | None = None
+    judged: bool = Field(default=True, exclude=True)
     folder: str = Field(default="", exclude=True)
     places: tuple[str, ...] = Field(default=(), exclude=True)
     templates: tuple[str, ...] = Field(default=("", ""), exclude=True)
@@ -428,7 +430,8 @@ class Job(Section):
         """The functions of the user's own that judge the night, as "module:name", by key: `checks[2].call`. None of
         them scores.
         """
-        return {f"checks[{n}].call": check.call for n, check in enumerate(self.checks) if isinstance(check, CallCheck)}
+        checks = enumerate(self.checks if self.judged else ())
+        return {f"checks[{index}].call": check.call for index, check in checks if isinstance(check, CallCheck)}
 
     @property
     def judging(self) -> tuple[str, ...]:

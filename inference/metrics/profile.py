@@ -155,6 +155,15 @@ class Profile:
         return {name: column.results() for name, column in self.columns.items()}
 
 
+def merged(profiles: Iterable[Profile]) -> Profile:
+    """Several nights taken together, exactly. A column that only some of them have is that of these nights."""
+    columns: dict[str, ColumnProfile] = {}
+    for profile in profiles:
+        for name, column in profile.columns.items():
+            columns.setdefault(name, ColumnProfile()).merge(column)
+    return Profile(columns)
+
+
 def profiled(job: Job, schema: pa.Schema) -> tuple[str, ...]:
     """The columns whose values are described, each once: outputs, and columns of the input. schema: of the input, or of
     the columns that are read. `all` leaves out columns of the input that have no profile, as images.

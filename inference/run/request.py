@@ -20,7 +20,8 @@ from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity.identity import NO_CODE, Identity, ScoringSet, fix, identify
 from nightjar.inference.identity.ownstate import CACHE
 from nightjar.inference.input.lists import with_list_if_there
-from nightjar.inference.job.file import load_job
+from nightjar.inference.job.checks import BASELINE
+from nightjar.inference.job.file import for_training, load_job
 from nightjar.inference.job.locations import fill, is_dated
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
@@ -46,7 +47,7 @@ class RunRequest:
     each other at once. shards: score only these (of the missing shards); empty for all. lease_s: the seconds without a
     segment after which another writer may be replaced. dated: output.uri has {date}, so each night has publications of
     its own. engine: where shards are scored and audited: a name in `engine.ENGINES`. environment: variables of the
-    processes that score, with their values.
+    processes that score, with their values. inputs: of `nightjar baseline`, in place of the job's own.
     """
 
     job: Job
@@ -65,6 +66,12 @@ class RunRequest:
     dated: bool = False
     engine: str = RAY
     environment: Mapping[str, SecretStr] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The command that scores this run, and that continues it."""
+        return BASELINE if self.run_id == BASELINE else "run"
 
     @property
     def output(self) -> str:
@@ -79,7 +86,9 @@ class RunRequest:
 
     @property
     def again(self) -> list[str]:
-        """The options of `nightjar run` that continue this run."""
+        """The options of `command` that continue this run."""
+        if self.command == BASELINE:
+            return [*(word for uri in self.inputs or ("URI",) for word in ("--input", uri)), *self.how]
         if self.limit:
             return [*self.named, "--limit", str(self.limit), *self.how]
         return [*self.named, *([] if self.publish else ["--no-publish"]), *self.how]
@@ -119,20 +128,21 @@ def make_request(
     moment: dt.datetime | None = None,
     shards: tuple[str, ...] = (),
     engine: str = RAY,
+    inputs: tuple[str, ...] = (),
 ) -> RunRequest:
     """Read the job file and decide which run is meant.
 
     date: the logical date. moment: when the run was due, with time zone; default: now. Without `date`, the moment's
     date in the job's time zone is the logical date. limit: score only the first shards that together have at least this
     many rows; such a run has an id of its own and is never published. scores: False for commands that only read earlier
-    runs, which must work while the user's code is broken.
+    runs, which must work while the user's code is broken. inputs: of a training set, to be described and not published.
 
     Raises:
         JobError: The job file, date or run id is wrong.
     """
     check_name(engine)
     path = Path(job_path).absolute()
-    job = load_job(path)
+    job = for_training(load_job(path), inputs) if inputs else load_job(path)
     given = storage
     storage = storage or _storage(job)
     run_id, day, limit = _which(storage, job, run_id, date, limit, moment)
@@ -152,6 +162,7 @@ def make_request(
         shards=shards,
         dated=is_dated(job.output.uri),
         engine=engine,
+        inputs=job.input.uris if inputs else (),
     )
     return fixed(request) if scores else request
 
@@ -199,6 +210,11 @@ def fixed(request: RunRequest) -> RunRequest:
     Raises:
         JobError: One of them does not exist.
     """
+    if request.run_id == BASELINE and not request.inputs:
+        raise JobError(
+            f"--run-id {BASELINE}: is the name of what `nightjar baseline JOB --input URI` makes of a training set; "
+            "use that command, or choose another name"
+        )
     job = request.job.model_copy(update=request.job.with_paths(pinned))
     environment = job.resources.runtime_env.variables(os.environ)
     scoring = fix(request.storage, with_list_if_there(request.storage, job))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+
 from nightjar.inference.errors import Missing
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.checks import DriftCheck, RowsCheck
 from nightjar.inference.job.model import Job
+from nightjar.inference.metrics.profile import merged
 from nightjar.inference.output import publications as publish
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import (
@@ -47,12 +52,15 @@ def baselines(storage: Storage, job: Job, date: str) -> dict[str, Baseline]:
     Raises:
         JobError: A manifest or profile is not the one that was published.
     """
-    names = {check.against for check in job.checks if isinstance(check, DriftCheck)}
+    checks = job.checks if job.judged else ()
+    names = {check.night for check in checks if isinstance(check, DriftCheck)}
     return {name: _baseline(storage, job.output.uri, date, name) for name in names}
 
 
 def _baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
-    run = name
+    run, window = name, name.partition("last:")[2]
+    if window:
+        return _window(storage, output, date, int(window))
     if name == "last":
         if (found := _last_manifest(storage, output, date)) is None:
             return Baseline(name, None, "no earlier night is published")
@@ -67,6 +75,21 @@ def _baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
     if manifest.profile is None:
         return Baseline(called, None, f"the columns of {called} were not described")
     return Baseline(called, read_profile(storage, output, run, manifest))
+
+
+def _window(storage: Storage, output: str, date: str, nights: int) -> Baseline:
+    """The last published nights before this one, taken together: their columns as if they were those of one night."""
+    found = list(islice(_manifests(storage, output, date), nights))
+    if not found:
+        return Baseline(f"the last {nights} nights", None, "no earlier night is published")
+    first, last = found[-1][1], found[0][1]
+    called = first if len(found) == 1 else f"the {len(found)} published nights from {first} to {last}"
+    described = [(run, manifest) for run, _, manifest in found if manifest.profile is not None]
+    if not described:
+        return Baseline(called, None, f"the columns of {called} were not described")
+    if len(described) < len(found):
+        called += f", of which {len(described)} were described,"
+    return Baseline(called, merged(read_profile(storage, output, run, manifest) for run, manifest in described))
 
 
 def run_manifest(storage: Storage, output: str, run: str) -> tuple[str, Manifest] | None:
@@ -118,12 +141,19 @@ def night_before(storage: Storage, job: Job, date: str) -> NightEvidence | None:
 
 def _last_manifest(storage: Storage, output: str, date: str) -> tuple[str, str, Manifest] | None:
     """The last night, as above: its run, its date and its manifest."""
+    return next(_manifests(storage, output, date), None)
+
+
+def _manifests(storage: Storage, output: str, date: str) -> Iterator[tuple[str, str, Manifest]]:
+    """Each date's published run before this date, the latest first: its run, its date and its manifest."""
     runs = publish.newest(storage, output).runs
     # If a date has several runs, the run named after the date counts, as it does for readers of the latest night.
     before = sorted((entry.date, run == entry.date, run) for run, entry in runs.items() if entry.date < date)
+    told = ""
     for day, _, run in reversed(before):
-        try:
-            return run, day, read_manifest(storage, output, runs[run])
-        except Missing:
+        if day == told:
             continue
-    return None
+        with suppress(Missing):
+            manifest = read_manifest(storage, output, runs[run])
+            told = day
+            yield run, day, manifest

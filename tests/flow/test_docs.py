@@ -75,10 +75,11 @@ def place(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -> 
         day = dt.datetime.now(dt.UTC).date() + dt.timedelta(days=ahead)
         lake.write_file(f"{day}/part.parquet", 100_000, 1000)
     lake.write_model(MODEL)
-    lake.write_job(name="docs", input__uri="data/{date}/", retry__max_quarantined=0.01)
+    for name in ("2026/part", "more"):
+        lake.write_file(f"../train/{name}.parquet", 0, 1000)
+    lake.write_job(name="docs", input__uri="data/{date}/", profile="all", retry__max_quarantined=0.01)
     job = yaml.safe_load(lake.job_path.read_text())
-    shutil.copy(lake.job_path, folder / "training.yaml")
-    shutil.copytree(folder, folder / "jobs" / "docs", ignore=shutil.ignore_patterns("jobs", "training.yaml"))
+    shutil.copytree(folder, folder / "jobs" / "docs", ignore=shutil.ignore_patterns("jobs"))
     (folder / "jobs" / "docs" / "job.yaml").write_text(yaml.safe_dump({**job, "name": "docs-served"}, sort_keys=False))
     for night in ("2026-11-18", "2026-11-19"):
         done = forked("run", lake.job_path, "--date", night, "--engine", "local", env=api_env)
@@ -105,7 +106,7 @@ COMMANDS = list({tuple(each.words): each for each in reversed(OURS) if shlex.joi
 test_remote.py has a cluster, and runs those with an address of one; test_secrets.py runs `ON_RAY`.
 """
 
-SCORE = ("run", "retry", "check", "backfill")
+SCORE = ("run", "baseline", "retry", "check", "backfill")
 """Commands that start Ray if they are not told otherwise."""
 
 

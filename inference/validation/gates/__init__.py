@@ -87,12 +87,13 @@ _GATES: dict[type, Callable[[Any, str, Job], Iterable[Gate]]] = {
 
 def gates_of(job: Job) -> tuple[Rule, ...]:
     """Every gate of the job, in the order in which they are shown, with what happens where it does not pass."""
+    checks = job.checks if job.judged else ()
     always: list[Gate] = [Complete(), Quarantine(job.retry.max_quarantined)]
     if job.rescore.share:
         always.append(Rescore(job.rescore.tolerance, job.rescore.differing))
     asked = (
         Rule(gate, check.on_fail)
-        for index, check in enumerate(job.checks)
+        for index, check in enumerate(checks)
         for gate in _GATES[type(check)](check, f"checks[{index}]", job)
     )
     return (*map(Rule, always), *asked)

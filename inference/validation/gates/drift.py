@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nightjar.inference.job.checks import DriftCheck
+from nightjar.inference.job.checks import BASELINE, DriftCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted, listed
 from nightjar.inference.metrics.drift import Drift, Incomparable, drift
@@ -28,14 +28,14 @@ def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[ColumnDrift | A
     """The gates of one check. key: the check's place in the job, as `checks[0]`."""
     limits = tuple(check.limits.items())
     if not check.columns:
-        yield AnyDrift(key, check.against, limits)
+        yield AnyDrift(key, check.night, limits)
     for column in check.columns:
-        yield ColumnDrift(key, check.against, limits, column, len(check.columns))
+        yield ColumnDrift(key, check.night, limits, column, len(check.columns))
 
 
 @dataclass(frozen=True)
 class _Drifting(ABC):
-    """key: the check's place in the job. against: the other night, as the job names it. limits: figure → the largest
+    """key: the check's place in the job. against: the other night, as `DriftCheck.night`. limits: figure → the largest
     that is allowed, in addition to what differs by chance.
     """
 
@@ -60,8 +60,10 @@ class _Drifting(ABC):
         other = evidence.baselines[self.against]
         if other.profile is not None:
             return self.compare(evidence.profile, other.profile, other.called)
-        passed = self.against == "last"
+        passed = self.against == "last" or self.against.startswith("last:")
         then = ", and passes." if passed else f". Name another published run in {self.key}.against, or write `last`."
+        if self.against == BASELINE:
+            then = ". Make it of the training set: `nightjar baseline JOB --input URI`."
         sentence = f"{self.key}.drift has nothing to compare with: {other.why}{then}"
         return self._result(passed, "nothing to compare with", sentence)
 
