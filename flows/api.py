@@ -137,6 +137,11 @@ def launched(
         from nightjar.inference.run import reasons
 
         reasons.keep(request, error, "discover")
+        if request.job.notify:
+            from nightjar.flows import notifying
+
+            if problem := notifying.failed(request, error, begun=False):
+                error.add_note(problem)
         raise
     from nightjar.flows.launch import launch
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from nightjar.flows import notifying
 from nightjar.flows.cluster import check_reports
 from nightjar.flows.nightly import nightly
 from nightjar.flows.pages.display import following
@@ -93,6 +94,8 @@ def launch(
     except NightjarError as error:
         if not ending.flow_run:
             reasons.keep(request, error, "start")
+            if problem := notifying.failed(request, error, begun=False):
+                error.add_note(problem)
         if isinstance(error, RunFailed):
             error.add_note(after_failure(replace(request, flow_run=ending.flow_run), error, address))
         raise

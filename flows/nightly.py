@@ -22,6 +22,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from pydantic import Field
 
+from nightjar.flows import notifying
 from nightjar.flows.cluster import ClusterRunner, is_connected
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.advice import tables_behind
@@ -106,6 +107,7 @@ def nightly(
             if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
                 artifacts.show_failure(request, error, ray)
                 events.failed(request, error)
+                _warn(notifying.failed(request, error))
         # The run's page shows the message alone; calling the flow still raises the error.
         return Failed(message=str(error), data=error)
     except (KeyboardInterrupt, TerminationSignal) as signal:
@@ -116,11 +118,17 @@ def nightly(
         raise
     note_ending(finished)
     events.published(finished)
+    _warn(notifying.published(finished))
     if behind := finished.publication.tables_behind:
         # Readers of the files see the night, but somebody must mend a table: the run's page is to be red.
         late = tables_behind(request, behind)
         return Failed(message=str(late), data=late)
     return Completed(message=finished.sentence)
+
+
+def _warn(problem: str) -> None:
+    if problem:
+        get_run_logger().warning("%s", problem)
 
 
 def _stopped(signal: BaseException) -> Interrupted:

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import httpx
@@ -193,7 +194,7 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
         PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False,
     }
     try:
-        with temporary_settings(settings), _giving_up_events_soon(api):
+        with temporary_settings(settings), _giving_up_events_soon(api), _linking(not api.own):
             setup_logging()
             if not verbose:
                 _quiet_terminal()
@@ -207,6 +208,23 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
                 drain.join()
     finally:
         _stop(api)
+
+
+_pages: ContextVar[bool] = ContextVar("pages", default=True)
+
+
+@contextmanager
+def _linking(pages: bool) -> Iterator[None]:
+    token = _pages.set(pages)
+    try:
+        yield
+    finally:
+        _pages.reset(token)
+
+
+def has_pages() -> bool:
+    """Whether the API of the run that goes on here has pages, which a person can see when the run is over."""
+    return _pages.get()
 
 
 @contextmanager

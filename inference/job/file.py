@@ -12,6 +12,7 @@ from nightjar.inference.job.checks import CHECKS, AnswerLimits, DriftCheck, Limi
 from nightjar.inference.job.input import Input, Wait
 from nightjar.inference.job.locations import absolute, check_database, check_place, fixed, is_database, is_dated
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.notify import Notify
 from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.job.schedule import Schedule
 from nightjar.inference.job.seams import FRAMEWORKS
@@ -52,6 +53,7 @@ _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     "checks.answers": (AnswerLimits,),
     "checks.against": (Window,),
     "schedule": (Schedule,),
+    "notify": (Notify,),
 }
 _CHOICES = {
     "model.batch_size": "auto or a number of rows, 1 or more",
@@ -62,6 +64,8 @@ _CHOICES = {
     "preprocess.workers": "a number of workers, 1 or more, or {min: 1, max: 8}",
     "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}, or 0 for tasks",
     "input.wait.until": "the name of a marker, as _SUCCESS, or a number of files, 1 or more",
+    "notify.on": "a list of one or both of failed and published",
+    "notify.webhook_env": "the name of an environment variable",
     "checks[].against": "last, baseline, the id of a run, or {last: 7} for the last 7 nights",
     "checks[]": "a check on a column, on rows, on files or on answers, as {column: score, min: 0} or "
     "{rows: {min: 1000}}",

@@ -24,6 +24,7 @@ from nightjar.inference.job.checks import (
 )
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import fill
+from nightjar.inference.job.notify import Notify
 from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.job.schedule import Schedule
 from nightjar.inference.job.seams import FRAMEWORKS
@@ -94,6 +95,7 @@ class Job(Section):
     rescore: Rescoring = Rescoring()
     identity: IdentityRules = IdentityRules()
     schedule: Schedule | None = None
+    notify: Notify | None = None
     judged: bool = Field(default=True, exclude=True)
     folder: str = Field(default="", exclude=True)
     places: tuple[str, ...] = Field(default=(), exclude=True)

@@ -44,6 +44,11 @@ def read_yaml(path: Path, what: str = "job file") -> Any:
         raise JobError(f"{path}: not valid YAML: it is nested too deeply") from None
 
 
+_BOOL, _TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
+_WORDS = {"on", "off", "yes", "no"}
+"""Words that PyYAML takes for true and false, and YAML since 1.2 for text; as keys they are text, as in `notify.on`."""
+
+
 class _Loader(yaml.SafeLoader):
     """Safe YAML that refuses duplicate keys, and values that expand without bound."""
 
@@ -66,6 +71,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key_node.tag == _BOOL and key_node.value.lower() in _WORDS:
+                key_node.tag = _TEXT
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(

@@ -159,15 +159,17 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_every_job_file_in_the_docs_is_one() -> None:
+def test_every_job_file_in_the_docs_is_one(tmp_path: Path) -> None:
     """YAML that begins with a name is a whole job file; other blocks are keys of one, or of a prefect.yaml."""
     from nightjar.inference.job.file import parse_job
     from nightjar.inference.job.model import Job
+    from nightjar.inference.job.yamlfile import read_yaml
 
     seen = 0
     for page in PAGES:
         for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL):
-            content = yaml.safe_load(block)
+            (tmp_path / "block.yaml").write_text(block)
+            content = read_yaml(tmp_path / "block.yaml")
             if "name" in content:
                 parse_job(content, Path("/nowhere/job.yaml"))
                 seen += 1

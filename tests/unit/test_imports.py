@@ -99,6 +99,7 @@ ORDER = {
         "backfill",
         "launch",
         "nightly",
+        "notifying",
         "tasks",
         "parameters",
         "turns",

@@ -1,0 +1,174 @@
+"""Tells a webhook how a night ended, if the job says so (`notify`).
+
+A message that is refused for a moment is sent again. It is never worth a night: all of it ends within `PATIENCE_S`, and
+what goes wrong is a warning. The address is a secret, and is in no message, log or error.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shlex
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import asdict, dataclass
+from typing import IO, Any
+
+from prefect.utilities.urls import url_for
+
+from nightjar.flows.pages.advice import remedies
+from nightjar.flows.prefect_api.server import has_pages
+from nightjar.flows.results import FinishedRun
+from nightjar.inference.errors import NightjarError
+from nightjar.inference.job.notify import Occasion
+from nightjar.inference.ledger import endings
+from nightjar.inference.messages import clip, hide
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.validation.gates import warnings
+
+PATIENCE_S = 5.0
+"""The longest time in seconds that a message may delay the end of a run, with all tries."""
+
+_TRY_S = 2.0
+"""The longest time in seconds for one step of a try: to connect, or to wait for the answer."""
+
+_PAUSE_S = 0.25
+"""Seconds before the second try; doubled each time."""
+
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+"""Answers after which the same message may be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is posted, as JSON. event: `failed` or `published`. verdict: how the night ended, in a few words. cause: why
+    it failed, or what a person should know of a night that is published; may be empty. command: what to type next.
+    link: the run's page in Prefect; empty where there is none. text: all of this, for a chat.
+    """
+
+    event: Occasion
+    job: str
+    run_id: str
+    date: str
+    verdict: str
+    cause: str
+    command: str
+    link: str
+    text: str
+
+
+def published(finished: FinishedRun) -> str:
+    """Tell that a night is published. A run that had nothing to do, or was not to publish, is no news.
+
+    Returns why the message could not be sent; '' if it was, or there was nothing to send.
+    """
+    request, publication = finished.request, finished.publication
+    if not publication.number or (finished.scored.finished and not publication.tables_behind):
+        return ""
+    cause = "; ".join([*publication.tables_behind, *warnings(finished.verdict.gates)])
+    command = ["tables", request.job_path, *request.place]
+    if not publication.tables_behind:
+        command = ["files", request.job_path, *request.named]
+    return _tell(request, "published", finished.sentence, cause, shlex.join(command))
+
+
+def failed(request: RunRequest, error: NightjarError, *, begun: bool = True) -> str:
+    """Tell that a run ended without a publication. begun: whether its flow had begun, so that there is a page of it.
+    Returns as `published`.
+    """
+    ended = endings.of_error(error, "")
+    if ended is None:  # another writer goes on with the night
+        return ""
+    verdict = f"{ended.outcome} at {ended.where}" if ended.where else ended.outcome
+    commands = remedies(request, ended.outcome if begun else "never begun", request.job_path)
+    return _tell(request, "failed", verdict, str(error), next(iter(commands.values()), ""), begun)
+
+
+def _tell(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, begun: bool = True) -> str:
+    notify = request.job.notify
+    if notify is None or event not in notify.on:
+        return ""
+    address = notify.address(dict(os.environ))
+    if not address:
+        return (
+            f"notify.webhook_env: the variable {notify.webhook_env} has no address where this run's flow is, so nobody "
+            "was told; set it there"
+        )
+    hide([address])
+    content = json.dumps(
+        asdict(_message(request, event, verdict, cause, command, _link(request) if begun else ""))
+    ).encode()
+    posting = _Posting(address, content)
+    thread = threading.Thread(target=posting.post, daemon=True, name="nightjar-notify")
+    thread.start()
+    thread.join(PATIENCE_S)
+    if not posting.problem:
+        return ""
+    key = "webhook" if notify.webhook else "webhook_env"
+    return f"notify.{key}: nobody was told: {posting.problem} (tried {posting.tries} times in {PATIENCE_S:g} s at most)"
+
+
+def _message(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, link: str) -> Message:
+    about, typed = f"{request.job.name} {request.run_id}: {verdict}", f"nightjar {command}"
+    cause = clip(cause)
+    text = "\n".join(filter(None, [about, cause, f"`{typed}`" if command else "", link]))
+    night = (request.job.name, request.run_id, request.date)
+    return Message(event, *night, verdict, cause, typed if command else "", link, text)
+
+
+def _link(request: RunRequest) -> str:
+    """The page of the run's flow run. A server of the command's own ends with it, and has no pages."""
+    return (url_for("flow-run", obj_id=request.flow_run) or "") if has_pages() else ""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Makes a redirection an error: the message would be lost, because it is not posted a second time."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> None:
+        return None
+
+
+class _Posting:
+    """One message on its way. problem: why it has not arrived; '' once it has. tries: so far.
+
+    The standard library posts it, because httpx writes each address that it is given into the log.
+    """
+
+    def __init__(self, address: str, content: bytes) -> None:
+        headers = {"Content-Type": "application/json", "User-Agent": "nightjar"}
+        self._request = urllib.request.Request(address, content, headers, method="POST")
+        self.problem, self.tries = "no answer in time", 0
+
+    def post(self) -> None:
+        """Try until it has arrived, is refused for good, or the time is over."""
+        opener, deadline, pause = urllib.request.build_opener(_NoRedirect), time.monotonic() + PATIENCE_S, _PAUSE_S
+        while True:
+            self.tries += 1
+            self.problem, again = self._try(opener, max(0.1, min(_TRY_S, deadline - time.monotonic())))
+            if not again or time.monotonic() + pause >= deadline:
+                return
+            time.sleep(pause)
+            pause *= 2
+
+    def _try(self, opener: urllib.request.OpenerDirector, patience_s: float) -> tuple[str, bool]:
+        """Post once. Returns why it did not arrive, and whether to try again."""
+        try:
+            with opener.open(self._request, timeout=patience_s) as answer:
+                answer.read(1)
+            return "", False
+        except urllib.error.HTTPError as error:
+            with error:
+                return f"the webhook answered {error.code}", error.code in _PASSING
+        except (OSError, http.client.HTTPException) as error:
+            # Of an error of the network only its kind and the system's words are told: others may have the address.
+            reason = getattr(error, "reason", error)
+            said = reason.strerror if isinstance(reason, OSError) and reason.strerror else ""
+            kind = type(reason if isinstance(reason, Exception) else error).__name__
+            return f"{kind} {said}".strip(), True
+        except Exception as error:  # noqa: BLE001 (whatever it is, the night is done, and the warning says so)
+            return type(error).__name__, False

@@ -1,0 +1,86 @@
+"""`notify` from the flow, however a run is started: what is posted, and that the address is printed nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commands import DATE
+from forked import forked
+from support import Lake
+from webhooks import SECRET, webhook
+
+pytestmark = pytest.mark.flow
+
+LOCAL = ("--engine", "local")
+
+
+def test_a_failed_and_a_published_night_are_told_with_the_page_of_the_run(
+    tmp_path: Path, api_env: dict[str, str]
+) -> None:
+    with webhook(500, 500, 200) as hook:
+        env = {**api_env, "CHANNEL": hook.url}
+        lake = Lake(tmp_path).ready(
+            name="told",
+            checks=[{"column": "score", "max": 5}],
+            notify={"on": ["failed", "published"], "webhook_env": "CHANNEL"},
+        )
+        failed = forked("run", lake.job_path, "--date", DATE, "--verbose", *LOCAL, env=env)
+        assert failed.returncode == 1
+        assert len(hook.posted) == 3, "refused twice"
+        lake.write_job(name="told", notify={"on": ["failed", "published"], "webhook_env": "CHANNEL"})
+        done = forked("run", lake.job_path, "--date", DATE, "--verbose", *LOCAL, env=env)
+        assert done.returncode == 0, done.stderr
+    first, last = hook.posted[2], hook.posted[3]
+    assert (first["event"], first["verdict"]) == ("failed", "failed at gate score.max")
+    assert first["command"] == f"nightjar show {lake.job_path} {DATE}"
+    assert (last["event"], last["verdict"].partition(":")[0]) == ("published", "published as #1")
+    for body in (first, last):
+        assert body["link"].startswith(api_env["PREFECT_API_URL"].removesuffix("/api") + "/")
+        assert body["link"] in body["text"]
+    assert first["link"] != last["link"]
+    assert SECRET not in failed.stdout + failed.stderr + done.stdout + done.stderr
+
+
+def test_a_webhook_that_is_away_is_a_warning_and_the_night_is_published(
+    tmp_path: Path, api_env: dict[str, str]
+) -> None:
+    with webhook(404) as hook:
+        lake = Lake(tmp_path).ready(name="untold", notify={"on": ["published"], "webhook": hook.url})
+        done = forked("run", lake.job_path, "--date", DATE, "--verbose", *LOCAL, env=api_env)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    assert "notify.webhook: nobody was told: the webhook answered 404" in said
+    assert SECRET not in said
+
+
+def test_a_run_with_a_server_of_its_own_has_no_link_that_is_dead(tmp_path: Path, own_home: Path) -> None:
+    with webhook() as hook:
+        lake = Lake(tmp_path).ready(notify={"on": ["published"], "webhook": hook.url})
+        done = forked("run", lake.job_path, "--date", DATE, *LOCAL, env={"PREFECT_HOME": str(own_home)})
+        assert done.returncode == 0, done.stderr
+    assert [body["link"] for body in hook.posted] == [""]
+
+
+def test_a_run_without_input_is_told_before_anything_starts(tmp_path: Path, api_env: dict[str, str]) -> None:
+    with webhook(503) as hook:
+        lake = Lake(tmp_path).ready(notify={"on": ["failed"], "webhook": hook.url}, carry=["id", "gone"])
+        done = forked("run", lake.job_path, "--date", DATE, *LOCAL, env=api_env)
+        assert done.returncode == 2
+    assert "notify.webhook: nobody was told: the webhook answered 503" in done.stderr
+    body = hook.posted[0]
+    assert (body["verdict"], body["link"]) == ("rejected", "")
+    assert body["cause"].startswith("carry: 'gone' is not a column of the input")
+
+
+def test_a_run_that_cannot_start_is_told_too(tmp_path: Path, api_env: dict[str, str]) -> None:
+    """Where there is no cluster no flow begins."""
+    with webhook() as hook:
+        lake = Lake(tmp_path).ready(notify={"on": ["failed"], "webhook": hook.url})
+        done = forked("run", lake.job_path, "--date", DATE, "--ray", "127.0.0.1:1", env=api_env)
+        assert done.returncode == 2
+    (body,) = hook.posted
+    assert (body["verdict"], body["link"]) == ("failed", "")
+    assert "127.0.0.1:1" in body["cause"]
+    assert body["command"].startswith("nightjar check ")
