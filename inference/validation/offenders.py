@@ -54,7 +54,8 @@ class Finder:
 
 def _offender(gate: NamesRows, line: dict[str, Any], part: DataPart) -> Iterator[Offender]:
     """The first row that the gate refuses; none if such rows are in the quarantine alone."""
-    table = part.table([gate.column, *(name for name in LINEAGE if name in part.columns)])
+    lineage = [name for name in LINEAGE if name in part.columns]
+    table = part.table([gate.column, *lineage])
     column = table[gate.column]
     if gate.spares(column):
         return
