@@ -106,8 +106,7 @@ def nightly(
             _keep_reason(request, error)
             if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
                 artifacts.show_failure(request, error, ray)
-                events.failed(request, error)
-                _warn(notifying.failed(request, error))
+                _tell_failed(request, error)
         # The run's page shows the message alone; calling the flow still raises the error.
         return Failed(message=str(error), data=error)
     except (KeyboardInterrupt, TerminationSignal) as signal:
@@ -117,8 +116,7 @@ def nightly(
             _keep_reason(request, stopped)
         raise
     note_ending(finished)
-    events.published(finished)
-    _warn(notifying.published(finished))
+    _tell_published(finished)
     if behind := finished.publication.tables_behind:
         # Readers of the files see the night, but somebody must mend a table: the run's page is to be red.
         late = tables_behind(request, behind)
@@ -126,8 +124,17 @@ def nightly(
     return Completed(message=finished.sentence)
 
 
-def _warn(problem: str) -> None:
-    if problem:
+def _tell_failed(request: RunRequest, error: NightjarError) -> None:
+    """Tell Prefect's automations, and whom the job says."""
+    events.failed(request, error)
+    if problem := notifying.failed(request, error):
+        get_run_logger().warning("%s", problem)
+
+
+def _tell_published(finished: FinishedRun) -> None:
+    """As above."""
+    events.published(finished)
+    if problem := notifying.published(finished):
         get_run_logger().warning("%s", problem)
 
 
