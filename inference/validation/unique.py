@@ -31,9 +31,9 @@ _FOLDER = "keys"
 _BUCKETS = 256
 """The files of hashes are read in ranges of these many buckets, by their first eight bits."""
 
-RANGE_ROWS = 1 << 23
-"""The most hashes that are compared at a time, in about 128 MiB. A night of more than `_BUCKETS` times as many rows
-needs more memory."""
+RANGE_ROWS = 1 << 22
+"""The most hashes that a thread or task compares at a time, in about 64 MiB. A night of more than `_BUCKETS` times as
+many rows needs more memory."""
 
 _CANDIDATES = 1024
 """The most repeated hashes of a range that are noted at a time; those after them are looked for if these are none."""
@@ -238,7 +238,8 @@ def _look(
 ) -> tuple[tuple[int, int], _Range]:
     """Find the hashes of these buckets that are there more than once. after: only greater ones."""
     slices = [_slice(storage, revision, spill, buckets) for spill in spills]
-    ordered = np.sort(np.concatenate(slices))
+    ordered = np.concatenate(slices)
+    ordered.sort()
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     found = _Range(again.size)
     distinct = np.unique(again if after is None else again[again > np.uint64(after)])
