@@ -47,6 +47,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
+from nightjar.inference.run import approving
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.validation.manifest import read_manifest
 
@@ -199,6 +200,9 @@ def _scored(asked: _Asked, date: dt.date) -> Night:
         if (seen := _seen(request)) is not None:
             totals = read_manifest(request.storage, request.output, seen).totals
             return Night(night, "published", totals.rows_out, said)
+        if approving.waits(request):
+            yes = shlex.join(["nightjar", "approve", job, *request.words])
+            return Night(night, "asks", 0, f"{said} `{yes}` publishes it")
     except NightjarError as error:
         return Night(night, "failed", 0, str(error))
     if unseen:

@@ -18,7 +18,7 @@ from prefect import Task, flow
 from prefect.client.schemas.objects import State
 from prefect.exceptions import PrefectException, TerminationSignal
 from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed
 from pydantic import Field
 
@@ -26,9 +26,10 @@ from nightjar.flows import notifying
 from nightjar.flows.cluster import ClusterRunner, is_connected
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.advice import tables_behind
+from nightjar.flows.pages.failure import asking_page
 from nightjar.flows.pages.wording import describe
-from nightjar.flows.parameters import asked, job_name, requested, run_name
-from nightjar.flows.prefect_api import events
+from nightjar.flows.parameters import asked, due, job_name, requested, run_name
+from nightjar.flows.prefect_api import events, replies
 from nightjar.flows.prefect_api.api import (
     was_cancelled,
     worker_env,
@@ -46,10 +47,13 @@ from nightjar.inference.errors import (
     Held,
     Interrupted,
     NightjarError,
+    Rejected,
     RunFailed,
+    Unanswered,
 )
 from nightjar.inference.ledger.endings import stopped_by
-from nightjar.inference.run import reasons, steps
+from nightjar.inference.run import approving, reasons, steps
+from nightjar.inference.run.publishing import unanswered
 from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest, fixed
 from nightjar.inference.run.steps import Publication, Scored, Verdict
@@ -92,6 +96,8 @@ def nightly(
     expect_failures()
     request: RunRequest | None = None
     try:
+        if deployment.id and (answered := _answered(due(flow_run.parameters))) is not None:
+            return answered
         request = requested(flow_run.parameters)
         # Wait before there is a cluster, which would be idle. A cluster that exists is needed by others.
         if wait_for_input(request, patient=not is_connected()):
@@ -107,6 +113,8 @@ def nightly(
             if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
                 artifacts.show_failure(request, error, ray)
                 _tell_failed(request, error)
+        if request is not None and isinstance(error, Unanswered):
+            return _ask(request, error)
         # The run's page shows the message alone; calling the flow still raises the error.
         return Failed(message=str(error), data=error)
     except (KeyboardInterrupt, TerminationSignal) as signal:
@@ -115,18 +123,23 @@ def nightly(
         if request is not None:
             _keep_reason(request, stopped)
         raise
+    return _completed(finished)
+
+
+def _completed(finished: FinishedRun) -> State[Any]:
+    """The state of a flow run that came to its end."""
     note_ending(finished)
     _tell_published(finished)
     if behind := finished.publication.tables_behind:
         # Readers of the files see the night, but somebody must mend a table: the run's page is to be red.
-        late = tables_behind(request, behind)
+        late = tables_behind(finished.request, behind)
         return Failed(message=str(late), data=late)
     return Completed(message=finished.sentence)
 
 
 def _tell_failed(request: RunRequest, error: NightjarError) -> None:
     """Tell Prefect's automations, and whom the job says."""
-    events.failed(request, error)
+    events.asks(request, error) if isinstance(error, Unanswered) else events.failed(request, error)
     if problem := notifying.failed(request, error):
         get_run_logger().warning("%s", problem)
 
@@ -136,6 +149,44 @@ def _tell_published(finished: FinishedRun) -> None:
     events.published(finished)
     if problem := notifying.published(finished):
         get_run_logger().warning("%s", problem)
+
+
+def _ask(request: RunRequest, error: Unanswered) -> State[Any]:
+    """Suspend this flow run until a person answers on its page, if Prefect can; nothing of the run is running now.
+
+    Returns the state of one that ends instead: the commands `approve` and `reject` answer it.
+    """
+    question = approving.asked(request)
+    try:
+        if question is not None and replies.can_suspend():
+            replies.suspend(question, request.job.approval.deadline_h * 3600, asking_page(request, question))
+    except (httpx.HTTPError, PrefectException, RuntimeError) as fault:
+        get_run_logger().warning("this run cannot be suspended (%s); `nightjar approve` answers it", fault)
+    return Failed(name="Asks", message=str(error), data=error)
+
+
+def _answered(request: RunRequest) -> State[Any] | None:
+    """How this flow run ends that was suspended because it asked; None if it asked nothing, or nobody has answered."""
+    question = approving.asked(request)
+    if question is None or question.flow_run != request.flow_run:
+        return None
+    done = approving.carried_out(request)
+    if done is None and (said := replies.reply(question)) is not None:
+        done = approving.answer(
+            request,
+            approved=said.decision == "approve",
+            by=said.name or "somebody on Prefect's page",
+            note=said.note,
+            checksum=question.published.checksum,
+        )
+    if done is None:
+        return None
+    get_run_logger().info("%s", done.decision.words)
+    if done.publication is None:
+        raise Rejected(question.no(done.decision))
+    finished = FinishedRun(request, done.scored, done.verdict, done.publication)
+    artifacts.show_summary(request, done.scored, done.verdict, done.publication)
+    return _completed(finished)
 
 
 def _stopped(signal: BaseException) -> Interrupted:
@@ -205,6 +256,8 @@ def _further_steps(request: RunRequest, tasks: _Tasks, found: Any, discover_s: f
         # Parts were damaged where they lie. Scoring these shards again mends it; if not, a person is needed.
         get_run_logger().warning("%s", error)
         scored, verdict = _scored_and_validated(request, tasks, found)
+    if verdict.question is not None:
+        raise unanswered(verdict)
     publication: Publication = tasks.result(tasks.done(publish_task, request, scored, verdict))
     artifacts.log_remarks(worded(scored.again, scored.warnings))
     get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)

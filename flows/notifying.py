@@ -44,7 +44,7 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is posted, as JSON. event: `failed` or `published`. verdict: how the night ended, in a few words. cause: why
+    """What is posted, as JSON. event: `failed`, `asks` or `published`. verdict: how the night ended, in a few words. cause: why
     it failed, or what a person should know of a night that is published; may be empty. command: what to type next.
     link: the run's page in Prefect; empty where there is none. text: all of this, for a chat.
     """
@@ -76,7 +76,7 @@ def published(finished: FinishedRun) -> str:
 
 
 def failed(request: RunRequest, error: NightjarError, *, begun: bool = True) -> str:
-    """Tell that a run ended without a publication. begun: whether its flow had begun, so that there is a page of it.
+    """Tell that a run ended without a publication, or asks a person first. begun: whether its flow had begun, so that there is a page of it.
     Returns as `published`.
     """
     ended = endings.of_error(error, "")
@@ -84,7 +84,8 @@ def failed(request: RunRequest, error: NightjarError, *, begun: bool = True) -> 
         return ""
     verdict = f"{ended.outcome} at {ended.where}" if ended.where else ended.outcome
     commands = remedies(request, ended.outcome if begun else "never begun", request.job_path)
-    return _tell(request, "failed", verdict, str(error), next(iter(commands.values()), ""), begun)
+    event: Occasion = "asks" if ended.outcome == endings.ASKS else "failed"
+    return _tell(request, event, verdict, str(error), next(iter(commands.values()), ""), begun)
 
 
 def _tell(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, begun: bool = True) -> str:

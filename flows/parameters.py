@@ -34,8 +34,14 @@ def requested(given: dict[str, Any]) -> RunRequest:
     """The run that these parameters of the flow ask for, with the code it is scored with."""
     if (handed := _handed.get()) is not None:
         return replace(handed, flow_run=str(flow_run.id))
-    named = str(flow_run.id)
-    return fixed(_named.pop(named) if named in _named else asked(given))
+    request = due(given)
+    _named.clear()
+    return fixed(request)
+
+
+def due(given: dict[str, Any]) -> RunRequest:
+    """The run that these parameters of the flow ask for, without the code it is scored with."""
+    return _named.get(str(flow_run.id)) or asked(given)
 
 
 def asked(given: dict[str, Any]) -> RunRequest:

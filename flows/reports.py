@@ -24,7 +24,8 @@ from nightjar.inference.run.standing import RunFigures
 class Problem:
     """Why a command failed. error: the class of the exception. job, run_id: empty until they are known.
 
-    state: `failed`, `held` (another writer holds the run) or `interrupted`.
+    state: `failed`, `held` (another writer holds the run), `asks` (a person must say yes before it is published) or
+    `interrupted`.
     """
 
     state: str
@@ -136,7 +137,7 @@ class FailedShard:
 class Explained:
     """How a run stands, why, and what to do about it.
 
-    state: published, rolled back (also by `unpublish`), publishing, running, silent, failed, rejected, stopped,
+    state: published, rolled back (also by `unpublish`), publishing, running, silent, failed, rejected, stopped, asks,
     limited, validated, killed, unfinished, unreadable or unknown. standing: the state with the gate or step. cause: why
     it stands so, a sentence. ended: how it ended without a publication. tried_again: how the last try ended that could
     not begin. commands: what to do, each under a word for it.
@@ -344,6 +345,25 @@ class CheckReport:
     notes: tuple[str, ...]
     snapshot: str = ""
     preprocess: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionMade:
+    """What `nightjar approve` and `nightjar reject` did. at: UTC. publication: its number; 0 after a no.
+
+    note: the person's. unresumed: why Prefect's run, which waits, could not be told.
+    """
+
+    job: str
+    run_id: str
+    revision: int
+    approved: bool
+    by: str
+    note: str
+    at: str
+    publication: int
+    tables_behind: tuple[str, ...] = ()
+    unresumed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,10 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """What became of one night. state: published, skipped (it was published before), rolled back or failed."""
+    """What became of one night.
+
+    state: published, skipped (it was published before), rolled back, asks (a person must say yes first) or failed.
+    """
 
     date: str
     state: str

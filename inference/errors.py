@@ -9,6 +9,8 @@ NightjarError                 * marks errors that are worth repeating
 │   ├── ShardsFailed      some shards have no result
 │   ├── QuarantineFull    more rows cannot be scored than the job allows
 │   ├── GateFailed        a gate did not pass: nothing was published
+│   ├── Unanswered        a gate asks a person before anything is published                             (exit 5)
+│   ├── Rejected          a person, or the deadline, said no: nothing was published
 │   ├── AuditFailed       the files written do not prove the cover
 │   └── TakenBack         nothing was left to score, and a person took the run's publication back from readers
 ├── TablesBehind          the run stays published; a table of the job does not show it yet              (exit 4)
@@ -120,6 +122,16 @@ class GateFailed(RunFailed):
 
     def __str__(self) -> str:
         return self.message
+
+
+class Unanswered(GateFailed):
+    """Gates that did not pass ask a person, so nothing is published yet. `gates`: every gate's result."""
+
+    exit_code = 5
+
+
+class Rejected(RunFailed):
+    """A person said no to what gates asked, or nobody answered in time. Nothing was published."""
 
 
 class AuditFailed(RunFailed):

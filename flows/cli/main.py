@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from nightjar.flows.cli import (
+    answering,
     logs,
     looking,
     publishing,
@@ -75,6 +76,8 @@ for command in (
     running.replay,
     looking.diff,
     looking.files,
+    answering.approve,
+    answering.reject,
     publishing.publications,
     publishing.rollback,
     publishing.unpublish,

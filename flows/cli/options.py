@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 EXIT_USAGE = 2
 EXIT_HELD = 3
+EXIT_ASKS = 5
 EXIT_INTERRUPTED = 130
 
 _WIDE = 240
@@ -128,6 +129,10 @@ def emit(report: Any, *, one_line: bool = False) -> None:
     print(json.dumps(data), flush=True) if one_line else out.print_json(data=data)
 
 
+_STATES = {EXIT_HELD: "held", EXIT_ASKS: "asks", EXIT_INTERRUPTED: "interrupted"}
+"""Exit code → the state of a command that did not do what it should; else it failed."""
+
+
 @contextmanager
 def as_json_too(wanted: bool, about: dict[str, Any]) -> Iterator[None]:
     """With --json, print an error as one JSON object to standard output, like a result.
@@ -138,8 +143,7 @@ def as_json_too(wanted: bool, about: dict[str, Any]) -> Iterator[None]:
         yield
     except NightjarError as error:
         if wanted:
-            state = {EXIT_HELD: "held", EXIT_INTERRUPTED: "interrupted"}.get(error.exit_code, "failed")
-            emit_problem(state, type(error).__name__, str(error), **about)
+            emit_problem(_STATES.get(error.exit_code, "failed"), type(error).__name__, str(error), **about)
         raise
     except KeyboardInterrupt:
         if wanted:

@@ -48,7 +48,8 @@ def run(
     """Score, check and publish; repeat it to continue.
 
     Exit codes: 0 published (or done as asked), 1 the run failed, 2 job, command or cluster must be changed,
-    3 held by another writer, 4 published but a table of the job does not show it, 130 interrupted.
+    3 held by another writer, 4 published but a table of the job does not show it, 5 a gate asks a person first,
+    130 interrupted.
     """
     from nightjar.inference.run.request import make_request
 

@@ -33,6 +33,8 @@ REPORTS: dict[str, Any] = {
     "diff": RunsCompared,
     "files": PublishedFiles,
     "logs": reports.LogLine,
+    "approve": reports.DecisionMade,
+    "reject": reports.DecisionMade,
     "publications": list[reports.PublicationListed],
     "rollback": reports.RolledBack,
     "unpublish": reports.PublicationListed,

@@ -136,6 +136,10 @@ def remedies(
             return {}
         case "validated":
             return {"publish": again}
+        case "asks":
+            words = [job, request.run_id, *request.place]
+            look = shlex.join(["show", *words])
+            return {"look": look, "approve": shlex.join(["approve", *words]), "reject": shlex.join(["reject", *words])}
     return {"look": shlex.join(["show", job, request.run_id, *request.place]), "repeat": again}
 
 

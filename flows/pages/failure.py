@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from nightjar.flows.pages.evidence import gate_rows, printed, rows_without_resul
 from nightjar.flows.pages.wording import describe
 from nightjar.inference.errors import NightjarError, RunFailed, StorageError
 from nightjar.inference.ledger import endings
+from nightjar.inference.ledger.lines import Question
 from nightjar.inference.output.revisions import newest_revision
 from nightjar.inference.run.report import lost, mending, remarks
 from nightjar.inference.run.request import RunRequest
@@ -61,6 +63,16 @@ def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None
         commands=remedies(request, state, job, fresh=after.fresh, ray=ray),
         continues=not after.fresh,
     )
+
+
+def asking_page(request: RunRequest, question: Question) -> str:
+    """What a person is asked, in Markdown, for the form on the run's page."""
+    lines = [f"**{markdown(request.job.name)} {markdown(request.run_id)}**: may it be published?", ""]
+    lines += [f"- {markdown(gate.name)}: {markdown(gate.sentence)}" for gate in question.gates]
+    lines += [f"- {markdown(gate.row)}: {code(gate.replay)}" for gate in question.gates if gate.row]
+    look = shlex.join(["nightjar", "show", request.job_path, *request.words])
+    lines += ["", f"No answer until {question.until} counts as a no. More: the artifacts of this run, and {code(look)}"]
+    return "\n".join(lines)
 
 
 def _progress(request: RunRequest) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -67,7 +67,7 @@ def status(request: RunRequest) -> RunStatus:
         summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
         again=about.again,
         warnings=_warnings(request, newest),
-        notes=(*about.notes(progress.cuts, progress.backoffs), *mending(newest, failed)),
+        notes=(*about.notes(progress.cuts, progress.backoffs), *_decided(newest), *mending(newest, failed)),
         failed_shards=len(failed),
         failures=tuple(
             FailedShard(shard, len(said), said[-1].cause, said[-1].message)
@@ -80,6 +80,11 @@ def _warnings(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
     """What the gates said that did not pass and only warn, when the revision was published."""
     manifest = sealed_manifest(request.storage, request.output, newest.state)
     return tuple(warnings(manifest.gates)) if manifest else ()
+
+
+def _decided(newest: revs.Revision) -> tuple[str, ...]:
+    """What a person answered who was asked."""
+    return (newest.state.decision.words,) if newest.state.decision else ()
 
 
 def _sign_of_life(holder: Holder | None, state: str, lease_s: float) -> str:

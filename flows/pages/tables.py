@@ -47,7 +47,7 @@ def _headed(record: ShardLine | Incident) -> dict[str, Any]:
     return {name.replace("_", " "): value for name, value in cells(record).items()}
 
 
-_PASSED = {"pass": "yes", "warn": "NO (warns)", "block": "NO"}
+_PASSED = {"pass": "yes", "warn": "NO (warns)", "ask": "NO (asks)", "block": "NO"}
 
 
 def gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str, Send]:

@@ -1,4 +1,4 @@
-"""Events for Prefect's automations: a night was published, a night failed, a shard has no result.
+"""Events for Prefect's automations: a night was published, failed, or asks a person; a shard has no result.
 
 Each event is about `nightjar.job.<name>`; Prefect adds the flow run, its deployment and its tags. If the API is away,
 events are lost, but never a run.
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PUBLISHED = "nightjar.run.published"
 FAILED = "nightjar.run.failed"
+ASKS = "nightjar.run.asks"
 SHARD_FAILED = "nightjar.shard.failed"
 TABLES_BEHIND = "nightjar.tables.behind"
 
@@ -63,6 +64,11 @@ def failed(request: RunRequest, error: NightjarError) -> None:
     _emit(FAILED, request, error=type(error).__name__, message=str(error), shards_failed=len(shards))
     for shard in shards[:MAX_SHARDS]:
         _emit(SHARD_FAILED, request, **shard)
+
+
+def asks(request: RunRequest, error: NightjarError) -> None:
+    """Send the event of a run that a person must approve before it is published."""
+    _emit(ASKS, request, message=str(error))
 
 
 def refused(name: str, job: str, error: NightjarError) -> None:

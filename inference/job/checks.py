@@ -29,14 +29,20 @@ Bound = Annotated[float, WrapValidator(_as_written), PlainSerializer(lambda valu
 """A number. A whole number stays one, because a float of more than 2^53 may be another number than the user wrote."""
 
 
-OnFail = Literal["block", "warn"]
-"""What a gate that does not pass does: nothing is published, or it is, with a warning."""
+OnFail = Literal["block", "warn", "ask"]
+"""What a gate that does not pass does: nothing is published; or it is, with a warning; or a person is asked first."""
 
 
 class Asked(Section):
     """A check: what a team asks of a night, and what happens where it does not hold."""
 
     on_fail: OnFail = "block"
+
+
+class Approval(Section):
+    """How long a person has who is asked. deadline_h: hours, after which no answer counts as a no."""
+
+    deadline_h: float = Field(default=24, gt=0)
 
 
 class ColumnCheck(Asked):

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import (
     AnswersCheck,
+    Approval,
     CallCheck,
     Check,
     ColumnCheck,
@@ -91,6 +92,7 @@ class Job(Section):
     resources: Resources = Resources()
     retry: Retry = Retry()
     checks: tuple[Check, ...] = ()
+    approval: Approval = Approval()
     profile: Literal["all", "outputs"] | tuple[str, ...] = ()
     rescore: Rescoring = Rescoring()
     identity: IdentityRules = IdentityRules()

@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from nightjar.inference.job.sections import Section, as_tuple
 
-Occasion = Literal["failed", "published"]
-"""What may be told: that a night ended without a publication, or that it is published."""
+Occasion = Literal["failed", "asks", "published"]
+"""What may be told: that a night ended without a publication, that it asks a person, or that it is published."""
 
 
 def is_address(text: str) -> bool:

@@ -15,11 +15,12 @@ from nightjar.inference.errors import (
     Interrupted,
     JobError,
     Terminated,
+    Unanswered,
 )
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.messages import clip
 
-FAILED, REJECTED, STOPPED = "failed", "rejected", "stopped"
+FAILED, REJECTED, STOPPED, ASKS = "failed", "rejected", "stopped", "asks"
 BEFORE_IT_BEGINS = {"start", "discover"}
 """Steps at which a run has no ledger yet: Ray and Prefect start, and the input is listed."""
 
@@ -42,10 +43,11 @@ class FailedGate:
 class Ended:
     """How one flow run of a run ended without a publication.
 
-    outcome: `failed`; `rejected`: job, input or model must be changed; `stopped`, by a person or a signal; `limited` or
-    `validated`: done, and not to be published. step: where it ended: start, discover, score, validate or publish.
-    error: the class of the exception; empty if the run was done. gates: the failed gates. publish: whether the run was
-    to be published. at: in UTC, as ISO 8601. engine: where it was to be scored, if it ended before it had a ledger.
+    outcome: `failed`; `rejected`: job, input or model must be changed; `stopped`, by a person or a signal; `asks`: a
+    person must say yes before it is published; `limited` or `validated`: done, and not to be published. step: where it
+    ended: start, discover, score, validate or publish. error: the class of the exception; empty if the run was done.
+    gates: those that failed, or that ask. publish: whether the run was to be published. at: in UTC, as ISO 8601.
+    engine: where it was to be scored, if it ended before it had a ledger.
     """
 
     outcome: str
@@ -71,16 +73,18 @@ def of_error(error: BaseException, step: str, *, publish: bool = True, engine: s
     if isinstance(error, Held):
         return None
     if isinstance(error, Interrupted):
-        return Ended(STOPPED, step, _now(), type(error).__name__, str(error), (), publish, engine)
+        return Ended(STOPPED, step, utc(), type(error).__name__, str(error), (), publish, engine)
     if not isinstance(error, Exception):
-        return Ended(STOPPED, step, _now(), Interrupted.__name__, str(stopped_by(error)), (), publish, engine)
+        return Ended(STOPPED, step, utc(), Interrupted.__name__, str(stopped_by(error)), (), publish, engine)
+    asks = isinstance(error, Unanswered)
     gates = error.gates if isinstance(error, GateFailed) else ()
-    failed = tuple(_failed(gate) for gate in gates if gate.verdict == "block")
-    outcome = REJECTED if isinstance(error, JobError) else FAILED
-    return Ended(outcome, step, _now(), type(error).__name__, clip(str(error)), failed, publish, engine)
+    failed = tuple(failed_gate(gate) for gate in gates if gate.verdict == ("ask" if asks else "block"))
+    outcome = REJECTED if isinstance(error, JobError) else ASKS if asks else FAILED
+    return Ended(outcome, step, utc(), type(error).__name__, clip(str(error)), failed, publish, engine)
 
 
-def _failed(gate: Any) -> FailedGate:
+def failed_gate(gate: Any) -> FailedGate:
+    """What is kept of a gate that did not pass. gate: a `gates.GateResult`."""
     first = gate.where[0] if gate.where else None
     row, replay = (clip(first.holds), first.replay) if first else ("", "")
     return FailedGate(gate.name, clip(gate.sentence), row, replay)
@@ -102,8 +106,14 @@ def stopped_by(error: BaseException) -> Interrupted:
 
 def done(step: str, *, limited: bool) -> Ended:
     """The ending of a run that is not to be published, when everything that was asked for is done."""
-    return Ended(LIMITED if limited else VALIDATED, step, _now(), publish=False)
+    return Ended(LIMITED if limited else VALIDATED, step, utc(), publish=False)
 
 
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+def asks(step: str, gates: tuple[FailedGate, ...], at: str, until: str) -> Ended:
+    """The ending of a run that waits for a person's answer, with everything else done."""
+    return Ended(ASKS, step, at, Unanswered.__name__, f"No answer until {until} counts as a no.", gates)
+
+
+def utc(hours: float = 0.0) -> str:
+    """This moment, or that many hours later, in UTC, as ISO 8601."""
+    return (dt.datetime.now(dt.UTC) + dt.timedelta(hours=hours)).isoformat(timespec="seconds")

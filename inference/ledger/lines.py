@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
-from nightjar.inference.ledger.endings import Ended
+from nightjar.inference.ledger.endings import Ended, FailedGate, utc
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.records import Failed, Noticed, Receipt
 from nightjar.inference.witness.packages import Package
@@ -139,6 +139,51 @@ class PublishedAs:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A person's answer. checksum: of the manifest that it is about. by, note: as that person gave them. at: in UTC, as
+    ISO 8601.
+    """
+
+    checksum: str
+    approved: bool
+    by: str
+    note: str
+    at: str
+
+    @property
+    def words(self) -> str:
+        """Who said what, for people."""
+        said = f"{'approved' if self.approved else 'rejected'} by {self.by} at {self.at}"
+        return f"{said}: {self.note}" if self.note else said
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A person must say yes before this is published, because gates did not pass that say `on_fail: ask`.
+
+    published: what a yes publishes. gates: those that ask. at, until: in UTC, as ISO 8601; no answer counts as a no
+    from `until` on. flow_run: Prefect's id of the run that asks, or any id of its command.
+    """
+
+    published: Published
+    gates: tuple[FailedGate, ...]
+    at: str
+    until: str
+    flow_run: str = ""
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether the time for an answer is over."""
+        return utc() >= self.until
+
+    def no(self, decision: Decision | None) -> str:
+        """Why a run that asked this is not published, for people. decision: None if nobody answered in time."""
+        gates = " ".join(f"{gate.name}: {gate.sentence}" for gate in self.gates)
+        said = decision.words if decision else f"nobody approved it until {self.until}, which counts as a no"
+        return f"{said}. What was asked: {gates}"
+
+
 Line = (
     Receipt
     | Failed
@@ -152,6 +197,8 @@ Line = (
     | Revoked
     | Packages
     | Preflight
+    | Question
+    | Decision
     | Intent
     | PublishedAs
     | Ended
@@ -169,6 +216,8 @@ _KINDS: dict[str, type[Line]] = {
     "revoked": Revoked,
     "packages": Packages,
     "preflight": Preflight,
+    "question": Question,
+    "decision": Decision,
     "intent": Intent,
     "published": PublishedAs,
     "ended": Ended,

@@ -22,8 +22,8 @@ def leased(
 ) -> Iterator[LedgerWriter]:
     """Hold this step's lease. keep: the next step of the same flow run follows, so others must not write in between.
 
-    If the run ends with this step, the reason is kept: an error, an interruption, or that it is not to be published. A
-    shard that the run does not have is none: the earlier reason stays.
+    If the run ends with this step, the reason is kept: an error, an interruption, that it is not to be published, or
+    that it asks a person first. A shard that the run does not have is none: the earlier reason stays.
     after: the epoch of this flow run's previous step; nobody else may have written since. seen: the revision, if it was
     read already; its ledger and state are continued from there.
     """
@@ -39,8 +39,11 @@ def leased(
         if after is not None:
             _check_succession(request, writer, after)
         yield writer
-        released = not keep
-        if task == "validate" and released:
+        asked = writer.state.question if task == "validate" and not writer.state.decision else None
+        released = not keep or asked is not None
+        if asked is not None:
+            ending = endings.asks(task, asked.gates, asked.at, asked.until)
+        elif task == "validate" and released:
             ending = endings.done(task, limited=bool(request.limit))
     except NoSuchShard as error:
         ending = writer.state.ended or endings.of_error(error, task, publish=request.publish)

@@ -7,7 +7,9 @@ import time
 from nightjar.inference.errors import (
     StorageError,
     TakenBack,
+    Unanswered,
 )
+from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import places, targets
 from nightjar.inference.output import publications as publish
@@ -17,6 +19,7 @@ from nightjar.inference.run.request import (
     RunRequest,
 )
 from nightjar.inference.run.results import Publication, Scored, Verdict
+from nightjar.inference.validation import gates
 
 
 def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
@@ -24,6 +27,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
 
     Raises:
         Held: another writer has taken the run over since it was validated.
+        Unanswered: a gate asks a person, who has not said yes.
         TakenBack: there was nothing to score, and a person took back what was published of it.
     """
     began = time.time()
@@ -34,26 +38,44 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
         return Publication(scored.revision, scored.number, verdict.manifest, behind=behind, tables_behind=left)
     if not request.publish:
         return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
+    if verdict.question is not None:
+        raise unanswered(verdict)
     uri = revs.revision_uri(request.run_uri, scored.revision)
     with leased(request, uri, "publish", keep=False, after=verdict.epoch) as writer:
-        made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
-        assert made is not None
         entry = Published(scored.revision, verdict.manifest, verdict.checksum, request.date)
-        swept, unfinished = 0, ""
-        try:
-            number = publish.publish(writer, request.output, request.run_id, entry)
-            # Sweep only now, when no later plan can need a part, whoever continues and whenever this writer wakes up.
-            swept = revs.sweep(writer, uri, made, answers=request.job.keeps_answers)
-            revs.mark_success(writer, uri, number, verdict.manifest)
-        except StorageError as error:
-            # What readers see decides. The next command does what is left to do: `finish_publication`.
-            intent = writer.state.intent
-            if intent is None or publish.shown(request.storage, request.output, request.run_id) != entry:
-                raise
-            number, unfinished = intent.number, str(error)
+        if gates.asking(verdict.gates) and not writer.state.approves(entry):
+            raise unanswered(verdict)
+        number, swept, unfinished = make_visible(request, writer, entry, scored.fingerprint)
     left = commit_tables(request)
     behind = lead_readers(request)
     return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began, unfinished, behind, left)
+
+
+def unanswered(verdict: Verdict) -> Unanswered:
+    """The error of a run that must not be published before a person has said yes."""
+    return Unanswered("; ".join(map(gates.told, gates.asking(verdict.gates))), verdict.gates)
+
+
+def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published, fingerprint: str) -> tuple[int, int, str]:
+    """Publish a revision under this lease. fingerprint: of its plan.
+
+    Returns its number, how many files were swept, and why sweeping failed though readers see the revision."""
+    uri = revs.revision_uri(request.run_uri, entry.revision)
+    made = revs.read_plan(request.storage, uri, writer.state, fingerprint)
+    assert made is not None
+    swept, unfinished = 0, ""
+    try:
+        number = publish.publish(writer, request.output, request.run_id, entry)
+        # Sweep only now, when no later plan can need a part, whoever continues and whenever this writer wakes up.
+        swept = revs.sweep(writer, uri, made, answers=request.job.keeps_answers)
+        revs.mark_success(writer, uri, number, entry.manifest)
+    except StorageError as error:
+        # What readers see decides. The next command does what is left to do: `finish_publication`.
+        intent = writer.state.intent
+        if intent is None or publish.shown(request.storage, request.output, request.run_id) != entry:
+            raise
+        number, unfinished = intent.number, str(error)
+    return number, swept, unfinished
 
 
 def commit_tables(request: RunRequest) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger.lines import Published
+from nightjar.inference.ledger.lines import Published, Question
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.state import State
 from nightjar.inference.metrics.figures import Figures
@@ -50,7 +50,7 @@ class Scored:
 @dataclass(frozen=True)
 class Verdict:
     """The result of the validate step. manifest, shards: names of the files that were written after every gate
-    passed.
+    passed. question: what a person is asked before it is published.
     """
 
     revision: int
@@ -61,6 +61,7 @@ class Verdict:
     checksum: str
     shards: str
     seconds: float = 0.0
+    question: Question | None = None
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import JobError, Missing, StorageError
-from nightjar.inference.ledger.endings import Ended
+from nightjar.inference.errors import JobError, Missing, Rejected, StorageError
+from nightjar.inference.ledger.endings import ASKS, FAILED, Ended
 from nightjar.inference.ledger.epochs import LEASE_S, shows_life
 from nightjar.inference.ledger.holders import can_be_asked, is_dead
 from nightjar.inference.ledger.state import State
@@ -45,7 +45,7 @@ class Metric:
 class Standing:
     """How a run stands.
 
-    state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped,
+    state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped, asks,
     limited, validated, killed, `UNFINISHED` or `UNREADABLE`. ended: how it ended without a publication, if that was
     kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it cannot be
     read. opened: the engine of the last command that wrote its ledger; empty if nobody knows.
@@ -72,7 +72,9 @@ class Standing:
     def cause(self) -> str:
         """The reason, in a sentence; empty if there is nothing to explain."""
         if self.ended is not None:
-            return " ".join(gate.sentence for gate in self.ended.gates) or self.ended.message
+            gates = [gate.sentence for gate in self.ended.gates]
+            # The gates say all that the message says, unless it is a question's, which says how long it waits.
+            return " ".join([*gates, *([self.ended.message] if not gates or self.ended.outcome == ASKS else [])])
         if self.state == "killed" and self.engine == LOCAL:
             return f"{_CAUSES['killed']}, or the model's code ended it: without --engine local Ray finds the row"
         return self.problem or _CAUSES.get(self.state, "")
@@ -190,7 +192,7 @@ def stands(
     """
     state = standing(storage, newest, shown, lease_s)
     note = reasons.note_of(storage, run_uri, job)
-    ended = newest.state.ended if newest.state.holder is None else None
+    ended = _ended(newest.state) if newest.state.holder is None else None
     opener = newest.state.openers[-1][1] if newest.state.openers else None
     last = ended.at if ended else opener.at if opener else ""
     engine = opener.engine if opener else ""
@@ -219,7 +221,16 @@ def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float
         lives = can_be_asked(state.holder) or shows_life(newest.ledger, state, lease_s)
         if lives or state.holder is not None:
             return SILENT if not lives else "publishing" if newest.sealed else "running"
-    return state.ended.outcome if state.ended else UNFINISHED
+    ended = _ended(state)
+    return ended.outcome if ended else UNFINISHED
+
+
+def _ended(state: State) -> Ended | None:
+    """How the last flow run ended that has ended. That nobody answered in time is kept by nobody: the clock says so."""
+    ended, question = state.ended, state.question
+    if ended is None or ended.outcome != ASKS or question is None or not question.lapsed:
+        return ended
+    return Ended(FAILED, ended.step, question.until, Rejected.__name__, question.no(None))
 
 
 def sealed_manifest(storage: Storage, output: str, state: State) -> Manifest | None:

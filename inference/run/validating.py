@@ -23,8 +23,9 @@ from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.identity.snapshots import verify
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan
+from nightjar.inference.ledger.endings import failed_gate, utc
 from nightjar.inference.ledger.epochs import LedgerWriter
-from nightjar.inference.ledger.lines import Revoked
+from nightjar.inference.ledger.lines import Published, Question, Revoked
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted_of
 from nightjar.inference.metrics.profile import Profile
@@ -71,6 +72,8 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
     ):
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
         assert made is not None
+        if writer.state.approved:
+            return replace(_approved_verdict(request, writer), seconds=time.time() - began)
         made = limited(made, request)
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
@@ -121,7 +124,21 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             discovery.left_out,
             hive.types_of(request.job.output.partition_by, output_schema(request.job, discovery.schema)),
         )
-        return Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, time.time() - began)
+        question = _ask(request, writer, Published(scored.revision, name, digest, request.date), results)
+        seconds = time.time() - began
+        return Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, seconds, question)
+
+
+def _ask(
+    request: RunRequest, writer: LedgerWriter, published: Published, results: tuple[gates.GateResult, ...]
+) -> Question | None:
+    """Ask a person in the ledger, if a gate says so and the run is to be published."""
+    asking = tuple(map(failed_gate, gates.asking(results)))
+    if not asking or not request.publish:
+        return None
+    question = Question(published, asking, utc(), utc(request.job.approval.deadline_h), request.flow_run)
+    writer.append([question])
+    return question
 
 
 def _night(request: RunRequest, evidence: gates.Evidence, audited: Audited, metrics: Metrics) -> NightEvidence:
@@ -241,11 +258,19 @@ def _check_folders(audited: Audited) -> None:
 
 
 def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:
-    """The verdict of a revision that was published before, from its manifest."""
-    entry = scored.published
-    assert entry is not None
+    """The verdict of a revision that was published before."""
+    assert scored.published is not None
+    return verdict_of(request, scored.published, scored.epoch)
+
+
+def _approved_verdict(request: RunRequest, writer: LedgerWriter) -> Verdict:
+    """What a person has approved, which is published as that person saw it."""
+    assert writer.state.question is not None
+    return verdict_of(request, writer.state.question.published, writer.epoch)
+
+
+def verdict_of(request: RunRequest, entry: Published, epoch: int) -> Verdict:
+    """The verdict of an earlier command, from its manifest. epoch: of who takes it over."""
     manifest = read_manifest(request.storage, request.output, entry)
-    shards = f"runs/{request.run_id}/r{scored.revision}/{manifest.shards.file}"
-    return Verdict(
-        scored.revision, scored.epoch, manifest.gates, manifest.metrics, entry.manifest, entry.checksum, shards
-    )
+    shards = f"runs/{request.run_id}/r{entry.revision}/{manifest.shards.file}"
+    return Verdict(entry.revision, epoch, manifest.gates, manifest.metrics, entry.manifest, entry.checksum, shards)

@@ -42,8 +42,10 @@ from nightjar.inference.validation.gates.verdict import (
     Offender,
     Repeated,
     Rule,
+    asking,
     enforce,
     evaluate,
+    told,
     warnings,
 )
 
@@ -62,12 +64,14 @@ __all__ = [
     "Repeated",
     "Rule",
     "answers_gates_of",
+    "asking",
     "column_gates_of",
     "enforce",
     "evaluate",
     "gates_of",
     "input_gates",
     "naming_gates_of",
+    "told",
     "warnings",
 ]
 

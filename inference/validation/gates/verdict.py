@@ -142,7 +142,7 @@ class GateResult:
     on_fail: OnFail = field(default="block", metadata=SELDOM)
 
     @property
-    def verdict(self) -> Literal["pass", "warn", "block"]:
+    def verdict(self) -> Literal["pass", "warn", "ask", "block"]:
         """What follows."""
         return "pass" if self.passed else self.on_fail
 
@@ -205,9 +205,14 @@ def told(result: GateResult) -> str:
     return " ".join([result.sentence, *(offender.sentence for offender in result.where[:1])])
 
 
+def asking(results: Iterable[GateResult]) -> tuple[GateResult, ...]:
+    """The gates that did not pass and because of which a person is asked."""
+    return tuple(result for result in results if result.verdict == "ask")
+
+
 def warnings(results: Iterable[GateResult]) -> list[str]:
-    """What the gates say that did not pass and only warn."""
-    return [f"{result.name}: {told(result)}" for result in results if result.verdict == "warn"]
+    """What the gates say that did not pass and did not block."""
+    return [f"{result.name}: {told(result)}" for result in results if result.verdict in ("warn", "ask")]
 
 
 def number(value: Number) -> str:

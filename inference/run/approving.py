@@ -1,0 +1,135 @@
+"""A person's answer to what gates ask. It is kept in the ledger, and a yes publishes at once; nothing is scored."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from nightjar.inference.errors import Held, JobError, Rejected
+from nightjar.inference.ledger.endings import utc
+from nightjar.inference.ledger.lines import Decision, Question
+from nightjar.inference.ledger.state import State
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.run.lease import leased
+from nightjar.inference.run.publishing import commit_tables, lead_readers, make_visible
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.results import Publication, Scored, Verdict
+from nightjar.inference.run.validating import verdict_of
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of a question. publication: None after a no."""
+
+    question: Question
+    decision: Decision
+    scored: Scored
+    verdict: Verdict
+    publication: Publication | None
+
+
+def asked(request: RunRequest) -> Question | None:
+    """What the newest revision of a run asks, or asked until it was answered; None if nothing."""
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    return newest.state.question if newest else None
+
+
+def waits(request: RunRequest) -> bool:
+    """Whether a run waits for an answer."""
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    if newest is None or newest.state.question is None:
+        return False
+    return newest.state.decision is None and not newest.state.question.lapsed
+
+
+def answer(
+    request: RunRequest, *, approved: bool, by: str, note: str = "", revision: int | None = None, checksum: str = ""
+) -> Answered:
+    """Keep a person's answer, and carry it out. A no may be changed to a yes; after a yes there is only `unpublish`.
+
+    revision, checksum: of what the person saw, if that is known.
+
+    Raises:
+        JobError: Nothing asks; or what asked was answered, was scored or validated again since, or has waited too long.
+        Held: Another command writes the run.
+    """
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    question = newest.state.question if newest else None
+    if newest is None or question is None:
+        raise JobError(f"the run {request.run_id!r} asks nothing: no gate of its newest revision says on_fail: ask")
+    given = newest.state.decision
+    _check(request, newest, question, approved, revision, checksum)
+    with suppress(Rejected), leased(request, newest.uri, "publish", keep=False, seen=newest) as writer:
+        if (writer.state.question, writer.state.decision) != (question, given) or writer.state.intent is not None:
+            raise Held("another command has changed this run since; repeat the command to see how it stands")
+        if given is None or not given.approved:
+            given = Decision(question.published.checksum, approved, by, note, utc())
+            writer.append([given])
+        if not given.approved:
+            raise Rejected(question.no(given))  # the lease keeps it as the run's end
+        began = time.time()
+        verdict = verdict_of(request, question.published, writer.epoch)
+        assert writer.state.planned is not None
+        number, swept, unfinished = make_visible(request, writer, question.published, writer.state.planned.fingerprint)
+        left, behind = commit_tables(request), lead_readers(request)
+        entry = question.published
+        seconds = time.time() - began
+        shown = Publication(entry.revision, number, entry.manifest, swept, seconds, unfinished, behind, left)
+        return Answered(question, given, _scored(writer.state, entry.revision), verdict, shown)
+    assert given is not None
+    verdict = verdict_of(request, question.published, newest.state.epoch)
+    return Answered(question, given, _scored(newest.state, newest.number), verdict, None)
+
+
+def carried_out(request: RunRequest) -> Answered | None:
+    """What became of a question that was answered before; a yes that was not carried out is carried out now.
+
+    None if nothing was asked, or nobody has answered.
+    """
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    if newest is None or (question := newest.state.question) is None or (given := newest.state.decision) is None:
+        return None
+    if given.approved and newest.success is None:
+        return answer(request, approved=True, by=given.by, note=given.note)
+    entry = question.published
+    verdict = verdict_of(request, entry, newest.state.epoch)
+    shown = None
+    if newest.success is not None:
+        left, behind = commit_tables(request), lead_readers(request)
+        number = newest.success.publication
+        shown = Publication(entry.revision, number, entry.manifest, behind=behind, tables_behind=left)
+    return Answered(question, given, _scored(newest.state, newest.number), verdict, shown)
+
+
+def _check(
+    request: RunRequest, newest: revs.Revision, question: Question, approved: bool, revision: int | None, checksum: str
+) -> None:
+    run = f"{request.job.name} {request.run_id} r{newest.number}"
+    given = newest.state.decision
+    if newest.sealed:
+        raise JobError(f"{run} was published already; `nightjar unpublish` takes it back from readers")
+    if revision is not None and revision != newest.number:
+        raise JobError(f"the answer is about r{revision}, and {run} is the newest now; look at it, and answer again")
+    if checksum and checksum != question.published.checksum:
+        raise JobError(f"{run} was validated again since that was asked; look at it, and answer again")
+    if given is not None and given.approved and not approved:
+        raise JobError(f"{run} was {given.words}; `nightjar unpublish` takes it back from readers")
+    if given is not None and not given.approved and not approved:
+        raise JobError(f"{run} was {given.words}")
+    if question.lapsed and not (given is not None and given.approved):
+        raise JobError(
+            f"{run} waited until {question.until} (approval.deadline_h), which counts as a no; `nightjar run` "
+            "validates it once more, scores nothing that is there, and asks again"
+        )
+
+
+def _scored(state: State, revision: int) -> Scored:
+    """The result of the score step, as far as the ledger has it, with the answer as a note."""
+    assert state.planned is not None
+    notes = [*state.about.notes(state.progress.cuts, state.progress.backoffs)]
+    if state.decision is not None:
+        notes.append(state.decision.words)
+    return Scored(
+        revision, state.epoch, state.planned.fingerprint, state.progress, warnings=tuple(notes), again=state.about.again
+    )

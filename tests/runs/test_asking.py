@@ -1,0 +1,176 @@
+"""`on_fail: ask`: a run that a person must approve holds nothing, and a yes publishes it as it was validated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nightjar.inference.errors import GateFailed, JobError, Unanswered
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.run import approving, steps
+from nightjar.inference.run.approving import Answered, answer
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.standing import Standing, stands
+from support import Lake
+from writers import BEFORE_SNAPSHOT, die_answering
+
+ASKS = [{"column": "score", "max": 15000, "on_fail": "ask"}]
+"""Twice 7999 is above it."""
+
+
+def asked(lake: Lake, **options: object) -> RunRequest:
+    """A run that asks; its request."""
+    request = lake.ready(checks=ASKS).request(**options)
+    with pytest.raises(Unanswered, match=r"The greatest 'score' is 15998, above checks\[0\].max = 15000"):
+        lake.run(**options)
+    return request
+
+
+def stands_at(lake: Lake) -> Standing:
+    """How the newest revision of the night stands."""
+    request = lake.request()
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    assert newest is not None
+    shown = lake.snapshot().runs.get(request.run_id)
+    return stands(request.storage, request.run_uri, newest, shown.revision if shown else 0, "lake")
+
+
+def yes(lake: Lake, **more: object) -> Answered:
+    return answer(lake.request(), approved=True, by="anna", **more)
+
+
+def no(lake: Lake, **more: object) -> Answered:
+    return answer(lake.request(), approved=False, by="ben", **more)
+
+
+def test_a_run_that_asks_waits_and_holds_nothing(lake: Lake) -> None:
+    """Everything is scored and validated, nothing is published, and its ledger is free."""
+    request = asked(lake)
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    assert newest is not None
+    assert newest.state.holder is None
+    assert lake.snapshot().number == 0
+    found = stands_at(lake)
+    assert found.words == "asks at gate score.max"
+    assert "above checks[0].max = 15000" in found.cause
+    assert "counts as a no" in found.cause
+    assert approving.waits(request)
+
+
+def test_a_yes_publishes_what_was_validated_and_scores_nothing(lake: Lake) -> None:
+    """Also where input and code have changed meanwhile: what was looked at is what is published."""
+    request = asked(lake)
+    question = approving.asked(request)
+    assert question is not None
+    parts = sorted((lake.revision() / "data").iterdir())
+    lake.write_file("part-09.parquet", 9000, 1000)
+    lake.write_model("def score(batch):\n    raise SystemExit('it was scored')\n")
+    done = yes(lake, note="it is a holiday")
+    assert done.publication is not None
+    assert (done.publication.number, done.publication.manifest) == (1, question.published.manifest)
+    assert sorted((lake.revision() / "data").iterdir()) == parts
+    assert lake.published()["id"].to_list() == list(range(8000))
+    assert stands_at(lake).state == "published"
+    assert done.decision.words.startswith("approved by anna at ")
+    assert done.decision.words.endswith(": it is a holiday")
+    assert done.decision.words in done.scored.warnings
+    with pytest.raises(JobError, match="was published already; `nightjar unpublish` takes it back"):
+        no(lake)
+
+
+def test_a_no_leaves_readers_what_they_see_and_may_become_a_yes(lake: Lake) -> None:
+    lake.ready().run(date="2026-11-18")
+    asked(lake)
+    done = no(lake, note="wrong fares")
+    assert done.publication is None
+    assert sorted(lake.snapshot().runs) == ["2026-11-18"]
+    found = stands_at(lake)
+    assert found.state == "failed"
+    assert "rejected by ben at " in found.cause
+    assert ": wrong fares. What was asked: score.max: The greatest 'score'" in found.cause
+    with pytest.raises(JobError, match="was rejected by ben"):
+        no(lake)
+    assert yes(lake).publication is not None
+    assert sorted(lake.snapshot().runs) == ["2026-11-18", "2026-11-19"]
+
+
+def test_without_an_answer_in_time_it_is_a_no(lake: Lake) -> None:
+    lake.ready(checks=ASKS, approval={"deadline_h": 1e-9})
+    with pytest.raises(Unanswered):
+        lake.run()
+    assert not approving.waits(lake.request())
+    found = stands_at(lake)
+    assert found.state == "failed"
+    assert "nobody approved it until " in found.cause
+    with pytest.raises(JobError, match=r"waited until .* \(approval.deadline_h\), which counts as a no"):
+        yes(lake)
+    assert lake.snapshot().number == 0
+
+
+def test_an_answer_to_what_is_no_longer_there_is_refused(lake: Lake) -> None:
+    """Another revision, or another validation of the same one."""
+    request = asked(lake)
+    before = approving.asked(request)
+    assert before is not None
+    with pytest.raises(JobError, match="the answer is about r2, and lake 2026-11-19 r1 is the newest now"):
+        yes(lake, revision=2)
+    with pytest.raises(Unanswered):
+        lake.run()
+    with pytest.raises(JobError, match="was validated again since that was asked"):
+        yes(lake, checksum=before.published.checksum)
+    asked(lake, fresh=True)
+    with pytest.raises(JobError, match="the answer is about r1, and lake 2026-11-19 r2 is the newest now"):
+        yes(lake, revision=1)
+    assert lake.snapshot().number == 0
+
+
+def test_gates_that_are_judged_anew_void_what_was_asked(lake: Lake) -> None:
+    """A later no of a gate that blocks must not be passed over by a yes to what was asked before it."""
+    asked(lake)
+    lake.write_job(checks=[{"column": "score", "max": 15000}])
+    with pytest.raises(GateFailed) as failed:
+        lake.run()
+    assert not isinstance(failed.value, Unanswered)
+    with pytest.raises(JobError, match="asks nothing: no gate of its newest revision says on_fail: ask"):
+        yes(lake)
+    lake.write_job(checks=[{"column": "score", "max": 16000, "on_fail": "ask"}])
+    assert lake.run().publication.number == 1, "all gates pass: nobody is asked"
+
+
+def test_new_results_void_what_was_asked(lake: Lake) -> None:
+    """A command that scores more, and is killed before it validates."""
+    request = asked(lake)
+    lake.write_file("part-09.parquet", 9000, 1000)
+    steps.score(lake.request(), steps.discover(lake.request()))
+    assert approving.asked(request) is None
+
+
+def test_nothing_is_published_before_the_yes(lake: Lake) -> None:
+    """Whoever calls the steps."""
+    lake.ready(checks=ASKS)
+    request = lake.request()
+    found = steps.discover(request)
+    scored = steps.score(request, found)
+    verdict = steps.validate(request, scored, found)
+    assert verdict.question is not None
+    with pytest.raises(Unanswered):
+        steps.publish_run(request, scored, verdict)
+    assert lake.snapshot().number == 0
+
+
+def test_a_run_that_is_not_to_be_published_asks_nobody(lake: Lake) -> None:
+    ran = lake.ready(checks=ASKS).run(publish=False)
+    assert ran.verdict.question is None
+    assert [gate.verdict for gate in ran.verdict.gates if gate.name == "score.max"] == ["ask"]
+    assert stands_at(lake).state == "validated"
+
+
+def test_a_yes_that_was_cut_off_is_carried_out_by_the_next_command(lake: Lake, tmp_path: Path) -> None:
+    """Killed between the answer and the publication: the next run publishes it, without asking or scoring again."""
+    die_answering(asked(lake), BEFORE_SNAPSHOT, tmp_path)
+    assert lake.snapshot().number == 0
+    ran = lake.run()
+    assert ran.publication.number == 1
+    assert ran.scored.progress.reused_shards == 8
+    assert len(lake.published()) == 8000
