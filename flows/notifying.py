@@ -44,8 +44,9 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is posted, as JSON. event: `failed`, `asks` or `published`. verdict: how the night ended, in a few words. cause: why
-    it failed, or what a person should know of a night that is published; may be empty. command: what to type next.
+    """What is posted, as JSON.
+
+    event: `failed`, `asks` or `published`. verdict: how the night ended, in a few words. cause: why it failed, or what a person should know of a night that is published; may be empty. command: what to type next.
     link: the run's page in Prefect; empty where there is none. text: all of this, for a chat.
     """
 
@@ -76,8 +77,9 @@ def published(finished: FinishedRun) -> str:
 
 
 def failed(request: RunRequest, error: NightjarError, *, begun: bool = True) -> str:
-    """Tell that a run ended without a publication, or asks a person first. begun: whether its flow had begun, so that there is a page of it.
-    Returns as `published`.
+    """Tell that a run ended without a publication, or asks a person first.
+
+    begun: whether its flow had begun, so that there is a page of it. Returns as `published`.
     """
     ended = endings.of_error(error, "")
     if ended is None:  # another writer goes on with the night

@@ -467,6 +467,7 @@ CANNOT: dict[str, Any] = {
     "rescore.share": 0.5,
     "rescore.tolerance": 0.5,
     "rescore.differing": 0.5,
+    "approval.deadline_h": 12,
     "notify": {"on": ["failed"], "webhook_env": "WEBHOOK"},
     "identity.strict": True,
     "identity.packages": ["torch"],
