@@ -46,7 +46,8 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 class Message:
     """What is posted, as JSON.
 
-    event: `failed`, `asks` or `published`. verdict: how the night ended, in a few words. cause: why it failed, or what a person should know of a night that is published; may be empty. command: what to type next.
+    event: `failed`, `asks` or `published`. verdict: how the night ended, in a few words. cause: why it failed, what is
+    asked, or what a person should know of a night that is published; may be empty. command: what to type next.
     link: the run's page in Prefect; empty where there is none. text: all of this, for a chat.
     """
 
