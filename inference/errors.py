@@ -9,8 +9,8 @@ NightjarError                 * marks errors that are worth repeating
 │   ├── ShardsFailed      some shards have no result
 │   ├── QuarantineFull    more rows cannot be scored than the job allows
 │   ├── GateFailed        a gate did not pass: nothing was published
-│   ├── Unanswered        a gate asks a person before anything is published                             (exit 5)
-│   ├── Rejected          a person, or the deadline, said no: nothing was published
+│   │   └── Unanswered    … it asks a person first                                                      (exit 5)
+│   ├── Rejected          a person, or the deadline, said no to what a gate asked: nothing was published
 │   ├── AuditFailed       the files written do not prove the cover
 │   └── TakenBack         nothing was left to score, and a person took the run's publication back from readers
 ├── TablesBehind          the run stays published; a table of the job does not show it yet              (exit 4)

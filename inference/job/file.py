@@ -64,7 +64,7 @@ _CHOICES = {
     "preprocess.workers": "a number of workers, 1 or more, or {min: 1, max: 8}",
     "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}, or 0 for tasks",
     "input.wait.until": "the name of a marker, as _SUCCESS, or a number of files, 1 or more",
-    "notify.on": "a list of one or both of failed and published",
+    "notify.on": "a list of failed, asks, published",
     "notify.webhook_env": "the name of an environment variable",
     "checks[].against": "last, baseline, the id of a run, or {last: 7} for the last 7 nights",
     "checks[]": "a check on a column, on rows, on files or on answers, as {column: score, min: 0} or "
