@@ -33,10 +33,8 @@ from nightjar.inference.errors import Interrupted, NightjarError, Terminated
 EXAMPLES = """Examples:
 
 \b
-  nightjar check job.yaml                       what would go wrong tonight
   nightjar run job.yaml --date 2026-11-19       one night, now
   nightjar serve jobs/                          every night, with pages
-  nightjar show job.yaml 2026-11-19             what happened in it
 """
 
 app = typer.Typer(
