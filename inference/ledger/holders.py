@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import socket
 import uuid
@@ -12,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from nightjar.inference.jsonform import SELDOM
+from nightjar.inference.ledger.endings import utc
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def this_holder(task: str, flow_run: str = "", engine: str = "") -> Holder:
         pid=os.getpid(),
         process_started=psutil.Process().create_time(),
         nonce=uuid.uuid4().hex[:16],
-        at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        at=utc(),
         booted=psutil.boot_time(),
         engine=engine,
     )

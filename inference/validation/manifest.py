@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import platform
 import re
@@ -18,7 +17,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
-from nightjar.inference.ledger.endings import VALIDATED
+from nightjar.inference.ledger.endings import VALIDATED, utc
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.ledger.progress import lowest
@@ -250,7 +249,7 @@ def write_manifest(
         gates=gates,
         metrics=metrics,
         failed_attempts=sum(len(failures) for failures in writer.state.failures.values()),
-        validated_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        validated_at=utc(),
         exports=tuple(job.output.exports),
         partitioned_by=partitioned_by or {},
     )
