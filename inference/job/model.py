@@ -76,6 +76,7 @@ class Job(Section):
     model: the only model. models: several in its place; then `model` is None, and whoever works with one model gets a
     job from `each`. carry: names and patterns of columns, as the file has them; `carried` says which columns these are.
     profile: the columns whose values are described, so that nights can be compared; checks on drift add theirs.
+    canary: the share of the rows that is scored and judged before the others.
     judged: whether the checks are judged; else only what every run needs. places: the local folders that contain input
     and output of every date. templates: input and output as patterns with
     open dates.
@@ -94,6 +95,7 @@ class Job(Section):
     checks: tuple[Check, ...] = ()
     approval: Approval = Approval()
     profile: Literal["all", "outputs"] | tuple[str, ...] = ()
+    canary: float = Field(default=0, ge=0, lt=1)
     rescore: Rescoring = Rescoring()
     identity: IdentityRules = IdentityRules()
     schedule: Schedule | None = None

@@ -1,5 +1,7 @@
 """Runs passes until no shard is missing: the first over all shards, each further one over those still missing.
 
+Where there is a canary, passes over its shards come before.
+
 Only a shard that was started is charged. If it has neither receipt nor failure when its pass has ended, it died with
 its process. A shard that waited behind it in the same actor did not start, and is simply in the next pass.
 """
@@ -52,7 +54,7 @@ _LONGEST_BACKOFF_S = 60.0
 
 @dataclass
 class Campaign:
-    """Scores every shard of `plan` without a receipt in the ledger; with `only`, only these shards."""
+    """Scores every shard of `plan` without a receipt in the ledger."""
 
     plan: Plan
     spec: WorkerSpec
@@ -61,41 +63,52 @@ class Campaign:
     fingerprint: str
     progress: Progress
     listeners: Listeners
-    only: frozenset[str] = frozenset()
     first_event_at: float = 0.0
     _looked_at: float = 0.0
     _silent_passes: int = 0
     _receipts: int = 0
     _noticed: Collection = field(default_factory=Collection)
+    _only: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self._journal = Journal(self.writer, self.progress, self.listeners, self._written)
         self._failures = Failures(self.plan, self.writer.state.failures, self.spec.job.retry.attempts)
 
-    def run(self) -> None:
-        """Score what is missing.
+    def run(self, only: frozenset[str] = frozenset()) -> None:
+        """Score what is missing. only: of these shards alone.
 
         Raises:
             ShardsFailed: Some shards have no result and will get none; the message names the first.
             QuarantineFull: more rows are quarantined than the job allows.
             Fenced: another writer took over.
         """
-        self._check_budget()
-        self._noticed = Collection(self.writer.state.about.outside.all())
-        while pending := self._pending():
-            self._back_off(pending.attempts)
-            self._pass(pending)
+        self.try_each(only)
         if given_up := self._failures.given_up:
             raise ShardsFailed(self._summary(), len(given_up), len(self.plan))
         if left := len(set(self.plan.ids()) - self.writer.state.committed):
             raise ShardsFailed(f"the shards asked for are done; {left} others have no result yet", left, len(self.plan))
+
+    def try_each(self, only: frozenset[str] = frozenset()) -> frozenset[str]:
+        """Score what is missing, and leave it to `run` to say which shards got no result. Returns the shards that
+        `only` named, where some were split.
+
+        Raises:
+            As `run`, but for shards that fail each for a cause of its own.
+        """
+        self._check_budget()
+        self._noticed = Collection(self.writer.state.about.outside.all())
+        self._only = only
+        while pending := self._pending():
+            self._back_off(pending.attempts)
+            self._pass(pending)
+        return self._only
 
     def _pending(self) -> Pending | None:
         """The shards of the next pass, after splitting packed shards that failed, and giving up shards without tries
         left.
         """
         while True:
-            pending = self._failures.pending(self.plan, self.writer.state.committed, self.only)
+            pending = self._failures.pending(self.plan, self.writer.state.committed, self._only)
             self._check_alike(self._failures.finals())
             if not pending.packed:
                 return pending.riding(succeeded=self._receipts > 0) if pending.shards else None
@@ -105,7 +118,7 @@ class Campaign:
         """Split these failed shards, so that each of their files is a shard of its own."""
         self.plan, split = self.plan.with_splits(packed, self.fingerprint)
         for shard, parts in split.items():
-            self.only = self.only and self.only | {part.id for part in parts}
+            self._only = self._only and self._only | {part.id for part in parts}
             why = self.writer.state.failures[shard][-1].message
             self._journal.save(lines.Split(shard, why, len(parts)))
         self._journal.flush()

@@ -26,6 +26,7 @@ from nightjar.inference.output import targets
 from nightjar.inference.output.space import check_space
 from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
+from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
 from nightjar.inference.run.ceilings import ceilings
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
@@ -101,7 +102,8 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             rows=None if made.uncounted or request.job.input.where else made.rows,
             ceilings=limits,
         )
-        campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, told_of, _only(request, made))
+        campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, told_of)
+        only = _only(request, made)
         told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
@@ -109,8 +111,12 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         placement = engine.place(request.job, loaded.timed)
         campaign.spec = replace(spec, preparers=placement.preparers)
         notes = [*told(request, loaded, placement), *too_heavy(placement, loaded.timed, made)]
-        outside.learn(request.job, loaded, notes, writer, remembered)
-        campaign.run()
+        canary = canary_of(request, made, writer.state.committed) if not only else NO_CANARY
+        outside.learn(request.job, loaded, [*notes, *canary.notes()], writer, remembered)
+        if canary.shards:
+            tried = campaign.try_each(canary.shards)
+            judge(request, engine, uri, writer, campaign.plan, tried, canary)
+        campaign.run(only)
         started = (campaign.first_event_at or time.time()) - began
         return Scored(
             number,

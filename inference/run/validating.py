@@ -28,12 +28,12 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published, Question, Revoked
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted_of
-from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.parts import output_schema
 from nightjar.inference.run.calling import answers
+from nightjar.inference.run.collecting import collected, figures
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.request import (
@@ -50,7 +50,6 @@ from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_pla
 from nightjar.inference.validation.evidence import baselines, found, night_before
 from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import read_manifest, write_manifest
-from nightjar.inference.validation.offenders import with_replays
 from nightjar.inference.validation.rescore import Rescored, sample
 from nightjar.inference.validation.unique import repeated, unique_checks
 
@@ -82,31 +81,22 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
         _check_folders(audited)
         rescored = _rescore(engine, request, discovery, uri, table, writer)
-        metrics = Metrics.from_bytes(audited.metrics)
-        profile = Profile.from_bytes(audited.profile) if audited.profile else None
-        evidence = gates.Evidence(
-            found(request.storage, request.job, request.date, discovery, None if request.limit else audited.rows_in),
-            shards=len(made),
-            rows_in=audited.rows_in,
-            rows_quarantined=audited.rows_quarantined,
-            rows_partial=audited.rows_partial,
-            columns=metrics.columns,
-            offenders=with_replays(request.job_path, request.words, table, audited.offenders),
+        amount = found(
+            request.storage, request.job, request.date, discovery, None if request.limit else audited.rows_in
+        )
+        shown = figures(audited)
+        evidence = replace(
+            collected(request, amount, audited, table, baselines(request.storage, request.job, request.date)),
             rescored=rescored,
-            usage=outcomes.usage(table),
-            evaluation=metrics.evaluation,
-            profile=profile,
-            baselines=baselines(request.storage, request.job, request.date),
             repeated=_repeated(engine, request, uri, table, writer, audited),
         )
         if request.job.calls():
-            evidence = replace(evidence, called=answers(request, _night(request, evidence, audited, metrics)))
+            evidence = replace(evidence, called=answers(request, _night(request, audited, shown)))
             writer.check()
         results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))
         for snapshot in request.scoring.snapshots:
             verify(request.storage, snapshot)
         verify_packages(request.job, request.scoring)
-        shown = replace(metrics.results(), profile=profile.results() if profile else {})
         identity = identity_of(request, discovery.schema)
         name, digest, listed = write_manifest(
             request.job,
@@ -141,19 +131,18 @@ def _ask(
     return question
 
 
-def _night(request: RunRequest, evidence: gates.Evidence, audited: Audited, metrics: Metrics) -> NightEvidence:
+def _night(request: RunRequest, audited: Audited, shown: Figures) -> NightEvidence:
     """What the user's own checks are shown."""
-    profile = evidence.profile.results() if evidence.profile else {}
     return NightEvidence(
         job=request.job.name,
         run_id=request.run_id,
         date=request.date,
-        shards=evidence.shards,
+        shards=audited.shards,
         rows_in=audited.rows_in,
         rows_out=audited.rows_out,
         rows_quarantined=audited.rows_quarantined,
         rows_partial=audited.rows_partial,
-        metrics=replace(metrics.results(), profile=profile),
+        metrics=shown,
         last=night_before(request.storage, request.job, request.date),
     )
 

@@ -102,8 +102,12 @@ class Audited:
         self.profile = self.profile or other.profile
 
 
-def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[str, Any]]) -> Audited:
-    """Audit committed shards (lines of `outcomes.OUTCOMES`), in order."""
+def audit_block(
+    storage: Storage, revision: str, job: Job, lines: Iterable[dict[str, Any]], *, keys: bool = True
+) -> Audited:
+    """Audit committed shards (lines of `outcomes.OUTCOMES`), in order. keys: whether to write their hashes for checks
+    on keys.
+    """
     audited = Audited()
     metrics, finder, files = Metrics.for_job(job), Finder(job), list[list[dict[str, Any]]]()
     profile: Profile | None = None
@@ -124,7 +128,7 @@ def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[
                 audited.damaged[line["shard"]] = clip(str(error))
     audited.metrics, audited.offenders = metrics.to_bytes(), finder.found
     audited.profile = profile.to_bytes() if profile is not None else b""
-    if not audited.problems:
+    if keys and not audited.problems:
         audited.spills = noted.written(storage, revision)
     if job.output.partition_by:
         audited.files.append(pa.array(files, FILES))

@@ -468,6 +468,7 @@ CANNOT: dict[str, Any] = {
     "rescore.tolerance": 0.5,
     "rescore.differing": 0.5,
     "approval.deadline_h": 12,
+    "canary": 0.01,
     "notify": {"on": ["failed"], "webhook_env": "WEBHOOK"},
     "identity.strict": True,
     "identity.packages": ["torch"],

@@ -46,6 +46,14 @@ class Quarantine:
         )
         return GateResult("quarantine", False, observed, limit, sentence)
 
+    def refuses_any(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.refuses_any`."""
+        return not self.share and not self.judge(evidence).passed
+
+    def can_judge(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.can_judge`."""
+        return evidence.rows_in > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Rescore:

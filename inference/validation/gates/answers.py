@@ -56,6 +56,14 @@ class Cut:
         where = evidence.offenders.get(self.key, ()) if evidence else ()
         return GateResult("answers.cut", False, observed, limit, sentence, where)
 
+    def refuses_any(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.refuses_any`."""
+        return not self.share and not self.judge(evidence).passed
+
+    def can_judge(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.can_judge`."""
+        return evidence.usage.prompts > 0
+
     def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
         """As `NamesRows.spares_shard`."""
         return not usage.cut or not self.column

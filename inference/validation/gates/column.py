@@ -65,6 +65,15 @@ class ColumnGate(ABC):
     def spared_by(self, state: ColumnState) -> bool:
         """Whether the gate refuses none of the rows behind these figures."""
 
+    def refuses_any(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.refuses_any`."""
+        return not self.spared_by(evidence.columns[self.column])
+
+    def can_judge(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.can_judge`."""
+        state = evidence.columns[self.column]
+        return state.rows > state.nulls
+
     def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
         """As `NamesRows.spares_shard`."""
         return self.spared_by(metrics.columns[self.column])
@@ -173,6 +182,14 @@ class Nulls(ColumnGate):
             f"Mend the input or the model, or raise {self.key}."
         )
         return GateResult(self.name, False, observed, limit, sentence)
+
+    def refuses_any(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.refuses_any`: one null breaks the limit only if none is allowed."""
+        return not self.share and super().refuses_any(evidence)
+
+    def can_judge(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.can_judge`."""
+        return evidence.columns[self.column].rows > 0
 
     def _absent(self, state: ColumnState) -> int:
         # In a list NaN is one of the items, which the gate `finite` judges.

@@ -67,6 +67,14 @@ class _Drifting(ABC):
         sentence = f"{self.key}.drift has nothing to compare with: {other.why}{then}"
         return self._result(passed, "nothing to compare with", sentence)
 
+    def refuses_any(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.refuses_any`: never, because other rows may outweigh these."""
+        return False
+
+    def can_judge(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.can_judge`."""
+        return evidence.profile is not None and evidence.baselines[self.against].profile is not None
+
     def _result(self, passed: bool, observed: str, sentence: str) -> GateResult:
         limit = ", ".join(f"{name} {limit:g}" for name, limit in self.limits)
         return GateResult(self.name, passed, observed, limit, sentence)

@@ -61,6 +61,15 @@ class MetricGate:
         )
         return GateResult(name, False, f"{shown}{error}", limit, sentence)
 
+    def refuses_any(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.refuses_any`: never, because other rows may outweigh these."""
+        return False
+
+    def can_judge(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.can_judge`."""
+        state = evidence.evaluation
+        return state is not None and not isinstance(state.metric(self.metric, self.threshold), str)
+
     @property
     def _what(self) -> str:
         return f"{self.metric} at {self.threshold:g}" if self.metric in AT_THRESHOLD else self.metric

@@ -183,6 +183,17 @@ class NamesRows(Protocol):
         """Whether none of these rows is refused."""
 
 
+@runtime_checkable
+class JudgesPart(Protocol):
+    """A gate that can also be judged on a part of the night."""
+
+    def refuses_any(self, evidence: Evidence) -> bool:
+        """Whether the gate cannot pass because of a row here, whatever the other rows are."""
+
+    def can_judge(self, evidence: Evidence) -> bool:
+        """Whether these rows give the figure that is judged. If they do not, other rows of the night may."""
+
+
 def evaluate(rules: Iterable[Rule], evidence: Evidence) -> tuple[GateResult, ...]:
     """The verdict of every gate, in order."""
     return tuple(replace(rule.gate.judge(evidence), on_fail=rule.on_fail) for rule in rules)
