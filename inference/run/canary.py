@@ -52,8 +52,8 @@ class Canary:
         if not self.shards or not self.estimates or len(self.shards) >= LEAST:
             return []
         return [
-            f"canary: it has {len(self.shards)} of {counted(self.of, 'shard')}, too few to judge shares and metrics by; "
-            f"for {LEAST} or more, lower input.shard_rows or raise canary"
+            f"canary: it has {len(self.shards)} of {counted(self.of, 'shard')}, too few to judge shares and metrics by;"
+            f" for {LEAST} or more, lower input.shard_rows or raise canary"
         ]
 
 
