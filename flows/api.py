@@ -145,7 +145,7 @@ def launched(
         raise
     from nightjar.flows.launch import launch
 
-    done = launch(request, ray, console, waits=waits, verbose=verbose, quiet=quiet)
+    done = launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet)
     return done, time.monotonic() - began
 
 

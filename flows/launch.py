@@ -46,11 +46,18 @@ def _cluster_if_needed(request: RunRequest, address: str | None, waits: bool, ve
 
 
 def launch(
-    request: RunRequest, address: str | None, console: Console, *, waits: bool, verbose: bool, quiet: bool
+    request: RunRequest,
+    address: str | None,
+    console: Console,
+    *,
+    since: float,
+    waits: bool,
+    verbose: bool,
+    quiet: bool,
 ) -> Launched:
     """Run the flow for `request` on the cluster at `address`, or on one of its own.
 
-    waits: whether its input is still to come.
+    since: when the command began, by the monotonic clock. waits: whether its input is still to come.
 
     Raises:
         NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
@@ -76,7 +83,7 @@ def launch(
             prefect_s = time.monotonic() - began
             if on_ray:
                 flow_begins("")
-            with keeping_ending(ending), handing(request):
+            with keeping_ending(ending), handing(request, since):
                 nightly(
                     job=request.job_path,
                     date=dt.date.fromisoformat(request.date),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-import time
 from typing import Annotated, Any, Protocol
 from uuid import UUID
 
@@ -28,7 +27,7 @@ from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.advice import tables_behind
 from nightjar.flows.pages.failure import asking_page
 from nightjar.flows.pages.wording import describe
-from nightjar.flows.parameters import asked, due, job_name, requested, run_name
+from nightjar.flows.parameters import asked, begun, due, job_name, requested, run_name
 from nightjar.flows.prefect_api import events, replies
 from nightjar.flows.prefect_api.api import (
     was_cancelled,
@@ -49,14 +48,18 @@ from nightjar.inference.errors import (
     NightjarError,
     Rejected,
     RunFailed,
+    StorageError,
     Unanswered,
 )
 from nightjar.inference.ledger.endings import stopped_by
+from nightjar.inference.output.revisions import revision_uri
 from nightjar.inference.run import approving, reasons, steps
+from nightjar.inference.run.account import Account, account_of, keep
 from nightjar.inference.run.publishing import unanswered
 from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest, fixed
 from nightjar.inference.run.steps import Publication, Scored, Verdict
+from nightjar.inference.stopwatch import Stopwatch
 
 _KEEP_S = 10.0
 """Seconds that a run waits at its end until its reason is kept."""
@@ -95,14 +98,18 @@ def nightly(
     """
     expect_failures()
     request: RunRequest | None = None
+    watch = Stopwatch("start", begun())
     try:
         if deployment.id and (answered := _answered(due(flow_run.parameters))) is not None:
             return answered
         request = requested(flow_run.parameters)
         # Wait before there is a cluster, which would be idle. A cluster that exists is needed by others.
-        if wait_for_input(request, patient=not is_connected()):
+        with watch.during("input"):
+            waited = wait_for_input(request, patient=not is_connected())
+        if waited:
             request = fixed(asked(flow_run.parameters))  # with the job and the code of now
-        finished = _four_steps(request, _Here()) if request.engine == LOCAL else _on_ray(request, ray)
+        local = request.engine == LOCAL
+        finished = _four_steps(request, _Here(), watch) if local else _on_ray(request, ray, watch)
     except (NightjarError, OSError, httpx.HTTPError, PrefectException) as given:
         error = given if isinstance(given, NightjarError) else RunFailed(f"{type(given).__name__}: {given}")
         note_ending(error)
@@ -224,51 +231,66 @@ class _Here:
         return done
 
 
-def _on_ray(request: RunRequest, address: str | None) -> FinishedRun:
+def _on_ray(request: RunRequest, address: str | None, watch: Stopwatch) -> FinishedRun:
     """The four steps on a cluster; without one where discovery finds nothing to score, in a run published before."""
-    began, found = time.monotonic(), None
+    found = None
     if not is_connected() and steps.was_published(request):
-        found = discover_task(request)
+        with watch.during("discover"):
+            found = discover_task(request)
         if steps.nothing_to_score(request, found):
-            return _further_steps(request, _Here(), found, time.monotonic() - began)
+            return _further_steps(request, _Here(), found, watch)
     # Imported only now: importing Ray takes a while.
     from nightjar.flows.cluster.tasks import on_cluster
 
     with on_cluster(address, request, worker_env()) as tasks:
         if found is not None:
-            return _further_steps(request, tasks, found, time.monotonic() - began)
-        return _four_steps(request, tasks)
+            return _further_steps(request, tasks, found, watch)
+        return _four_steps(request, tasks, watch)
 
 
-def _four_steps(request: RunRequest, tasks: _Tasks) -> FinishedRun:
-    began = time.monotonic()
-    found = tasks.done(discover_task, request)
-    return _further_steps(request, tasks, found, time.monotonic() - began)
+def _four_steps(request: RunRequest, tasks: _Tasks, watch: Stopwatch) -> FinishedRun:
+    with watch.during("discover"):
+        found = tasks.done(discover_task, request)
+    return _further_steps(request, tasks, found, watch)
 
 
-def _further_steps(request: RunRequest, tasks: _Tasks, found: Any, discover_s: float) -> FinishedRun:
+def _further_steps(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwatch) -> FinishedRun:
     """Those after discovery. found: what it left, as the tasks take it."""
+    watch.turn_to("flow")
     try:
-        scored, verdict = _scored_and_validated(request, tasks, found)
+        scored, verdict = _scored_and_validated(request, tasks, found, watch)
     except AuditFailed as error:
         if not error.revoked:
             raise
         # Parts were damaged where they lie. Scoring these shards again mends it; if not, a person is needed.
         get_run_logger().warning("%s", error)
-        scored, verdict = _scored_and_validated(request, tasks, found)
+        scored, verdict = _scored_and_validated(request, tasks, found, watch)
     if verdict.question is not None:
         raise unanswered(verdict)
-    publication: Publication = tasks.result(tasks.done(publish_task, request, scored, verdict))
+    with watch.during("publish"):
+        publication: Publication = tasks.result(tasks.done(publish_task, request, scored, verdict))
     artifacts.log_remarks(worded(scored.again, scored.warnings))
     get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
-    return FinishedRun(request, scored, verdict, publication, discover_s)
+    account = account_of(watch.claim(), scored, verdict, publication)
+    if not scored.finished:
+        _keep_account(request, scored, account)
+    return FinishedRun(request, scored, verdict, publication, account)
 
 
-def _scored_and_validated(request: RunRequest, tasks: _Tasks, found: Any) -> tuple[Scored, Verdict]:
-    with turn(request.job.resources.concurrency_limit):
+def _keep_account(request: RunRequest, scored: Scored, made: Account) -> None:
+    """For whoever asks later. The night is published, so a storage that fails now is told of, and no more."""
+    try:
+        keep(request.storage, revision_uri(request.run_uri, scored.revision), scored.epoch, made)
+    except StorageError as error:
+        get_run_logger().warning("where the time of this run went could not be kept: %s", error)
+
+
+def _scored_and_validated(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwatch) -> tuple[Scored, Verdict]:
+    with watch.during("turn"), turn(request.job.resources.concurrency_limit), watch.during("score"):
         scored: Scored = tasks.result(tasks.done(score_task, request, found))
     get_run_logger().info("scored: %s", describe(scored.progress))
     # Validating needs what the limit counts only if it scores, too.
-    with turn(request.job.resources.concurrency_limit if request.job.rescore.share else None):
+    limit = request.job.resources.concurrency_limit if request.job.rescore.share else None
+    with watch.during("turn"), turn(limit), watch.during("validate"):
         verdict: Verdict = tasks.result(tasks.done(validate_task, request, scored, found))
     return scored, verdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,15 +16,18 @@ from nightjar.inference.engine import RAY
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.run.request import RunRequest, fixed, make_request
 
-_handed: ContextVar[RunRequest | None] = ContextVar("handed", default=None)
+_handed: ContextVar[tuple[RunRequest, float] | None] = ContextVar("handed", default=None)
 _named: dict[str, RunRequest] = {}
 """The request that the running flow run was named for, by its id, until the flow itself takes it."""
 
 
 @contextmanager
-def handing(request: RunRequest) -> Iterator[None]:
-    """For the flow called within: the request that its parameters stand for, which need not be made again."""
-    token = _handed.set(request)
+def handing(request: RunRequest, since: float | None = None) -> Iterator[None]:
+    """For the flow called within: the request that its parameters stand for, which need not be made again.
+
+    since: when its command began, by the monotonic clock; default: now.
+    """
+    token = _handed.set((request, time.monotonic() if since is None else since))
     try:
         yield
     finally:
@@ -33,10 +37,16 @@ def handing(request: RunRequest) -> Iterator[None]:
 def requested(given: dict[str, Any]) -> RunRequest:
     """The run that these parameters of the flow ask for, with the code it is scored with."""
     if (handed := _handed.get()) is not None:
-        return replace(handed, flow_run=str(flow_run.id))
+        return replace(handed[0], flow_run=str(flow_run.id))
     request = due(given)
     _named.clear()
     return fixed(request)
+
+
+def begun() -> float:
+    """When the command of this flow run began, by the monotonic clock; of a deployment's run, now."""
+    handed = _handed.get()
+    return handed[1] if handed else time.monotonic()
 
 
 def due(given: dict[str, Any]) -> RunRequest:
@@ -66,7 +76,8 @@ def run_name() -> str:
     """The name of the flow run that begins, for Prefect's pages."""
     _named.clear()
     try:
-        request = _handed.get() or asked(flow_run.parameters)
+        handed = _handed.get()
+        request = handed[0] if handed else asked(flow_run.parameters)
     except JobError:
         return f"{job_name(flow_run.parameters)}: the job is wrong"
     except NightjarError:

@@ -16,6 +16,7 @@ from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.targets import TableShown
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.records import Usage
+from nightjar.inference.run.account import Account
 from nightjar.inference.run.report import Incident, ShardLine
 from nightjar.inference.run.standing import RunFigures
 
@@ -119,6 +120,7 @@ class RunResult:
     metrics: Figures
     manifest: str
     seconds: Seconds
+    account: Account | None
     engine: EngineFigures
     usage: UsageFigures
 

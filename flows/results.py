@@ -5,19 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nightjar.inference.messages import counted
+from nightjar.inference.run.account import Account
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that came to its end: it is published, or validated where it was not to be published."""
+    """A run that came to its end: it is published, or validated where it was not to be published.
+
+    account: where its time went, until its last step ended; None where a person's answer ended it.
+    """
 
     request: RunRequest
     scored: Scored
     verdict: Verdict
     publication: Publication
-    discover_s: float = 0.0
+    account: Account | None = None
 
     @property
     def sentence(self) -> str:

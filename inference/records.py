@@ -240,6 +240,35 @@ NO_USAGE = Usage()
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What a worker's scoring thread spent its seconds on, since its result before this one.
+
+    read: waiting for rows that are read. prepare: making the model's input, or waiting for it. predict: in the model.
+    write: waiting for parts that are written. rest: everything else, such as putting the outputs together. Waiting for
+    a shard is not in it.
+    """
+
+    read: Float32 = 0.0
+    prepare: Float32 = 0.0
+    predict: Float32 = 0.0
+    write: Float32 = 0.0
+    rest: Float32 = 0.0
+
+    @property
+    def total(self) -> float:
+        """All together."""
+        return self.read + self.prepare + self.predict + self.write + self.rest
+
+    def plus(self, other: Spent) -> Spent:
+        """Both together."""
+        return Spent(**{name: mine + getattr(other, name) for name, mine in as_line(self).items()})
+
+
+NOTHING_SPENT = Spent()
+"""Of a worker that asks for the rows of several shards at once, and so for none alone; and of earlier versions."""
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """An attempt's output is durable. rows_in = rows_out + rows_quarantined.
 
@@ -250,7 +279,7 @@ class Receipt:
     scored in parts. rows_partial: rows that are in both, because some of several models could not score them; they
     count as `rows_out`. ceilings: for several models the same as `batch_rows` of each, of which that is the smallest.
     resident_mb, proportional_mb: memory of the worker's process, as `scoring.memory.in_use` has it; 0 if it was
-    measured a short while ago, or cannot be. usage: of language models.
+    measured a short while ago, or cannot be. usage: of language models. spent: the seconds of its worker.
     """
 
     shard: str
@@ -276,6 +305,7 @@ class Receipt:
     batch_bytes: int = field(default=0, metadata=SELDOM)
     batch_tokens: int = field(default=0, metadata=SELDOM)
     usage: Usage = field(default=NO_USAGE, metadata=SELDOM)
+    spent: Spent = field(default=NOTHING_SPENT, metadata=SELDOM)
 
     @property
     def backoffs(self) -> Backoffs:
@@ -289,7 +319,7 @@ class Failed:
 
     terminal: another try cannot help. uri, row: where it failed, if known (row -1: not known). died: the process was
     lost, so the attempt itself could not report. model: the name of the model that had the rows, if the job has
-    several.
+    several. spent_s: the seconds that its worker spent on it, if it lived.
     """
 
     shard: str
@@ -303,6 +333,7 @@ class Failed:
     rows: int = 0
     worker: str = ""
     model: str = field(default="", metadata=SELDOM)
+    spent_s: float = field(default=0.0, metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True)

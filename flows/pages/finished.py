@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 from nightjar.flows.pages.advice import committing, near, repeating, typed
 from nightjar.flows.pages.escaping import code, line, markdown
 from nightjar.flows.pages.evidence import lost_rows, rows_without_result
-from nightjar.flows.pages.wording import duration, evaluation_lines, language, left_out, memory, notes, partly, spent
+from nightjar.flows.pages.wording import (
+    duration,
+    evaluation_lines,
+    language,
+    left_out,
+    memory,
+    notes,
+    partly,
+    spent,
+    where_time_went,
+)
 from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.tokenrates import TokenRates
@@ -57,6 +67,7 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
         metrics=run.verdict.metrics,
         manifest=f"{run.request.output}/{run.publication.manifest}",
         seconds=_seconds(launched, total_s),
+        account=run.account.until(total_s) if run.account else None,
         engine=EngineFigures(
             startup_s=round(scored.startup_s, 3),
             first_start=round(progress.first_start, 3),
@@ -87,7 +98,7 @@ def _seconds(launched: Launched, total_s: float) -> Seconds:
         total=round(total_s, 3),
         ray=round(launched.ray_s, 3),
         prefect=round(launched.prefect_s, 3),
-        discover=round(run.discover_s, 3),
+        discover=run.account.parts.get("discover", 0.0) if run.account else 0.0,
         score=round(run.scored.seconds, 3),
         validate=round(run.verdict.seconds, 3),
         publish=round(run.publication.seconds, 3),
@@ -114,6 +125,8 @@ def as_text(launched: Launched, total_s: float) -> str:
             f"  speed      {progress.rows_per_s:,.0f} rows/s on {scored.device}; scored in {duration(scored.seconds)}, "
             f"audited in {duration(run.verdict.seconds)}"
         )
+    if run.account is not None:
+        lines.append(f"  time       {where_time_went(run.account.until(total_s))}")
     lines += [f"  {word:<10} {text}" for word, text in language(progress, prices_of(request.job))]
     if progress.memory:
         lines.append(f"  memory     {memory(progress)}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS
 from nightjar.inference.messages import counted
+from nightjar.inference.run.account import SCORE, Account
 
 if TYPE_CHECKING:
     from nightjar.inference.ledger.tokenrates import TokenRates
@@ -155,6 +156,51 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+_TOLD, _LEAST_S = 0.03, 0.05
+"""The least share of a whole that is told by its name, and the least seconds of all others together."""
+
+_SAID = {
+    "start": "starting",
+    "input": "waiting for the input",
+    "discover": "discovering",
+    "turn": "waiting for its turn",
+    "plan": "planning",
+    "load": "preflight",
+    "actors": "starting actors",
+    "score": "scoring",
+    "canary": "judging the canary",
+    "wait": "waiting to try again",
+    "close": "closing",
+    "audit": "auditing",
+    "rescore": "scoring again",
+    "gates": "gates",
+    "manifest": "the manifest",
+    "publish": "publishing",
+    "tasks": "Prefect's tasks",
+    "end": "ending",
+}
+"""The parts of an account, in words."""
+
+
+def where_time_went(account: Account) -> str:
+    """The parts of a run's wall time, the longest first, and what its workers did while they scored."""
+    longest = sorted(account.parts.items(), key=lambda part: -part[1])
+    told = [(name, seconds) for name, seconds in longest if seconds >= _TOLD * account.wall_s]
+    said = [f"{_SAID.get(name, name)} {duration(seconds)}{_shares(account, name)}" for name, seconds in told]
+    if (rest := account.wall_s - sum(seconds for _, seconds in told)) >= _LEAST_S:
+        said.append(f"the rest {duration(rest)}")
+    return ", ".join(said)
+
+
+def _shares(account: Account, part: str) -> str:
+    """What the workers did while they scored, in percent, the most first."""
+    if part != SCORE or not account.scoring:
+        return ""
+    shares = {name: seconds / account.parts[part] for name, seconds in account.scoring.items()}
+    told = sorted(((name, share) for name, share in shares.items() if share >= _TOLD), key=lambda each: -each[1])
+    return f" ({', '.join(f'{share:.0%} {name}' for name, share in told)})"
 
 
 def took(seconds: float | None) -> str:

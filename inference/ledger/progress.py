@@ -10,7 +10,17 @@ from itertools import zip_longest
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Doing, Line, Opened, Planned, Revoked, Split
 from nightjar.inference.ledger.tokenrates import TokenRates, token_rates
-from nightjar.inference.records import NO_BACKOFFS, NO_USAGE, Backoffs, Failed, Receipt, Usage, least
+from nightjar.inference.records import (
+    NO_BACKOFFS,
+    NO_USAGE,
+    NOTHING_SPENT,
+    Backoffs,
+    Failed,
+    Receipt,
+    Spent,
+    Usage,
+    least,
+)
 
 
 def lowest(ceilings: Iterable[Sequence[int]]) -> tuple[int, ...]:
@@ -29,7 +39,8 @@ class Progress:
     of memory forced one of them. ceilings: the same in rows for each of several models. memory: of each worker by its
     name the newest resident and proportional set size, in MB. step: the present step: plan, load, score, validate or
     publish. writer: the nonce of its writer. usage: what language models took, in this run, by whichever command;
-    usage_before: that of earlier commands alone.
+    usage_before: that of earlier commands alone. spent, failed_s: seconds of this command's workers: in
+    attempts that succeeded and in attempts that failed.
     """
 
     shards: int = 0
@@ -55,6 +66,8 @@ class Progress:
     memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     usage: Usage = NO_USAGE
     usage_before: Usage = NO_USAGE
+    spent: Spent = NOTHING_SPENT
+    failed_s: float = 0.0
 
     def fold(self, line: Line) -> None:
         """Count one line of the ledger."""
@@ -73,6 +86,7 @@ class Progress:
                 self.failed_attempts += 1
             case Failed():
                 self.failed_attempts += 1
+                self.failed_s += line.spent_s
                 self.deaths += line.died
                 if line.died:
                     self.memory = {name: held for name, held in self.memory.items() if name != line.worker}
@@ -94,6 +108,7 @@ class Progress:
             self.first_start = self.last_end = 0.0
             self.memory = {}
             self.usage_before = self.usage
+            self.spent, self.failed_s = NOTHING_SPENT, 0.0
 
     def _plan(self, line: Planned) -> None:
         now = Progress(
@@ -139,6 +154,7 @@ class Progress:
             self.step = "score"
         self.retries += line.retries
         self.usage = self.usage.plus(line.usage)
+        self.spent = self.spent.plus(line.spent)
         started = line.started_at
         self.first_start = min(self.first_start or started, started)
         self.last_end = max(self.last_end, started + line.seconds)

@@ -27,6 +27,7 @@ _TOGETHER: tuple[dict[str, Any], ...] = (
     {"batch_bytes": 0},
     {"batch_tokens": 0},
     {"usage": None},
+    {"spent": None},
 )
 """What few receipts say, and what it means if it is left out. The columns of a group follow the others where a receipt
 says something in one of them."""

@@ -36,12 +36,14 @@ from nightjar.inference.messages import counted_of
 from nightjar.inference.output.keptanswers import discard
 from nightjar.inference.output.space import LOOK_S, check_room
 from nightjar.inference.records import Event, Failed, Noticed, Receipt, as_line
+from nightjar.inference.run.account import SCORE, Crew
 from nightjar.inference.run.deaths import Underway
 from nightjar.inference.run.journal import Journal
 from nightjar.inference.run.listeners import Listeners
 from nightjar.inference.run.pending import ALIKE, LONG_ALIKE, Failures, Pending
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.suspects import Attempt
+from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.witness import Collection, Seen
 from nightjar.inference.witness.records import UNSURE
 
@@ -63,6 +65,8 @@ class Campaign:
     fingerprint: str
     progress: Progress
     listeners: Listeners
+    watch: Stopwatch = field(default_factory=lambda: Stopwatch("actors"))
+    crew: Crew = field(default_factory=Crew)
     first_event_at: float = 0.0
     _looked_at: float = 0.0
     _silent_passes: int = 0
@@ -129,9 +133,10 @@ class Campaign:
         if tries > 1 and all(attempt.number > 1 and not attempt.crumbs for attempt in attempts):
             pause = min(_LONGEST_BACKOFF_S, self.spec.job.retry.backoff_s * 2 ** (tries - 2))
             deadline = time.monotonic() + pause * random.uniform(0.5, 1.0)
-            while time.monotonic() < deadline:
-                self.writer.check()
-                time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
+            with self.watch.during("wait"):
+                while time.monotonic() < deadline:
+                    self.writer.check()
+                    time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
 
     def _pass(self, pending: Pending) -> None:
         """Run one pass; charge the shards that it started and that have no result."""
@@ -152,9 +157,12 @@ class Campaign:
     def _follow(self, pending: Pending, underway: Underway) -> str:
         """Take the events of one pass until it ends. Returns why it ended early, if it did."""
         chosen = pc.is_in(self.plan.table["shard"], value_set=pa.array(pending.shards, pa.string()))
+        self.watch.turn_to("actors")
         events = self.engine.run_pass(self.spec, self.plan.table.filter(chosen), pending.attempts)
         try:
             for batch in events:
+                if batch:  # it is empty where nothing happened for a while
+                    self.watch.turn_to(SCORE)
                 self.listeners.events(batch)
                 for event in batch:
                     underway.take(event)
@@ -176,6 +184,7 @@ class Campaign:
 
     def _take(self, event: Event) -> None:
         """Write one event to the ledger, if the ledger needs it."""
+        self.crew.take(event, time.monotonic())
         if not self.first_event_at:
             self.first_event_at = time.time()
             self._journal.save(lines.Doing("score"))

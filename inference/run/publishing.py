@@ -35,7 +35,8 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
         _check_visible(request, scored, verdict)
         left = commit_tables(request)
         behind = lead_readers(request)
-        return Publication(scored.revision, scored.number, verdict.manifest, behind=behind, tables_behind=left)
+        seconds = time.time() - began
+        return Publication(scored.revision, scored.number, verdict.manifest, 0, seconds, "", behind, left)
     if not request.publish:
         return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
     if verdict.question is not None:

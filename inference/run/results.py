@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.lines import Published, Question
@@ -26,7 +27,7 @@ class Scored:
     """The result of the score step.
 
     published, number: how this revision was published before, if it was; then nothing was left to score. again: why
-    shards with a result were scored again.
+    shards with a result were scored again. workers: the most that scored at once. took: what was done → seconds.
     """
 
     revision: int
@@ -40,6 +41,8 @@ class Scored:
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
+    workers: int = 0
+    took: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -50,7 +53,7 @@ class Scored:
 @dataclass(frozen=True)
 class Verdict:
     """The result of the validate step. manifest, shards: names of the files that were written after every gate
-    passed. question: what a person is asked before it is published.
+    passed. question: what a person is asked before it is published. took: what was done → seconds.
     """
 
     revision: int
@@ -62,6 +65,7 @@ class Verdict:
     shards: str
     seconds: float = 0.0
     question: Question | None = None
+    took: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, samples
 from nightjar.inference.scoring.preparing import PARCEL_BYTES
 from nightjar.inference.scoring.timing import Placement, Timed
+from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.manifest import read_manifest
@@ -67,7 +68,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         GateFailed: There is too little input, or too much; nothing was scored.
         RunFailed: Some shards have no result; the others are committed.
     """
-    began, told_of = time.time(), Listeners(listeners)
+    began, told_of, watch = time.time(), Listeners(listeners), Stopwatch("plan")
     identity = identity_of(request, discovery.schema)
     claim(request)
     for snapshot in request.scoring.snapshots:
@@ -79,7 +80,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     mend_places(request, now, settled=settled)
     commit_tables(request)
     if newest and newest.sealed and _is_complete(request, discovery, newest, identity.fingerprint):
-        return replace(_finished(request, newest, identity.fingerprint), seconds=time.time() - began)
+        return _in_all(_finished(request, newest, identity.fingerprint), watch)
     targets.check(request.storage, request.job, discovery.schema)
     number = number_for(newest, request, now)
     if newest and not newest.sealed and number != newest.number:
@@ -102,12 +103,13 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             rows=None if made.uncounted or request.job.input.where else made.rows,
             ceilings=limits,
         )
-        campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, told_of)
+        campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, told_of, watch)
         only = _only(request, made)
         told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
-        loaded = _preflight(engine, spec, made, writer, progress, told_of)
+        with watch.during("load"):
+            loaded = _preflight(engine, spec, made, writer, progress, told_of)
         placement = engine.place(request.job, loaded.timed)
         campaign.spec = replace(spec, preparers=placement.preparers)
         notes = [*told(request, loaded, placement), *too_heavy(placement, loaded.timed, made)]
@@ -115,20 +117,29 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         outside.learn(request.job, loaded, [*notes, *canary.notes()], writer, remembered)
         if canary.shards:
             tried = campaign.try_each(canary.shards)
-            judge(request, engine, uri, writer, campaign.plan, tried, canary)
+            with watch.during("canary"):
+                judge(request, engine, uri, writer, campaign.plan, tried, canary)
         campaign.run(only)
+        watch.turn_to("close")
         started = (campaign.first_event_at or time.time()) - began
-        return Scored(
+        scored = Scored(
             number,
             writer.epoch,
             identity.fingerprint,
             progress=progress,
             device=loaded.device,
             startup_s=started,
-            seconds=time.time() - began,
             warnings=writer.state.about.notes(progress.cuts, progress.backoffs),
             again=writer.state.about.again,
+            workers=campaign.crew.most,
         )
+    return _in_all(scored, watch)
+
+
+def _in_all(scored: Scored, watch: Stopwatch) -> Scored:
+    """With the time that it took."""
+    took = watch.claim()
+    return replace(scored, seconds=sum(took.values()), took=took)
 
 
 def was_published(request: RunRequest) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -45,6 +44,7 @@ from nightjar.inference.run.results import Scored, Verdict
 from nightjar.inference.run.resume import (
     limited,
 )
+from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.validation.evidence import baselines, found, night_before
@@ -61,10 +61,10 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         AuditFailed: The files do not prove that every row is there exactly once.
         GateFailed: A gate did not pass.
     """
-    began = time.time()
+    watch = Stopwatch("audit")
     uri = revs.revision_uri(request.run_uri, scored.revision)
     if scored.finished:
-        return replace(_published_verdict(request, scored), seconds=time.time() - began)
+        return _in_all(_published_verdict(request, scored), watch)
     with (
         leased(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer,
         opened(request.engine) as engine,
@@ -72,7 +72,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
         assert made is not None
         if writer.state.approved:
-            return replace(_approved_verdict(request, writer), seconds=time.time() - began)
+            return _in_all(_approved_verdict(request, writer), watch)
         made = limited(made, request)
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
@@ -80,7 +80,9 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         audited = _audit(engine, request, uri, table, writer, Listeners(listeners), scored.progress)
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
         _check_folders(audited)
-        rescored = _rescore(engine, request, discovery, uri, table, writer)
+        with watch.during("rescore"):
+            rescored = _rescore(engine, request, discovery, uri, table, writer)
+        watch.turn_to("gates")
         amount = found(
             request.storage, request.job, request.date, discovery, None if request.limit else audited.rows_in
         )
@@ -97,6 +99,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         for snapshot in request.scoring.snapshots:
             verify(request.storage, snapshot)
         verify_packages(request.job, request.scoring)
+        watch.turn_to("manifest")
         identity = identity_of(request, discovery.schema)
         name, digest, listed = write_manifest(
             request.job,
@@ -115,8 +118,14 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             hive.types_of(request.job.output.partition_by, output_schema(request.job, discovery.schema)),
         )
         question = _ask(request, writer, Published(scored.revision, name, digest, request.date), results)
-        seconds = time.time() - began
-        return Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, seconds, question)
+        verdict = Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, question=question)
+    return _in_all(verdict, watch)
+
+
+def _in_all(verdict: Verdict, watch: Stopwatch) -> Verdict:
+    """With the time that it took."""
+    took = watch.claim()
+    return replace(verdict, seconds=sum(took.values()), took=took)
 
 
 def _ask(

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from nightjar.inference.scoring.parcels import Batch, found
+from nightjar.inference.stopwatch import Stopwatch
 
 
 class Steps(Protocol):
@@ -88,11 +89,12 @@ class Preparer:
     by two threads at once. What preparing raises is raised when the batch is scored, as if it had been prepared then.
     """
 
-    def __init__(self, scorer: Steps, thread: PreparingThread | None) -> None:
+    def __init__(self, scorer: Steps, thread: PreparingThread | None, watch: Stopwatch | None = None) -> None:
         """thread: None if there is no core for one, which would only take the model's time. The preparers of several
-        models share one, because they may have a preprocess in common.
+        models share one, because they may have a preprocess in common. watch: of the thread that scores.
         """
         self._scorer = scorer
+        self._watch = watch or Stopwatch("")
         self._thread = thread
         self._begun: tuple[Sequence[int], Future[Any]] | None = None
         self._shipped: Sequence[Batch] = ()
@@ -111,16 +113,19 @@ class Preparer:
         """What scores these rows. What was begun is taken."""
         thread = self._thread
         if thread is None:
-            batch = found(self._shipped, rows)
-            return (
-                self._scorer if batch is None else lambda _: self._scorer.score(self._scorer.accept(batch, len(rows)))
-            )
+            return lambda now: self._scored(lambda: self._prepared(now, rows))
         if self._begun is None or self._begun[0] != rows:
             self._drop()
             self.begin(table, rows)
         assert self._begun is not None
         (_, begun), self._begun = self._begun, None
-        return lambda _: self._scorer.score(thread.result(begun))
+        return lambda _: self._scored(lambda: thread.result(begun))
+
+    def _scored(self, prepare: Callable[[], Any]) -> dict[str, pa.Array]:
+        with self._watch.during("prepare"):
+            prepared = prepare()
+        with self._watch.during("predict"):
+            return self._scorer.score(prepared)
 
     def _drop(self) -> None:
         if self._begun is not None:

@@ -28,8 +28,12 @@ from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.position import At, Running
 from nightjar.inference.scoring.stretch import Stretch
 from nightjar.inference.scoring.watchdog import Watchdog
+from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.storage.retrying import RetryingStorage
+
+IDLE = "idle"
+"""What a worker does that waits for a shard. The other things that it does are the fields of `Spent`."""
 
 _READERS = 4
 """The files of a shard that are read at the same time: reading a small one is mostly waiting for the storage."""
@@ -61,6 +65,7 @@ class Worker:
         self.name = this_worker()
         self.reader = ThreadPoolExecutor(_READERS, "nightjar-read")
         self.watchdog = Watchdog(spec.job.retry.stall_s)
+        self.watch = Stopwatch(IDLE)
         self.at: At | None = None
         self._said = 0.0
         self.turn_to = turn_to
@@ -147,7 +152,8 @@ class Worker:
             if reads:
                 yield from self.in_time(At(running.started, piece.uri, piece.first_row), deadline)
                 self.watchdog.calling()
-            reads.append(each.result())
+            with self.watch.during("read"):
+                reads.append(each.result())
         return Stretch(pieces, reads)
 
     def in_time(self, at: At, deadline: float) -> Iterator[Crumb]:

@@ -23,6 +23,7 @@ from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.cuts import Cuts
 from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, ScoreRows, relayed, score_table
 from nightjar.inference.scoring.parcels import Batch
+from nightjar.inference.stopwatch import Stopwatch
 
 _NO_ROWS = range(0)
 
@@ -45,11 +46,17 @@ class LoadedModel:
 
 
 def loaded_models(
-    spec: WorkerSpec, scorers: Sequence[Scorer], *, only: str | None = None, thread: PreparingThread | None = None
+    spec: WorkerSpec,
+    scorers: Sequence[Scorer],
+    *,
+    only: str | None = None,
+    thread: PreparingThread | None = None,
+    watch: Stopwatch | None = None,
 ) -> tuple[LoadedModel, ...]:
     """The models of a job with their scorers, in the job's order.
 
-    only: the name of the one model that is loaded. thread: prepares batches while models compute.
+    only: the name of the one model that is loaded. thread: prepares batches while models compute. watch: of the thread
+    that scores.
     """
     chosen = [(index, each) for index, each in enumerate(spec.job.each) if only in {None, each.model.called}]
     return tuple(
@@ -60,7 +67,7 @@ def loaded_models(
             each.model.output_types(),
             scorer,
             batch_size(spec, index),
-            Preparer(scorer, thread),
+            Preparer(scorer, thread, watch),
         )
         for (index, each), scorer in zip(chosen, scorers, strict=True)
     )

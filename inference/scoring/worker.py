@@ -30,10 +30,12 @@ from nightjar.inference.records import (
     Backoffs,
     Crumb,
     Event,
+    Failed,
     Part,
     Piece,
     Receipt,
     RowFailure,
+    Spent,
     Started,
     Usage,
 )
@@ -45,7 +47,7 @@ from nightjar.inference.scoring.assignment import (
     WorkerSpec,
     open_scorers,
 )
-from nightjar.inference.scoring.attempts import Worker
+from nightjar.inference.scoring.attempts import IDLE, Worker
 from nightjar.inference.scoring.memory import in_use
 from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.models import loaded_models, score_models
@@ -81,7 +83,7 @@ class ShardWorker(Worker):
         thread = PreparingThread() if need.prepares_ahead else None
         if thread is not None:
             self.watchdog.behind = thread.frame
-        self.models = loaded_models(spec, self._opened.loaded, thread=thread)
+        self.models = loaded_models(spec, self._opened.loaded, thread=thread, watch=self.watch)
         self._segment = spec.segment
         self.writer = ThreadPoolExecutor(1, "nightjar-write")
         self._behind: tuple[Started, Future[Event]] | None = None
@@ -110,12 +112,33 @@ class ShardWorker(Worker):
             [timed(scorer, table.select(list(model.columns)), own=job.begins_apart) for job, model, scorer in each]
         )
 
+    def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
+        """As `Worker.process`. Each result says what the time since the one before it was spent on."""
+        self.watch.turn_to("rest")
+        try:
+            for event in super().process(assignments):
+                yield self._timed(event)
+        finally:
+            self.watch.turn_to(IDLE)
+
+    def _timed(self, event: Event) -> Event:
+        if not isinstance(event, Receipt | Failed):
+            return event
+        spent = {what: round(seconds, 3) for what, seconds in self.watch.claim().items() if what != IDLE}
+        if isinstance(event, Failed):
+            return replace(event, spent_s=round(sum(spent.values()), 3))
+        return replace(event, spent=Spent(**spent))
+
+    def _next(self, assignments: Iterator[Assignment]) -> Assignment | None:
+        with self.watch.during(IDLE):
+            return next(assignments, None)
+
     def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
         ahead = iter(assignments)
-        following = yield from self._begin(next(ahead, None))
+        following = yield from self._begin(self._next(ahead))
         while following is not None:
             running = following
-            upcoming = next(ahead, None)
+            upcoming = self._next(ahead)
             # Nothing else is read or written while a suspect is scored, because it may kill the process.
             alone = running.alone or (upcoming is not None and upcoming.attempt.crumbs)
             following = None if alone else (yield from self._begin(upcoming))
@@ -134,7 +157,8 @@ class ShardWorker(Worker):
             return
         started, writing = self._behind
         self.at = At(started)
-        event = writing.result()
+        with self.watch.during("write"):
+            event = writing.result()
         self._behind = None
         yield event
 

@@ -21,13 +21,13 @@ from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.parcels import PACKED, Parcel
 from nightjar.inference.storage.faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake
+from support import Lake, OneStep
 
 LONG_S = 20.0
 """No step of these tests takes as long on any machine."""
 
 
-class Doubling:
+class Doubling(OneStep):
     """Twice x. Notes the shards that it has begun, and who calls it. before: called with the first row of a batch."""
 
     device = "cpu"

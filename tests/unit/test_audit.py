@@ -33,7 +33,7 @@ from nightjar.inference.validation.audit import (
     audit_block,
     check_plan_covers,
 )
-from support import Lake
+from support import Lake, OneStep
 
 BAD_ROW = 1400
 """The one row the scorer of these tests refuses."""
@@ -42,7 +42,7 @@ Line = dict[str, Any]
 
 
 @dataclass
-class Scorer:
+class Scorer(OneStep):
     """Twice x, but not of one row."""
 
     bad: int = BAD_ROW

@@ -27,12 +27,12 @@ from nightjar.inference.scoring.cuts import (
 from nightjar.inference.scoring.microbatches import ScoredRows, score_table
 from nightjar.inference.scoring.preflight import Loaded, preflight_steps, samples
 from nightjar.inference.scoring.worker import ShardWorker
-from support import Lake
+from support import Lake, OneStep
 
 Raises = Callable[[list[int]], bool]
 
 
-class Counting:
+class Counting(OneStep):
     """Twice x; raises where it is told to, and counts its calls."""
 
     def __init__(self, raises: Raises, error: type[Exception] = ValueError) -> None:
@@ -131,7 +131,7 @@ def test_batches_whose_halves_are_scored_go_on_and_are_counted() -> None:
     assert cuts.batches == 100
 
 
-class Dropping:
+class Dropping(OneStep):
     """Twice x, but without the values of some rows, as a function of the batch tells them."""
 
     def __init__(self, dropped: Callable[[list[int]], set[int]]) -> None:

@@ -32,10 +32,10 @@ from nightjar.inference.scoring.suspects import GivenUp, next_attempt
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake
+from support import Lake, OneStep
 
 
-class Doubling:
+class Doubling(OneStep):
     """A real scorer: twice x."""
 
     device = "cpu"

@@ -90,6 +90,7 @@ ORDER = {
         "errors",
         "messages",
         "lazy",
+        "stopwatch",
         "environ",
     ),
     "flows": (

@@ -34,7 +34,7 @@ from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server, weed
-from support import Lake, read_published
+from support import Lake, OneStep, read_published
 
 STORAGE = LakeStorage()
 X = pa.schema([("x", pa.float64())])
@@ -284,7 +284,7 @@ def replayed(lake: Lake, shard: str, row: int, file: str) -> Replayed:
     return found
 
 
-class Doubling:
+class Doubling(OneStep):
     """A scorer: twice x."""
 
     device = "cpu"

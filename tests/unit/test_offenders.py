@@ -41,7 +41,7 @@ from nightjar.inference.validation.offenders import (
     join,
     with_replays,
 )
-from support import Lake
+from support import Lake, OneStep
 
 BAD = {150: math.inf, 1700: 7.5, 1705: math.nan, 2050: None, 2150: 9.5, 3999: math.inf}
 """Input row (its x) → what it scores; every other row scores 0.5. Rows 1700 and 1705 are of one shard."""
@@ -50,7 +50,7 @@ REFUSED = 1650
 """A row before those, which cannot be scored."""
 
 
-class Scorer:
+class Scorer(OneStep):
     """As `BAD` says."""
 
     device = "cpu"

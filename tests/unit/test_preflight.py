@@ -35,13 +35,13 @@ from nightjar.inference.scoring.preflight import (
 from nightjar.inference.scoring.timing import Timed
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake
+from support import Lake, OneStep
 
 STORAGE = LakeStorage()
 Score = Callable[[np.ndarray], np.ndarray]
 
 
-class Scorer:
+class Scorer(OneStep):
     """Scores x by a function, on a device of its own."""
 
     device = "meta"

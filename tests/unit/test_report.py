@@ -28,13 +28,13 @@ from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake
+from support import Lake, OneStep
 
 LEASE_S = 0.6
 BAD_ROW = 1400
 
 
-class Scorer:
+class Scorer(OneStep):
     """Twice x, but not of `BAD_ROW`."""
 
     device = "cpu"

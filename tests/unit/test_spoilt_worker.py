@@ -25,7 +25,7 @@ from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
-from support import Lake
+from support import Lake, OneStep
 
 OVER = threading.Event()
 
@@ -41,7 +41,7 @@ def _nothing_hangs_longer_than_its_test() -> Iterator[None]:
     OVER.set()
 
 
-class Cursed:
+class Cursed(OneStep):
     """Twice x; does something else at row 2100."""
 
     device = "cpu"

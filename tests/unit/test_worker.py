@@ -55,12 +55,12 @@ from nightjar.inference.storage.faults import (
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.witness.collection import PER_FOLDER
-from support import Lake
+from support import Lake, OneStep
 
 SUSPECT = Attempt(2, crumbs=True)
 
 
-class Doubling:
+class Doubling(OneStep):
     """A real scorer, twice x, that remembers the rows of each call."""
 
     device = "cpu"
@@ -341,6 +341,7 @@ def test_a_receipt_says_everything_about_its_attempt(lake: Lake) -> None:
         cuts=2,
         resident_mb=receipt.resident_mb,
         proportional_mb=receipt.proportional_mb,
+        spent=receipt.spent,
     )
     if Path("/proc/self/smaps_rollup").exists():
         assert receipt.resident_mb >= receipt.proportional_mb > 0
@@ -488,6 +489,7 @@ def test_a_failure_says_everything_about_its_attempt(lake: Lake) -> None:
     work = assignments(lake, Attempt(2), Attempt(4), Attempt(5))
     events = list(worker(lake, storage=FaultyStorage(LakeStorage(), faults)).process(work[1:3]))
     first, second = [event for event in events if isinstance(event, Failed)]
+    assert first.spent_s > 0
     assert first == Failed(
         shard=work[1].shard.id,
         attempt=4,
@@ -495,9 +497,42 @@ def test_a_failure_says_everything_about_its_attempt(lake: Lake) -> None:
         message="RuntimeError",
         uri=str(lake.folder / "data/part-00.parquet"),
         worker=this_worker(),
+        spent_s=first.spent_s,
     )
     other = str(lake.folder / "data/part-01.parquet")
-    assert second == replace(first, shard=work[2].shard.id, attempt=5, message="no room", uri=other)
+    assert second == replace(
+        first, shard=work[2].shard.id, attempt=5, message="no room", uri=other, spent_s=second.spent_s
+    )
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_worker_says_what_its_time_was_spent_on(lake: Lake, cores: int) -> None:
+    """Each thing of a known length is found under its name, and nothing counts twice."""
+
+    class Slow(Doubling):
+        def prepare(self, table: pa.Table) -> pa.Table:
+            time.sleep(0.03)
+            return table
+
+    lake.write_files()
+    lake.write_model()
+    lake.write_job(resources__cpus=cores)
+    faults = [
+        pause("open", "*/part-00.parquet", nth=None, before=lambda _: time.sleep(0.1)),
+        pause("write", "*/data/*", nth=2, before=lambda _: time.sleep(0.2)),
+    ]
+    work = assignments(lake)[:2]
+    began = time.monotonic()
+    made = worker(lake, Slow(lambda _: time.sleep(0.05)), storage=FaultyStorage(LakeStorage(), faults))
+    first, second = [event.spent for event in made.process(work) if isinstance(event, Receipt)]
+    passed = time.monotonic() - began
+    assert first.read >= 0.1
+    assert first.predict >= 2 * 4 * 0.05, "the second shard is scored while the first one is written"
+    if cores == 1:
+        assert first.prepare >= 2 * 4 * 0.03
+    assert second.write >= 0.2
+    assert (second.prepare, second.predict) == (0, 0)
+    assert first.plus(second).total <= passed
 
 
 def test_a_worker_is_named_by_its_host_and_process() -> None:

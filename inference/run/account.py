@@ -1,0 +1,129 @@
+"""Where the wall time of a run went: every second is in exactly one of its parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from nightjar.inference.errors import AlreadyExists, Missing
+from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.records import Event, Failed, Receipt, Spent, Started, as_line
+from nightjar.inference.run.results import Publication, Scored, Verdict
+from nightjar.inference.storage.protocol import Storage, join
+
+ACTORS, SCORE = "actors", "score"
+"""The parts in which workers start, and score. `Account.scoring` divides the second."""
+
+_FORM = "account-{epoch:08d}.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Where the wall time of a command went, in seconds.
+
+    wall_s: of the whole command. parts: what was done, in order → its seconds. `start`: the job is checked, Prefect and
+    Ray start. `input`: it is waited for. `discover`. `turn`: other runs end first. `plan`. `load`: preflight loads the
+    model. `actors`: in each pass, until the first shard is begun. `score`. `canary`: its gates. `wait`: before failed
+    shards are tried again. `close`: the score step ends. `audit`. `rescore`. `gates`. `manifest`. `publish`. `tasks`:
+    what Prefect takes around the steps. `end`: after the last step.
+
+    workers: the most that scored at once. scoring: the part `score`, divided by what the workers did: all of them
+    together, divided by their number. Its names are the fields of `Spent`; `failed`: attempts that failed; `idle`:
+    without a shard, or lost. worker_s: the seconds for which workers were held, all together.
+    """
+
+    wall_s: float
+    parts: Mapping[str, float]
+    workers: int = 0
+    scoring: Mapping[str, float] = field(default_factory=dict)
+    worker_s: float = field(default=0.0, metadata=SELDOM)
+
+    @property
+    def unaccounted_s(self) -> float:
+        """What no part has."""
+        return self.wall_s - sum(self.parts.values())
+
+    def until(self, wall_s: float) -> Account:
+        """The account of a longer time, which begins with this one."""
+        end = round(max(0.0, wall_s - self.wall_s), 3)
+        return Account(
+            wall_s=round(wall_s, 3),
+            parts={**self.parts, "end": end},
+            workers=self.workers,
+            scoring=self.scoring,
+            worker_s=self.worker_s,
+        )
+
+
+class Crew:
+    """The workers of a run: how many there were at once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, float]] = {}
+
+    def take(self, event: Event, at: float) -> None:
+        """Follow one event. at: when it came."""
+        if isinstance(event, Started | Receipt | Failed) and event.worker:
+            first, _ = self._seen.get(event.worker, (at, at))
+            self._seen[event.worker] = first, at
+
+    @property
+    def most(self) -> int:
+        """The most at once. One that follows another is not counted beside it."""
+        ends = sorted(edge for first, last in self._seen.values() for edge in ((first, 0), (last, 1)))
+        now = most = 0
+        for _, ended in ends:
+            now += -1 if ended else 1
+            most = max(most, now)
+        return most
+
+
+def account_of(flow: Mapping[str, float], scored: Scored, verdict: Verdict, publication: Publication) -> Account:
+    """Put the account of a run together. flow: what its flow did → seconds; the steps among it, as the flow saw them.
+
+    A step that says itself what it did is divided by that; what the flow saw beyond it counts for `tasks`.
+    """
+    within = {SCORE: scored.took, "validate": verdict.took, "publish": {"publish": publication.seconds}}
+    parts: dict[str, float] = {}
+    tasks = 0.0
+    for name, seconds in flow.items():
+        took = within.get(name) or {name: seconds}
+        tasks += seconds - sum(took.values())
+        for what, within_s in took.items():
+            parts[what] = parts.get(what, 0.0) + within_s
+    parts["tasks"] = tasks + parts.pop("flow", 0.0)
+    rounded = {name: round(seconds, 3) for name, seconds in parts.items() if round(seconds, 3)}
+    held = sum(rounded.get(name, 0.0) for name in (ACTORS, SCORE, "canary", "wait"))
+    progress = scored.progress
+    return Account(
+        wall_s=round(sum(flow.values()), 3),
+        parts=rounded,
+        workers=scored.workers,
+        scoring=_divided(rounded.get(SCORE, 0.0), scored.workers, progress.spent, progress.failed_s),
+        worker_s=round(held * scored.workers, 3),
+    )
+
+
+def _divided(seconds: float, workers: int, spent: Spent, failed_s: float) -> dict[str, float]:
+    """These seconds, by what the workers did. Empty if they do not say: their rows are asked for side by side."""
+    if not workers or not spent.total:
+        return {}
+    each = {**as_line(spent), "failed": failed_s}
+    found = {name: round(total / workers, 3) for name, total in each.items()}
+    return {**found, "idle": round(seconds - sum(found.values()), 3)}
+
+
+def keep(storage: Storage, revision: str, epoch: int, made: Account) -> None:
+    """Keep the account of the command that had this epoch, beside what it made."""
+    with suppress(AlreadyExists):  # a create that was sent again
+        storage.create(join(revision, _FORM.format(epoch=epoch)), json.dumps(to_json(made)).encode())
+
+
+def kept(storage: Storage, revision: str, epoch: int) -> Account | None:
+    """The account of the command that had this epoch; None if it kept none."""
+    try:
+        return of_json(Account, json.loads(storage.read(join(revision, _FORM.format(epoch=epoch)))))
+    except Missing:
+        return None

@@ -1,0 +1,151 @@
+"""Where the time of a run went."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nightjar.flows.pages.wording import where_time_went
+from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.records import Failed, Receipt, Spent, Started
+from nightjar.inference.run.account import Account, Crew, account_of, keep, kept
+from nightjar.inference.run.results import Publication, Scored, Verdict
+from nightjar.inference.stopwatch import Stopwatch
+from nightjar.inference.storage.protocol import join
+from support import Lake
+
+
+def ticking(*moments: float) -> Stopwatch:
+    """A stopwatch whose clock shows these moments, one at each look."""
+    shown = iter(moments)
+    return Stopwatch("rest", clock=lambda: next(shown))
+
+
+def test_every_second_counts_for_one_thing() -> None:
+    watch = ticking(0, 1, 3, 6, 10, 15)  # made, read begins, predict begins in it, both end, asked
+    with watch.during("read"), watch.during("predict"):
+        pass
+    assert watch.claim() == {"rest": 1 + 5, "read": 2 + 4, "predict": 3}
+
+
+def test_what_was_claimed_is_not_claimed_again() -> None:
+    watch = ticking(0, 2, 5)
+    assert watch.claim() == {"rest": 2}
+    assert watch.claim() == {"rest": 3}
+
+
+def test_what_raises_ends_what_was_done() -> None:
+    watch = ticking(0, 1, 3, 7)
+    with pytest.raises(ValueError, match="bad"), watch.during("predict"):
+        raise ValueError("bad")
+    assert watch.claim() == {"rest": 1 + 4, "predict": 2}
+
+
+@given(st.lists(st.tuples(st.sampled_from(["read", "predict", "write"]), st.integers(0, 9)), max_size=20))
+def test_the_parts_add_up_to_the_time_that_has_passed(turns: list[tuple[str, int]]) -> None:
+    moments = list(itertools.accumulate((pause for _, pause in turns), initial=0))
+    watch = ticking(*moments, moments[-1])
+    for doing, _ in turns:
+        watch.turn_to(doing)
+    assert sum(watch.claim().values()) == moments[-1]
+
+
+def receipt(worker: str) -> Receipt:
+    return Receipt("s", 1, 1, worker, 1, 1, 0, None, None, 1.0, 0.0)
+
+
+def test_a_worker_that_follows_another_is_not_counted_beside_it() -> None:
+    crew = Crew()
+    for worker, first, last in (("a", 0, 10), ("b", 0, 4), ("c", 5, 10)):  # c takes the place of b
+        crew.take(Started("s", 1, worker), first)
+        crew.take(receipt(worker), last)
+    assert crew.most == 2
+
+
+def test_nobody_is_counted_where_nobody_worked() -> None:
+    crew = Crew()
+    crew.take(Failed("s", 1, "ProcessDied", "", worker=""), 1.0)
+    assert crew.most == 0
+
+
+FLOW = {"start": 5.0, "discover": 1.0, "flow": 0.5, "score": 20.0, "validate": 3.0, "publish": 1.0}
+SCORED = Scored(
+    1,
+    1,
+    "",
+    Progress(spent=Spent(read=4.0, predict=20.0), failed_s=2.0),
+    workers=2,
+    took={"plan": 1.0, "load": 2.0, "actors": 1.0, "score": 14.0, "wait": 1.0},
+)
+VERDICT = Verdict(1, 1, (), None, "", "", "", took={"audit": 2.0, "gates": 0.5})  # type: ignore[arg-type]
+PUBLICATION = Publication(1, 1, "", seconds=0.75)
+
+
+def test_the_account_of_a_run_has_every_second_once() -> None:
+    made = account_of(FLOW, SCORED, VERDICT, PUBLICATION)
+    assert made.parts == {
+        "start": 5.0,
+        "discover": 1.0,
+        "plan": 1.0,
+        "load": 2.0,
+        "actors": 1.0,
+        "score": 14.0,
+        "wait": 1.0,
+        "audit": 2.0,
+        "gates": 0.5,
+        "publish": 0.75,
+        "tasks": 0.5 + 1.0 + 0.5 + 0.25,
+    }
+    assert made.wall_s == sum(FLOW.values()) == sum(made.parts.values())
+    assert made.workers == 2
+    assert made.worker_s == 2 * (1.0 + 14.0 + 1.0)
+
+
+def test_scoring_is_divided_by_what_its_workers_did() -> None:
+    made = account_of(FLOW, SCORED, VERDICT, PUBLICATION)
+    assert made.scoring == {
+        "read": 2.0,
+        "prepare": 0.0,
+        "predict": 10.0,
+        "write": 0.0,
+        "rest": 0.0,
+        "failed": 1.0,
+        "idle": 1.0,
+    }
+    assert sum(made.scoring.values()) == made.parts["score"]
+
+
+def test_scoring_is_not_divided_where_rows_of_several_shards_are_asked_for_at_once() -> None:
+    assert account_of(FLOW, replace(SCORED, progress=Progress()), VERDICT, PUBLICATION).scoring == {}
+
+
+def test_the_time_after_the_last_step_is_the_end() -> None:
+    made = account_of(FLOW, SCORED, VERDICT, PUBLICATION).until(32.0)
+    assert made.parts["end"] == 1.5
+    assert sum(made.parts.values()) == made.wall_s == 32.0
+
+
+def test_an_account_is_read_back(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, "local").ready()
+    request = lake.request()
+    storage, revision, made = (
+        request.storage,
+        join(request.run_uri, "r1"),
+        account_of(FLOW, SCORED, VERDICT, PUBLICATION),
+    )
+    assert kept(storage, revision, 1) is None
+    keep(storage, revision, 1, made)
+    keep(storage, revision, 1, made)  # sent again
+    assert kept(storage, revision, 1) == made
+
+
+def test_people_read_the_longest_parts_first() -> None:
+    parts = {"start": 10.0, "score": 80.0, "audit": 9.0, "gates": 1.0}
+    made = Account(wall_s=100.0, parts=parts, workers=2, scoring={"predict": 60.0, "idle": 19.0, "read": 1.0})
+    said = "scoring 80 s (75% predict, 24% idle), starting 10 s, auditing 9.0 s, the rest 1.0 s"
+    assert where_time_went(made) == said
