@@ -50,6 +50,18 @@ class Seconds:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersCost:
+    """What the workers of a command cost, by `cost` of the job, in `currency`. worker_s: the seconds for which they
+    were held, all together. per_million_rows: of those that this command scored; null if there are none.
+    """
+
+    amount: float
+    per_million_rows: float | None
+    currency: str
+    worker_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFigures:
     """startup_s: until the model was loaded. first_start: when the first shard was begun, in seconds since 1970.
 
@@ -72,8 +84,7 @@ class UsageFigures(Usage):
     """What language models took in a run, by whichever command; zeros for other models.
 
     requests … answering_ms: as in the manifest. cached_share: of the prompts' tokens those that the model had computed
-    before. rates: of this command. cost: by `model.cost`, in `currency`, of GPUs for the time of `rates`; null if the
-    job has no prices.
+    before. rates: of this command. cost: by `model.cost`, in `currency`; null if the job has no such prices.
     """
 
     cached_share: float
@@ -123,6 +134,7 @@ class RunResult:
     account: Account | None
     engine: EngineFigures
     usage: UsageFigures
+    cost: WorkersCost | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import duration, money, rows_known
 from nightjar.flows.reports import Estimate, PlanReport, TokenEstimate
 from nightjar.inference.messages import counted
-from nightjar.inference.predictors.prices import Prices, prices_of
+from nightjar.inference.predictors.prices import TokenPrices, prices_of
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _estimate(request: RunRequest, plan: Plan, done: int, measured: Measured) ->
     )
 
 
-def _tokens(measured: Measured, rows: float, prices: Prices | None) -> TokenEstimate:
+def _tokens(measured: Measured, rows: float, prices: TokenPrices | None) -> TokenEstimate:
     """What so many rows would take, by what the measured ones took."""
     used, times = measured.usage, rows / max(1, measured.rows)
     return TokenEstimate(
@@ -76,7 +76,7 @@ def _tokens(measured: Measured, rows: float, prices: Prices | None) -> TokenEsti
         measured=used,
         prompt_tokens=round(used.prompt_tokens * times),
         output_tokens=round(used.output_tokens * times),
-        cost=round(prices.cost(used, 1, measured.score_s) * times, 6) if prices else None,
+        cost=round(prices.cost(used) * times, 6) if prices else None,
         currency=prices.currency if prices else "",
     )
 

@@ -14,19 +14,19 @@ from nightjar.flows.pages.wording import (
     evaluation_lines,
     language,
     left_out,
+    machines_cost,
     memory,
     notes,
     partly,
-    spent,
     where_time_went,
 )
-from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures
+from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures, WorkersCost
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.tokenrates import TokenRates
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.predictors.prices import Prices, prices_of
+from nightjar.inference.predictors.prices import TokenPrices, prices_of
 from nightjar.inference.records import as_line
 from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest
@@ -34,7 +34,7 @@ from nightjar.inference.run.steps import Publication, Scored, Verdict
 from nightjar.inference.validation.gates import warnings
 
 if TYPE_CHECKING:
-    from nightjar.flows.results import Launched
+    from nightjar.flows.results import FinishedRun, Launched
 
 
 def run_result(launched: Launched, total_s: float) -> RunResult:
@@ -78,16 +78,27 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
             proportional_mb=progress.proportional_mb,
         ),
         usage=_usage(progress, prices_of(run.request.job)),
+        cost=workers_cost(run),
     )
 
 
-def _usage(progress: Progress, prices: Prices | None) -> UsageFigures:
+def workers_cost(run: FinishedRun) -> WorkersCost | None:
+    """What the workers of this command cost; None if the job has no prices, or nothing was scored."""
+    prices, account, rows = run.request.job.cost, run.account, run.scored.progress.scored_rows
+    if prices is None or account is None or not account.worker_s:
+        return None
+    amount = prices.of(run.request.job.resources, account.worker_s)
+    each = round(amount / rows * 1e6, 6) if rows else None
+    return WorkersCost(round(amount, 6), each, prices.currency, account.worker_s)
+
+
+def _usage(progress: Progress, prices: TokenPrices | None) -> UsageFigures:
     used = progress.usage
     return UsageFigures(
         **as_line(used),
         cached_share=round(used.found_in_cache, 4),
         rates=TokenRates(**{name: round(rate, 3) for name, rate in as_line(progress.token_rates).items()}),
-        cost=round(spent(progress, prices), 6) if prices else None,
+        cost=round(prices.cost(used), 6) if prices else None,
         currency=prices.currency if prices else "",
     )
 
@@ -125,6 +136,8 @@ def as_text(launched: Launched, total_s: float) -> str:
             f"  speed      {progress.rows_per_s:,.0f} rows/s on {scored.device}; scored in {duration(scored.seconds)}, "
             f"audited in {duration(run.verdict.seconds)}"
         )
+    if (cost := workers_cost(run)) is not None:
+        lines.append(f"  cost       {machines_cost(cost)}")
     if run.account is not None:
         lines.append(f"  time       {where_time_went(run.account.until(total_s))}")
     lines += [f"  {word:<10} {text}" for word, text in language(progress, prices_of(request.job))]

@@ -12,9 +12,10 @@ from nightjar.inference.messages import counted
 from nightjar.inference.run.account import SCORE, Account
 
 if TYPE_CHECKING:
+    from nightjar.flows.reports import WorkersCost
     from nightjar.inference.ledger.tokenrates import TokenRates
     from nightjar.inference.metrics.figures import Evaluation, Figures
-    from nightjar.inference.predictors.prices import Prices
+    from nightjar.inference.predictors.prices import TokenPrices
     from nightjar.inference.run.report import Incident, ShardLine
     from nightjar.inference.run.steps import Publication
     from nightjar.inference.validation.gates import Offender
@@ -64,7 +65,7 @@ def memory(progress: Progress) -> str:
     return f"{largest} in the largest of {len(progress.memory):,} workers; {progress.proportional_mb:,} MB together"
 
 
-def language(progress: Progress, prices: Prices | None) -> list[tuple[str, str]]:
+def language(progress: Progress, prices: TokenPrices | None) -> list[tuple[str, str]]:
     """What a language model was asked and answered, how fast, and what it cost, as (name, value); empty for others."""
     if not progress.usage.requests:
         return []
@@ -72,13 +73,14 @@ def language(progress: Progress, prices: Prices | None) -> list[tuple[str, str]]
     if rates := _token_rates(progress.token_rates):
         found.append(("rates", rates))
     if prices:
-        found.append(("cost", f"{money(spent(progress, prices), prices.currency)}, {prices.said}"))
+        found.append(("cost", f"{money(prices.cost(progress.usage), prices.currency)}, by the prices in model.cost"))
     return found
 
 
-def spent(progress: Progress, prices: Prices) -> float:
-    """What a run cost by these prices."""
-    return prices.cost(progress.usage, len(progress.memory), progress.steady_s)
+def machines_cost(spent: WorkersCost) -> str:
+    """What the workers of a run cost, for people."""
+    each = f", {money(spent.per_million_rows, spent.currency)} per million rows" if spent.per_million_rows else ""
+    return f"{money(spent.amount, spent.currency)} for {duration(spent.worker_s)} of workers{each}"
 
 
 def money(cost: float, currency: str) -> str:

@@ -23,6 +23,7 @@ from nightjar.inference.job.checks import (
     MetricCheck,
     UniqueCheck,
 )
+from nightjar.inference.job.cost import Cost
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.notify import Notify
@@ -76,7 +77,7 @@ class Job(Section):
     model: the only model. models: several in its place; then `model` is None, and whoever works with one model gets a
     job from `each`. carry: names and patterns of columns, as the file has them; `carried` says which columns these are.
     profile: the columns whose values are described, so that nights can be compared; checks on drift add theirs.
-    canary: the share of the rows that is scored and judged before the others.
+    canary: the share of the rows that is scored and judged before the others. cost: prices of machines.
     judged: whether the checks are judged; else only what every run needs. places: the local folders that contain input
     and output of every date. templates: input and output as patterns with
     open dates.
@@ -100,6 +101,7 @@ class Job(Section):
     identity: IdentityRules = IdentityRules()
     schedule: Schedule | None = None
     notify: Notify | None = None
+    cost: Cost | None = None
     judged: bool = Field(default=True, exclude=True)
     folder: str = Field(default="", exclude=True)
     places: tuple[str, ...] = Field(default=(), exclude=True)

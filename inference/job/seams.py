@@ -64,7 +64,7 @@ FRAMEWORKS = {
         streams=True,
         own_keys=True,
         documents=("json_schema",),
-        aside=("requests_in_flight", "journal", "cost"),
+        aside=("requests_in_flight", "journal"),
     ),
     "ray.data.llm": Framework(
         "nightjar.inference.predictors.raydatallm",
@@ -73,7 +73,7 @@ FRAMEWORKS = {
         rows=(1 << 16, 1 << 16),
         streams=True,
         own_keys=True,
-        aside=("requests_in_flight", "cost"),
+        aside=("requests_in_flight",),
     ),
     "openai": Framework(
         "nightjar.inference.predictors.openai",

@@ -18,7 +18,6 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, text, whole
 from nightjar.inference.predictors.adapter import Adapter, Predictor, check_no_pickles, needed
 from nightjar.inference.predictors.languagemodel import check_rescored
-from nightjar.inference.predictors.prices import GPU_COST
 from nightjar.inference.predictors.rayprocessor import CONFIG, followed
 from nightjar.inference.predictors.user import makes_no_callable
 from nightjar.inference.predictors.vllm import OnVllm, needing_vllm
@@ -45,7 +44,6 @@ class RayDataLLM(OnVllm):
         _function("preprocess", "makes of a row what is asked: `messages` or `prompt`, and `sampling_params`"),
         _function("postprocess", "makes of a row with its answer, as `generated_text`, the outputs"),
         whole("requests_in_flight", "requests that are underway at once, in each actor", "`max_pending_requests`"),
-        GPU_COST,
     )
 
     def check_keys(self, job: Job) -> None:

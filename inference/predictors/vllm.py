@@ -18,7 +18,6 @@ from nightjar.inference.predictors.adapter import Adapter, Predictor, needed
 from nightjar.inference.predictors.installed import missing, versions
 from nightjar.inference.predictors.languagemodel import ASKED, LanguageModel
 from nightjar.inference.predictors.modelfolder import look
-from nightjar.inference.predictors.prices import GPU_COST, check_gpu_cost
 from nightjar.inference.predictors.torch import OnTorch
 
 _OURS = {
@@ -40,7 +39,6 @@ class OnVllm(OnTorch):
         """As `Adapter.check_keys`."""
         if job.resources.gpus > 1 and job.resources.gpus % 1:
             raise JobError(f"resources.gpus: the model is divided among whole GPUs, and not {job.resources.gpus:g}")
-        check_gpu_cost(job)
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
         """As `Adapter.fingerprint`."""
@@ -79,7 +77,6 @@ class VLLM(LanguageModel, OnVllm):
         ),
         keywords("engine", "goes to vLLM's engine, as `{max_model_len: 2048, dtype: bfloat16}`", "vLLM's", "a mapping"),
         whole("requests_in_flight", "requests that are underway at once, in each actor", "5/4 of what vLLM runs"),
-        GPU_COST,
     )
 
     def check_keys(self, job: Job) -> None:

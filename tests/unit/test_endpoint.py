@@ -364,7 +364,7 @@ def test_tokens_of_the_cache_have_a_price_of_their_own_if_the_job_names_one(
     used = Usage(requests=9, prompt_tokens=3_000_000, output_tokens=2_000_000, cached_tokens=1_000_000)
     prices = prices_of(job("http://here/v1", cost=cost))
     assert prices is not None
-    assert prices.cost(used, 3, 60.0) == pytest.approx(expected)
+    assert prices.cost(used) == pytest.approx(expected)
 
 
 def test_without_prices_nothing_is_said_of_a_cost() -> None:

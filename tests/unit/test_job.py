@@ -469,6 +469,7 @@ CANNOT: dict[str, Any] = {
     "rescore.differing": 0.5,
     "approval.deadline_h": 12,
     "canary": 0.01,
+    "cost": {"cpu_hour": 0.05},
     "notify": {"on": ["failed"], "webhook_env": "WEBHOOK"},
     "identity.strict": True,
     "identity.packages": ["torch"],
