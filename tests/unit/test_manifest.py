@@ -6,7 +6,7 @@ import datetime as dt
 import hashlib
 import json
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,20 +14,37 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.seams import FRAMEWORKS, Framework
 from nightjar.inference.jsonform import to_json
+from nightjar.inference.ledger.endings import done, utc
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Packages, Planned, Preflight, Published
 from nightjar.inference.ledger.remarks import Remarks
+from nightjar.inference.metrics.figures import ColumnFigures, Figures, OutputFigures
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output.manifests import RevisionFile
 from nightjar.inference.output.outcomes import FILES, OUTCOMES
 from nightjar.inference.output.parts import checksum
+from nightjar.inference.records import Backoffs, Failed, Receipt, Usage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.audit import Audited
-from nightjar.inference.validation.manifest import Content, Totals, manifest_of, read_manifest, write_manifest
+from nightjar.inference.validation.gates import GateResult, Offender
+from nightjar.inference.validation.manifest import (
+    Content,
+    Manifest,
+    Proof,
+    Totals,
+    manifest_of,
+    read_manifest,
+    read_profile,
+    validated_manifest,
+    write_manifest,
+)
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.witness import Collection, Seen
 from nightjar.inference.witness.packages import Package
@@ -183,6 +200,153 @@ def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: 
     assert manifest.remarks().notes(0) == ("the input is snapshot 7 of its table",)
     listed = pq.read_table(lake.out / shards)
     assert [files[0]["name"] for files in listed["files"].to_pylist()] == ["0.parquet", "1.parquet", "2.parquet"]
+
+
+def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_written(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """Each field with a value of its own: what language models took, a profile, gates, metrics, a second scoring."""
+    job = lake.ready(output__exports=["csv"], output__partition_by=["name"]).request().job
+    uri, storage = str(lake.out / "runs/nightly/r2"), LakeStorage()
+    writer = open_epoch(storage, uri, this_holder("validate"))
+    seen, package = Seen("database", "/d.sqlite", "p.py:1"), Package("0.1")
+    planned = Planned(file="p", fingerprint="f", date="2026-11-18", again=("model.py changed",), snapshot="7")
+    failed = [Failed("one", 1, "died", "gone"), Failed("one", 2, "died", "gone"), Failed("two", 1, "died", "gone")]
+    writer.append([planned, Packages({"numpy": package}, "r2"), Preflight(("a note",)), seen, *failed])
+    sizes = {"batch_rows": 40, "ceilings": [30], "batch_bytes": 2000, "batch_tokens": 900}
+    took = [Usage(requests=3, output_tokens=70, answering_ms=5), Usage(requests=4, retries=1, longest_prompt=9), None]
+    lines = [
+        {"shard": shard, "cuts": cuts, "usage": to_json(usage) if usage else None, **sizes}
+        for shard, cuts, usage in zip(("one", "two", "three"), (2, 0, 3), took, strict=True)
+    ]
+    whole = record_schema(Receipt)
+    seldom = [whole.field(name) for name in ("ceilings", "batch_bytes", "batch_tokens", "usage")]
+    table = pa.Table.from_pylist(lines, schema=pa.schema([*OUTCOMES, *seldom]))
+    described = Profile.empty(["x"])
+    described.update(pa.table({"x": [1.0, 2.0, None]}))
+    parts = [pa.array([[{"name": f"{shard}.parquet"}] for shard in ("one", "two", "three")], FILES)]
+    audited = Audited(
+        shards=3,
+        rows_in=100,
+        rows_out=97,
+        rows_quarantined=3,
+        size=4321,
+        rows_left_out=11,
+        rows_partial=2,
+        files=parts,
+        profile=described.to_bytes(),
+    )
+    offender = Offender("one", "f.parquet", 7, "-1.0", "nightjar replay")
+    gates = (
+        GateResult("complete", True, "3 of 3 shards", "all", "All."),
+        GateResult("score.min", False, "-1.0", "0", "A score is below 0.", (offender,), "warn"),
+    )
+    figures = Figures(
+        {"score": ColumnFigures(rows=97, nulls=1, nonfinite=0, min=-1.0, max=2.0, kind="number")},
+        {"score": OutputFigures(97, 0)},
+        profile=described.results(),
+    )
+    rescored = Rescored(1, 50, 2, 0.25, "row 3", 1)
+    identity = Identity({"carry": ["id"]}, [], [], {"m.pt2": "aa"}, {"model.py": "bb"}, {"mine": "cc"}, "dd", "ee")
+    night = (job, "nightly", "2026-11-18", 2, identity, writer, uri)
+    before = utc()
+    name, said, listed = write_manifest(
+        *night, table, audited, figures, gates, rescored, files_left_out=6, partitioned_by={"name": "string"}
+    )
+    after = utc()
+    writer.stop(release=True)
+    number = f"{writer.epoch:06d}"
+    assert (name, listed) == (f"runs/nightly/r2/manifest-{number}.json", f"runs/nightly/r2/shards-{number}.parquet")
+    raw, shards, profile = ((lake.out / each).read_bytes() for each in (name, listed, f"{uri}/profile-{number}"))
+    assert said == checksum(raw)
+    manifest = manifest_of(raw)
+    assert before <= manifest.validated_at <= after
+    assert manifest == Manifest(
+        job="lake",
+        run_id="nightly",
+        date="2026-11-18",
+        revision=2,
+        fingerprint=identity.fingerprint,
+        input=f"{lake.folder}/data/",
+        identity={"carry": ["id"]},
+        code=Content("ee", {"model.py": "bb"}),
+        model=Content("dd", {"m.pt2": "aa"}),
+        packages={"mine": "cc"},
+        outside=(seen,),
+        loaded={"numpy": (package,)},
+        preflight=("a note",),
+        again=("model.py changed",),
+        snapshots=("7",),
+        remembered=0,
+        libraries=manifest.libraries,
+        totals=Totals(
+            shards=3,
+            rows_in=100,
+            rows_out=97,
+            rows_quarantined=3,
+            bytes=4321,
+            batches_cut=5,
+            batch_rows=40,
+            rows_left_out=11,
+            files_left_out=6,
+            rows_partial=2,
+            ceilings=(30,),
+            batch_bytes=2000,
+            batch_tokens=900,
+            usage=Usage(requests=7, retries=1, output_tokens=70, longest_prompt=9, answering_ms=5),
+        ),
+        shards=RevisionFile(f"shards-{number}.parquet", checksum(shards), len(shards)),
+        profile=RevisionFile(f"profile-{number}", checksum(profile), len(profile)),
+        audit=Proof("every row index", 3, "xxh3-128", rescored),
+        gates=gates,
+        metrics=figures,
+        failed_attempts=3,
+        validated_at=manifest.validated_at,
+        exports=("csv",),
+        partitioned_by={"name": "string"},
+    )
+    assert pq.read_table(lake.out / listed)["failed_attempts"].to_pylist() == [2, 1, 0]
+    assert manifest.totals.backoffs == Backoffs(40, 2000, 900)
+    assert read_profile(storage, str(lake.out), "nightly", manifest).results() == described.results()
+
+
+def test_a_profile_that_is_not_the_one_that_was_published_is_named(tmp_path: Path) -> None:
+    """Or that another version wrote."""
+    file = tmp_path / "runs/2026-11-19/r1/profile-000003"
+    file.parent.mkdir(parents=True)
+    published = RevisionFile(file.name, checksum(b"no profile"), 10)
+    manifest = replace(manifest_of(json.dumps(FIRST_MANIFEST).encode()), profile=published)
+    for content, why in (
+        (b"another", "not the file that was published; restore it"),
+        (b"no profile", "not a profile that this version can read"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(JobError) as refused:
+            read_profile(LakeStorage(), str(tmp_path), "2026-11-19", manifest)
+        assert str(refused.value) == f"{file}: {why}"
+
+
+def test_a_run_that_was_validated_and_not_published_has_the_manifest_of_its_last_validation(tmp_path: Path) -> None:
+    """There is none as long as its newest revision is not validated, or ended in another way."""
+    uri, storage = str(tmp_path / "runs/trial"), LakeStorage()
+    assert validated_manifest(storage, uri) is None
+    for ending in (None, done("validate", limited=True), done("validate", limited=False)):
+        writer = open_epoch(storage, f"{uri}/r1", this_holder("validate"))
+        writer.append([Planned(file="p", fingerprint="f", date="2026-11-19")])
+        content = json.dumps({**FIRST_MANIFEST, "remembered": writer.epoch}).encode()
+        storage.create(f"{uri}/r1/manifest-{writer.epoch:06d}.json", content)
+        assert validated_manifest(storage, uri) is None
+        writer.stop(release=True, ending=ending)
+    storage.create(f"{uri}/r1/manifest-999999.json.torn", b"")
+    storage.create(f"{uri}/r1/shards-999999.parquet", b"")
+    found = validated_manifest(storage, uri)
+    assert found is not None
+    assert found.remembered == writer.epoch
+    file = Path(uri, "r1", f"manifest-{writer.epoch:06d}.json")
+    file.write_bytes(b"{}")
+    with pytest.raises(JobError) as refused:
+        validated_manifest(storage, uri)
+    assert str(refused.value) == f"{file}: not a manifest that this version can read"
 
 
 def test_without_lineage_and_rescoring_a_manifest_claims_neither(lake: Lake) -> None:
