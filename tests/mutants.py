@@ -81,7 +81,10 @@ ROOMS = {
         unit("publish", "ledger_versions", "evidence"),
     ),
     "audit": Room(
-        ("validation/*.py",), unit("audit", "contradictions", "evidence", "offenders", "partly", "rescore", "manifest")
+        ("validation/*.py",),
+        unit(
+            *("audit", "contradictions", "evidence", "offenders", "partly", "rescore", "manifest", "keys", "keyhash"),
+        ),
     ),
     "gates": Room(("validation/gates/*.py",), unit("gates", "drift_gates", "evidence", "offenders")),
     "scoring": Room(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,34 +10,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.validation import keyhash, unique
 from nightjar.inference.validation.gates import GateResult
 from support import Lake
-
-KEYS: dict[str, list[Any]] = {
-    "int32": [1, 2, -3, None],
-    "uint64": [1, 2**64 - 1, 2**63, None],
-    "bool": [True, False, None],
-    "float32": [0.5, 1.5, math.inf, None, math.nan],
-    "float16": [0.5, 1.5],
-    "string": ["", "a", "b", "a\0", "eight by", "eight byt", "nine byte", None, "é" * 40, "é" * 41],
-    "large_binary": [b"", b"\0", b"\0\0", b"12345678", b"123456780", b"123456789", None],
-    "date32[day]": [1, 2, None],
-    "timestamp[ns]": [1, 10**18, None],
-}
-
-
-def column(values: Sequence[Any], kind: str) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.array(values, pa.type_for_alias(kind))])
-
-
-def hashed(*columns: pa.ChunkedArray) -> list[int]:
-    found = [keyhash.comparable(each) for each in columns]
-    return keyhash.hashes(found, len(columns[0])).tolist()
 
 
 def write(lake: Lake, file: str, ids: Sequence[int], **more: Any) -> None:
@@ -212,44 +187,3 @@ def test_a_pattern_of_carry_must_match_the_key(lake: Lake) -> None:
     ready(lake, range(10), on="idd", carry=["id*"])
     with pytest.raises(JobError, match=r"checks\[0\]\.unique: 'idd' is neither .*did you mean 'id'"):
         lake.run()
-
-
-@pytest.mark.parametrize("kind", KEYS)
-def test_different_keys_have_different_hashes(kind: str) -> None:
-    found = hashed(column(KEYS[kind], kind))
-    assert len(set(found)) == len(found)
-    assert hashed(column(KEYS[kind][::-1], kind)) == found[::-1]
-
-
-def test_equal_keys_have_equal_hashes_however_they_are_stored() -> None:
-    texts = ["a", None, "longer than eight", ""]
-    plain = hashed(column(texts, "string"))
-    assert hashed(pa.chunked_array([pa.array(texts).dictionary_encode()])) == plain
-    assert hashed(pa.chunked_array([pa.array(texts[:1]), pa.array(texts[1:], pa.string())])) == plain
-    assert hashed(pa.chunked_array([pa.array(["x", *texts]).slice(1)])) == plain
-    assert hashed(column([0.0], "double")) == hashed(column([-0.0], "double"))
-    assert hashed(column([math.nan], "double")) == hashed(pa.chunked_array([pa.array([-math.nan])]))
-    assert hashed(pa.chunked_array([], pa.int64())) == []
-    lists = pa.chunked_array([pa.array([[1, 2], [1], None])])
-    assert len(set(hashed(lists))) == 3
-
-
-def test_a_key_of_several_columns_is_their_values_in_order() -> None:
-    one, other = column([1, 2, 1], "int64"), column([2, 1, 2], "int64")
-    found = hashed(one, other)
-    assert found[0] == found[2] != found[1]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.text(max_size=20) | st.none(), max_size=40))
-def test_the_keys_of_rows_are_as_many_as_their_hashes(values: list[str | None]) -> None:
-    given = keyhash.comparable(column(values, "string"))
-    keys = list(keyhash.keys([given], np.arange(len(values))))
-    assert len(set(keys)) == len(set(values)) == len(set(keyhash.hashes([given], len(values)).tolist()))
-
-
-def test_the_file_of_hashes_is_sorted_and_counted(tmp_path: Path) -> None:
-    found = keyhash.hashes([keyhash.comparable(column(range(20_000), "int64"))], 20_000)
-    high = np.bincount((found >> np.uint64(56)).astype(np.int64), minlength=256)
-    assert high.min() > 20_000 / 256 / 2, "hashes are spread over all ranges"
-    assert len(set(found.tolist())) == 20_000
