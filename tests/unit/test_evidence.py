@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.input.discovery import FILES, Discovery
 from nightjar.inference.job.model import Job
+from nightjar.inference.ledger.endings import done
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Published
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import checksum
@@ -22,24 +25,51 @@ from nightjar.inference.records import UNKNOWN
 from nightjar.inference.run import steps as run
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
-from nightjar.inference.validation.evidence import found, last_night
+from nightjar.inference.validation.evidence import baselines, found, last_night, night_before, run_manifest
 from nightjar.inference.validation.gates import Found, LastNight
+from nightjar.inference.validation.judging import NightEvidence
+from nightjar.inference.validation.manifest import manifest_of
 from outputs import FIRST_MANIFEST
 from support import Lake
 
 
-def night(output: Path, run_id: str, rows: int, date: str = "") -> Path:
-    """Publish a run of so many rows; returns its manifest."""
+def night(output: Path, run_id: str, rows: int, date: str = "", *, x: Sequence[float] = (), ended: Any = None) -> Path:
+    """Publish a run of so many rows, or end it as is said; returns its manifest. x: values that its profile has."""
     uri = f"runs/{run_id}/r1"
-    raw = json.dumps({**FIRST_MANIFEST, "totals": {**FIRST_MANIFEST["totals"], "rows_in": rows}}).encode()
     manifest = output / uri / "manifest-000001.json"
     manifest.parent.mkdir(parents=True)
+    content = {**FIRST_MANIFEST, "date": date or run_id, "totals": {**FIRST_MANIFEST["totals"], "rows_in": rows}}
+    if x:
+        profile = profile_of(x).to_bytes()
+        (manifest.parent / "profile-000001").write_bytes(profile)
+        content["profile"] = {"file": "profile-000001", "checksum": checksum(profile), "size": len(profile)}
+    raw = json.dumps(content).encode()
     manifest.write_bytes(raw)
     writer = open_epoch(LakeStorage(), join(str(output), uri), this_holder("publish"))
-    entry = Published(1, f"{uri}/{manifest.name}", checksum(raw), date or run_id)
-    publish.publish(writer, str(output), run_id, entry)
-    writer.stop(release=True)
+    if ended is None:
+        entry = Published(1, f"{uri}/{manifest.name}", checksum(raw), date or run_id)
+        publish.publish(writer, str(output), run_id, entry)
+    writer.stop(release=True, ending=ended)
     return manifest
+
+
+def profile_of(*nights: Sequence[float]) -> Profile:
+    """That of all values."""
+    profile = Profile.empty(["x"])
+    for x in nights:
+        profile.update(pa.table({"x": pa.array(x, pa.float64())}))
+    return profile
+
+
+def job_of(output: Path, *checks: dict[str, Any]) -> Job:
+    content = {
+        "name": "j",
+        "input": {"uri": "in/"},
+        "model": {"uses": "model:score", "outputs": {"score": "float32"}},
+        "output": {"uri": str(output)},
+        "checks": checks,
+    }
+    return Job.model_validate(content)
 
 
 def last(output: Path, date: str) -> LastNight | None:
@@ -82,15 +112,7 @@ def test_the_evidence_says_what_was_found(tmp_path: Path, compares: bool) -> Non
     """The count of all rows that were read stands for what discovery could not count, but not for what it counted."""
     night(tmp_path, "2026-11-18", 18)
     checks: list[dict[str, Any]] = [{"files": {"min": 1}}, {"rows": {"min": 1}}]
-    job = Job.model_validate(
-        {
-            "name": "j",
-            "input": {"uri": "in/"},
-            "model": {"uses": "model:score", "outputs": {"score": "float32"}},
-            "output": {"uri": str(tmp_path)},
-            "checks": [*checks, {"rows": {"against": "last", "change": 0.5}}] if compares else checks,
-        }
-    )
+    job = job_of(tmp_path, *checks, *([{"rows": {"against": "last", "change": 0.5}}] if compares else []))
     last = LastNight("2026-11-18", "2026-11-18", 18) if compares else None
 
     def said(discovery: Discovery, rows: int | None = None) -> Found:
@@ -103,6 +125,102 @@ def test_the_evidence_says_what_was_found(tmp_path: Path, compares: bool) -> Non
     job = job.model_copy(update={"input": job.input.model_copy(update={"where": "x > 1"})})
     assert said(counted) == Found(3, 0, 1, last, 3), "which rows match is not known before they are read"
     assert said(counted, 59) == Found(3, 59, 1, last)
+
+
+def compared(output: Path, against: Any, date: str = "2026-11-19") -> tuple[str, bytes | None, str]:
+    """With what a check on drift compares: its name, the bytes of its profile, and why there is none."""
+    job = job_of(output, {"drift": "x", "against": against})
+    ((name, found),) = baselines(LakeStorage(), job, date).items()
+    assert name == (against if isinstance(against, str) else f"last:{against['last']}")
+    return found.called, found.profile.to_bytes() if found.profile else None, found.why
+
+
+def test_drift_from_the_last_night_is_from_the_one_before_this(tmp_path: Path) -> None:
+    assert compared(tmp_path, "last") == ("last", None, "no earlier night is published")
+    night(tmp_path, "2026-11-17", 3, x=[1, 2, 3])
+    night(tmp_path, "again", 2, "2026-11-18", x=[4, 5])
+    night(tmp_path, "2026-11-20", 1, x=[6])
+    called = "the run again of 2026-11-18, the last published night"
+    assert compared(tmp_path, "last") == (called, profile_of([4, 5]).to_bytes(), "")
+    called = "2026-11-17, the last published night"
+    assert compared(tmp_path, "last", "2026-11-18") == (called, profile_of([1, 2, 3]).to_bytes(), "")
+    night(tmp_path, "2026-11-21", 1)
+    called = "2026-11-21, the last published night"
+    assert compared(tmp_path, "last", "2026-11-22") == (called, None, f"the columns of {called} were not described")
+
+
+def test_drift_from_a_run_is_from_one_that_was_published_or_validated(tmp_path: Path) -> None:
+    nothing = "no run 'baseline' is published, or was validated without being published"
+    assert compared(tmp_path, "baseline") == ("baseline", None, nothing)
+    night(tmp_path, "baseline", 3, "2026-10-01", x=[1, 2, 3], ended=done("validate", limited=False))
+    called = "the run baseline of 2026-10-01"
+    assert compared(tmp_path, "baseline") == (called, profile_of([1, 2, 3]).to_bytes(), "")
+    night(tmp_path, "2026-12-24", 2, x=[7, 8])
+    assert compared(tmp_path, "2026-12-24") == ("2026-12-24", profile_of([7, 8]).to_bytes(), "")
+    night(tmp_path, "2026-12-25", 2)
+    assert compared(tmp_path, "2026-12-25")[1:] == (None, "the columns of 2026-12-25 were not described")
+    night(tmp_path, "limited", 2, "2026-10-01", x=[1], ended=done("validate", limited=True))
+    assert compared(tmp_path, "limited")[0] == "limited"
+    found = run_manifest(LakeStorage(), str(tmp_path), "baseline")
+    assert found is not None
+    assert (found[0], found[1].totals.rows_in) == ("2026-10-01", 3)
+    found = run_manifest(LakeStorage(), str(tmp_path), "2026-12-24")
+    assert found is not None
+    assert (found[0], found[1].totals.rows_in) == ("2026-12-24", 2)
+
+
+def test_drift_from_a_window_is_from_its_nights_taken_together(tmp_path: Path) -> None:
+    assert compared(tmp_path, {"last": 2}) == ("the last 2 nights", None, "no earlier night is published")
+    night(tmp_path, "2026-11-10", 1)
+    assert compared(tmp_path, {"last": 2}) == ("2026-11-10", None, "the columns of 2026-11-10 were not described")
+    night(tmp_path, "2026-11-11", 1)
+    called = "the 2 published nights from 2026-11-10 to 2026-11-11"
+    assert compared(tmp_path, {"last": 2}) == (called, None, f"the columns of {called} were not described")
+    night(tmp_path, "2026-11-12", 1, x=[1, 2])
+    night(tmp_path, "2026-11-13", 1, x=[3])
+    night(tmp_path, "trial", 1, "2026-11-13", x=[9])
+    called = "the 2 published nights from 2026-11-12 to 2026-11-13"
+    assert compared(tmp_path, {"last": 2}) == (called, profile_of([1, 2], [3]).to_bytes(), "")
+    called = "the 3 published nights from 2026-11-11 to 2026-11-13, of which 2 were described,"
+    assert compared(tmp_path, {"last": 3}) == (called, profile_of([1, 2], [3]).to_bytes(), "")
+    assert compared(tmp_path, {"last": 9}, "2026-11-13")[0].startswith("the 3 published nights from 2026-11-10 to")
+    assert compared(tmp_path, {"last": 1}) == ("2026-11-13", profile_of([3]).to_bytes(), "")
+
+
+def test_each_night_is_found_once_and_only_if_checks_are_judged(tmp_path: Path) -> None:
+    night(tmp_path, "2026-11-18", 1, x=[1])
+    checks = [{"drift": "x"}, {"drift": "x", "psi": 0.1}, {"drift": "x", "against": {"last": 2}}, {"files": {"min": 1}}]
+    job = job_of(tmp_path, *checks)
+    assert set(baselines(LakeStorage(), job, "2026-11-19")) == {"last", "last:2"}
+    assert baselines(LakeStorage(), job.model_copy(update={"judged": False}), "2026-11-19") == {}
+
+
+def test_a_check_of_ones_own_is_given_the_last_night_as_its_manifest_has_it(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    assert night_before(LakeStorage(), job, "2026-11-19") is None
+    manifest = night(tmp_path, "trial", 2300, "2026-11-18")
+    found = json.loads(manifest.read_bytes())
+    found["totals"]["rows_partial"] = 7
+    night(tmp_path, "2026-11-17", 5)
+    partial = json.dumps(found).encode()
+    manifest.write_bytes(partial)
+    with pytest.raises(JobError, match="not the manifest that was published"):
+        night_before(LakeStorage(), job, "2026-11-19")
+    entry = Published(1, "runs/trial/r1/manifest-000001.json", checksum(partial), "2026-11-18")
+    snapshot = publish.newest(LakeStorage(), str(tmp_path))
+    runs = {**snapshot.runs, "trial": entry}
+    publish.add(LakeStorage(), str(tmp_path), snapshot.number + 1, runs, publish.Origin("publish", "trial", 1))
+    assert night_before(LakeStorage(), job, "2026-11-19") == NightEvidence(
+        job="j",
+        run_id="trial",
+        date="2026-11-18",
+        shards=3,
+        rows_in=2300,
+        rows_out=2299,
+        rows_quarantined=1,
+        rows_partial=7,
+        metrics=manifest_of(partial).metrics,
+    )
 
 
 def listed(*files: list[int] | None) -> Discovery:
