@@ -86,7 +86,10 @@ ROOMS = {
             *("audit", "contradictions", "evidence", "offenders", "partly", "rescore", "manifest", "keys", "keyhash"),
         ),
     ),
-    "gates": Room(("validation/gates/*.py",), unit("gates", "drift_gates", "evidence", "offenders")),
+    "gates": Room(
+        ("validation/gates/*.py",),
+        unit("gates", "drift_gates", "unique_gates", "call_gates", "evidence", "offenders"),
+    ),
     "scoring": Room(
         (
             *("scoring/as*.py", "scoring/attempts.py", "scoring/batchsize.py", "scoring/cuts.py", "scoring/memory.py"),
