@@ -88,7 +88,7 @@ ROOMS = {
     ),
     "gates": Room(
         ("validation/gates/*.py",),
-        unit("gates", "drift_gates", "unique_gates", "call_gates", "evidence", "offenders"),
+        unit("gates", "drift_gates", "unique_gates", "call_gates", "part_gates", "evidence", "offenders"),
     ),
     "scoring": Room(
         (
