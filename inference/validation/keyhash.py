@@ -45,9 +45,9 @@ def comparable(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _floats(column: pa.Array) -> pa.Array:
-    values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
+    values = column.cast(pa.float64()).fill_null(0.0).to_numpy() + 0.0
     values[np.isnan(values)] = np.nan
-    return pa.array(values, mask=np.asarray(column.is_null(nan_is_null=False)))
+    return pa.array(values, mask=np.asarray(column.is_null()))
 
 
 def hashes(columns: Sequence[pa.Array], rows: int) -> Hashes:

@@ -212,7 +212,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     seen, package = Seen("database", "/d.sqlite", "p.py:1"), Package("0.1")
     planned = Planned(file="p", fingerprint="f", date="2026-11-18", again=("model.py changed",), snapshot="7")
     failed = [Failed("one", 1, "died", "gone"), Failed("one", 2, "died", "gone"), Failed("two", 1, "died", "gone")]
-    writer.append([planned, Packages({"numpy": package}, "r2"), Preflight(("a note",)), seen, *failed])
+    writer.append([planned, Packages({"numpy": package}, "r2"), Preflight(("a note",), 40), seen, *failed])
     sizes = {"batch_rows": 40, "ceilings": [30], "batch_bytes": 2000, "batch_tokens": 900}
     took = [Usage(requests=3, output_tokens=70, answering_ms=5), Usage(requests=4, retries=1, longest_prompt=9), None]
     lines = [
@@ -277,7 +277,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
         preflight=("a note",),
         again=("model.py changed",),
         snapshots=("7",),
-        remembered=0,
+        remembered=40,
         libraries=manifest.libraries,
         totals=Totals(
             shards=3,
@@ -307,6 +307,8 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     )
     assert pq.read_table(lake.out / listed)["failed_attempts"].to_pylist() == [2, 1, 0]
     assert manifest.totals.backoffs == Backoffs(40, 2000, 900)
+    remarks = manifest.remarks()
+    assert (remarks.remembered, remarks.snapshots) == (40, ("7",))
     assert read_profile(storage, str(lake.out), "nightly", manifest).results() == described.results()
 
 

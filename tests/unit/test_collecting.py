@@ -1,0 +1,79 @@
+"""The evidence of a night is what its audit found, and nothing is left out of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from nightjar.inference.arrow_types import record_schema
+from nightjar.inference.jsonform import to_json
+from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output.outcomes import OUTCOMES
+from nightjar.inference.records import NO_USAGE, Receipt, Usage, replay_command
+from nightjar.inference.run.collecting import collected, figures
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.validation.audit import Audited
+from nightjar.inference.validation.gates import Baseline, Evidence, Found, Offender
+from support import Lake
+
+
+def request_of(lake: Lake) -> RunRequest:
+    lake.ready(label="id", checks=[{"column": "score", "min": 0}], profile=["x"])
+    return lake.request()
+
+
+def audited(request: RunRequest) -> tuple[Audited, Metrics, Profile]:
+    metrics, profile = Metrics.for_job(request.job), Profile.empty(["x"])
+    metrics.update(pa.table({"score": pa.array([0.25, 0.5], pa.float32())}), pa.array([True, False]))
+    profile.update(pa.table({"x": [1.0, 2.0]}))
+    found = Audited(2, 30, 28, 2, 99, metrics=metrics.to_bytes(), profile=profile.to_bytes(), rows_partial=1)
+    return found, metrics, profile
+
+
+def outcomes_of(lake: Lake, *usages: Usage) -> pa.Table:
+    """The lines of as many shards of the plan."""
+    lines = lake.planned().table.slice(0, len(usages)).to_pylist()
+    given: list[dict[str, Any]] = [{**line, "usage": to_json(usage)} for line, usage in zip(lines, usages, strict=True)]
+    return pa.Table.from_pylist(given, schema=pa.schema([*OUTCOMES, record_schema(Receipt).field("usage")]))
+
+
+def test_the_evidence_is_what_the_audit_found(lake: Lake) -> None:
+    """With the commands that score again the rows that a gate refuses."""
+    request, found = request_of(lake), Found(4, 8000)
+    result, metrics, profile = audited(request)
+    table = outcomes_of(lake, Usage(requests=3), Usage(requests=4, cut=1), NO_USAGE)
+    shard = next(iter(lake.planned().shards()))
+    file = shard.pieces[0].uri
+    offender = Offender(shard.id, file, 7, "-1.0")
+    result.offenders = {"checks[0].min": (offender,)}
+    others = {"last": Baseline("2026-11-18", None, "none")}
+    evidence = collected(request, found, result, table, others)
+    assert evidence.profile is not None
+    assert evidence.profile.to_bytes() == profile.to_bytes()
+    assert evidence.evaluation is not None
+    assert metrics.evaluation is not None
+    assert evidence.evaluation.results() == metrics.evaluation.results()
+    replay = replay_command(request.job_path, request.words, shard, file, 7)
+    assert replay
+    assert replace(evidence, profile=None, evaluation=None) == Evidence(
+        found,
+        shards=3,
+        rows_in=30,
+        rows_quarantined=2,
+        rows_partial=1,
+        columns=metrics.columns,
+        offenders={"checks[0].min": (replace(offender, replay=replay),)},
+        usage=Usage(requests=7, cut=1),
+        baselines=others,
+    )
+
+
+def test_the_figures_of_a_night_have_its_profile_if_it_has_one(lake: Lake) -> None:
+    result, metrics, profile = audited(request_of(lake))
+    assert figures(result) == replace(metrics.results(), profile=profile.results())
+    assert figures(replace(result, profile=b"")) == metrics.results()
+    evidence = collected(lake.request(), Found(1, 1), replace(result, profile=b""), outcomes_of(lake), {})
+    assert (evidence.profile, evidence.usage, evidence.shards) == (None, NO_USAGE, 0)
