@@ -485,6 +485,8 @@ def test_what_rescore_says(found: Rescored | None, passed: bool, observed: str, 
 def test_so_many_rows_may_differ_as_the_job_says(differing: int, passed: bool, sentence: str) -> None:
     """A language model may answer otherwise the second time."""
     job = parse_job({**CONTENT, "rescore": {"share": 0.1, "differing": 0.01}}, JOB)
+    nothing = verdict(job, Evidence(INPUT), "rescore")
+    assert nothing == (True, "no rows", "1.00% (tolerance 1e-05)", "There was no row.")
     found = verdict(job, Evidence(INPUT, rescored=Rescored(2, 3000, differing, 0.0, "row 3")), "rescore")
     assert found[:3] == (passed, f"{differing} of 3,000 rows of 2 shards differ", "30 (tolerance 1e-05)")
     assert found[3].startswith(sentence)
