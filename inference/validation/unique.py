@@ -64,7 +64,6 @@ class Spill:
 class _Row:
     """A row whose hash is there more than once. key: as in `keyhash.keys`. shown: its key, for people."""
 
-    hash: int
     key: tuple[object, ...]
     shown: str
     shard: str
@@ -213,13 +212,13 @@ class _Search:
             for index in found:
                 wanted.setdefault(index, []).append(hash_)
         work = [(wanted[index], self._lines(self._spills[index])) for index in sorted(wanted)]
-        seen: dict[tuple[int, tuple[object, ...]], list[_Row]] = {}
+        seen: dict[tuple[object, ...], list[_Row]] = {}
         read = partial(_rows, self._storage, self._revision, self._columns)
         for rows in self._each(read, work, self._job, "nightjar keys"):
             if rows is None:
                 yield
             for row in rows or ():
-                if len(same := seen.setdefault((row.hash, row.key), [])) < 2:
+                if len(same := seen.setdefault(row.key, [])) < 2:
                     same.append(row)
         return [(rows[0], rows[1]) for rows in seen.values() if len(rows) == 2]
 
@@ -284,4 +283,4 @@ def _of_shard(
         seen[key] = seen.get(key, 0) + 1
         if seen[key] <= 2:
             shown = ", ".join(f"{name} = {table[name][index].as_py()}" for name in columns)
-            yield _Row(int(hashed[index]), key, clip(shown), line["shard"], *place_of(line, table, index))
+            yield _Row(key, clip(shown), line["shard"], *place_of(line, table, index))

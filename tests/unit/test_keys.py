@@ -49,6 +49,7 @@ class Night:
     lines: list[dict[str, Any]] = field(default_factory=list)
     spills: list[Spill] = field(default_factory=list)
     given: list[tuple[str, list[Any]]] = field(default_factory=list)
+    rows_found: int = 0
 
     def block(self, *shards: Sequence[Any], names: Sequence[Any] | None = None, **more: Any) -> None:
         """Write the parts of some shards, by their ids, and note their keys."""
@@ -76,7 +77,9 @@ class Night:
         self.given.append((called, list(given)))
         for one in given:
             yield from (None, None)
-            yield work(one)
+            result = work(one)
+            self.rows_found += len(result) if isinstance(result, list) else 0
+            yield result
 
     def repeated(self) -> dict[str, Repeated]:
         table = pa.Table.from_pylist(self.lines, schema=OUTCOMES)
@@ -182,6 +185,7 @@ def test_rows_that_are_there_often_are_all_counted_and_the_second_is_named(night
     night.block([7, 7, 7], [7, 7])
     night.block([7])
     assert night.repeated()[KEY] == Repeated(5, (twice(7, 0, 1, 0),))
+    assert night.rows_found == 5, "two of a shard are enough"
 
 
 def test_few_keys_are_named(night: Night) -> None:
@@ -290,6 +294,11 @@ def test_more_repeated_hashes_than_are_noted_at_a_time_are_all_looked_at(
     monkeypatch.setattr(unique, "hashes", of_id(2))
     night.block(range(20), [*range(20, 40), 38])
     assert night.repeated()[KEY] == Repeated(21, (twice(38, 1, 30, 28),))
+    wanted = [given[0][0] for given in night.searches()]
+    three_each = [[each for each in range(low, low + 3) if each < 20] for low in range(0, 20, 3)]
+    # Where the first two blocks do not have a key twice all are read, and here those are all.
+    assert wanted == [each for three in three_each for each in (three, three)][: len(wanted)]
+    assert len(wanted) == 2 * len(three_each) - 1
 
 
 def test_hashes_are_looked_for_eight_at_a_time(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
