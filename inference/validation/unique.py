@@ -137,8 +137,7 @@ def repeated(
     for key, columns in unique_checks(job).items():
         own = [spill for spill in spills if spill.check == key]
         search = _Search(each, storage, revision, job, table, own, columns)
-        yield from search.steps()
-        found[key] = search.result
+        found[key] = yield from search.steps()
     storage.delete(entry.uri for entry in storage.list(join(revision, _FOLDER)))
     yield found
 
@@ -158,10 +157,9 @@ class _Search:
     ) -> None:
         self._each, self._storage, self._revision, self._job = each, storage, revision, job
         self._table, self._spills, self._columns = table, spills, columns
-        self.result = Repeated()
 
-    def steps(self) -> Generator[None, None, None]:
-        """Search; `result` is then what was found."""
+    def steps(self) -> Generator[None, None, Repeated]:
+        """Search; yields on a tick. Returns what was found."""
         rows, repeats = 0, list[tuple[tuple[int, int], _Range]]()
         for step in self._each(self._look, self._ranges(), self._job, "nightjar keys"):
             if step is None:
@@ -175,7 +173,7 @@ class _Search:
             where += yield from self._same_keys(buckets, repeat, MAX_OFFENDERS - len(where))
             if len(where) == MAX_OFFENDERS:
                 break
-        self.result = Repeated(rows if where else 0, tuple(where))
+        return Repeated(rows if where else 0, tuple(where))
 
     def _ranges(self) -> list[tuple[int, int]]:
         rows = sum(int(spill.edges[-1]) for spill in self._spills)

@@ -151,6 +151,8 @@ def test_a_column_of_another_type_cannot_be_compared() -> None:
         f"1 of 2 columns drifted from {NIGHT}: 'carrier': it holds numbers and held text. Look at what makes the "
         "values, or raise checks[0].psi if tonight is right."
     )
+    (again,) = judged({"drift": "all"}, described(score=np.arange(1000.0), carrier=[1, 2, 3]), against(BEFORE))
+    assert again == gate, "in whatever order the columns are"
 
 
 def test_all_columns_are_judged_together_and_the_first_are_named() -> None:

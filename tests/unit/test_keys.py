@@ -168,7 +168,9 @@ def test_a_night_without_duplicates_reads_no_part_again(night: Night) -> None:
     night.block([5, 6])
     assert night.repeated() == {KEY: Repeated()}
     assert night.given == [("nightjar keys", [(0, 256)])]
-    assert list(Path(night.revision, "keys").iterdir()) == [], "the files of hashes are gone"
+    left = sorted(path.name for path in Path(night.revision).rglob("*.*"))
+    assert left == ["s0.parquet", "s1.parquet", "s2.parquet"], "the files of hashes are gone, and no others"
+    assert list(Path(night.revision, "keys").iterdir()) == []
 
 
 def test_rows_with_the_same_key_are_counted_and_named_wherever_they_lie(night: Night) -> None:
@@ -246,6 +248,47 @@ def test_ranges_of_hashes_find_what_one_range_finds(night: Night, monkeypatch: p
     assert (found.rows, set(found.where)) == (2, {twice(7, 1, 110, 7), twice(150, 1, 111, 60)})
     (_, ranges), *_ = night.given
     assert ranges == [(low, min(low + 12, 256)) for low in range(0, 256, 12)]
+
+
+@pytest.mark.parametrize(("rows", "ranges"), [(1, 1), (2, 2), (100, 128), (256, 256), (300, 256)])
+def test_the_more_rows_the_more_ranges(night: Night, monkeypatch: pytest.MonkeyPatch, rows: int, ranges: int) -> None:
+    monkeypatch.setattr(unique, "RANGE_ROWS", 1)
+    night.block(range(rows))
+    assert night.repeated() == {KEY: Repeated()}
+    ((_, given),) = night.given
+    assert len(given) == ranges
+    assert [low for low, _ in given] == [0, *(high for _, high in given[:-1])]
+    assert given[-1][1] == 256
+
+
+def test_blocks_without_a_hash_in_a_range_add_none(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unique, "RANGE_ROWS", 1)
+    night.block([*range(20), 3])
+    for other in range(20, 23):
+        night.block([other])
+    assert night.repeated()[KEY] == Repeated(1, (twice(3, 0, 20, 3),))
+
+
+def in_bucket(columns: Sequence[pa.Array], rows: int) -> np.ndarray:
+    """A hash that is no good: its first eight bits are the thousands of the key."""
+    ids = columns[0].to_numpy().astype(np.uint64)
+    return ids // np.uint64(1000) << np.uint64(56) | ids
+
+
+def test_keys_of_a_later_range_are_named_up_to_the_limit(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the first range, and of the last one as many as may be named besides."""
+    monkeypatch.setattr(unique, "RANGE_ROWS", 1)
+    monkeypatch.setattr(unique, "hashes", in_bucket)
+    ids = [1, 255_001, 255_002, 255_003, 255_004]
+    night.block(ids, ids)
+    named = (twice(1, 1, 10, 0), twice(255_001, 1, 11, 1), twice(255_002, 1, 12, 2))
+    assert night.repeated()[KEY] == Repeated(5, named)
+
+
+def test_a_hash_of_the_last_bucket_is_looked_at(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unique, "hashes", in_bucket)
+    night.block([255_001], [255_001])
+    assert night.repeated()[KEY] == Repeated(1, (twice(255_001, 1, 10, 0),))
 
 
 def test_the_first_range_with_enough_keys_is_enough(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
