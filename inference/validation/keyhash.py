@@ -83,8 +83,8 @@ def _of_bytes(column: pa.Array) -> Hashes:
     edges = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
     lengths, starts = np.diff(edges), edges[:-1]
     found = _mixed(lengths.astype(np.uint64))
-    # Eight more bytes, so that a word may be read at each byte.
-    padded = np.concatenate([np.frombuffer(data or b"", np.uint8), np.zeros(8, np.uint8)])
+    # Seven more bytes, so that a word may be read at each byte.
+    padded = np.concatenate([np.frombuffer(data or b"", np.uint8), np.zeros(7, np.uint8)])
     words: Hashes = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
     active, at = np.flatnonzero(lengths > 0), 0
     while active.size:
