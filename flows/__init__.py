@@ -1,7 +1,7 @@
 """When a job runs, and what a person sees of it. The public names below are all that programs need of this package.
 
-`run`, `backfill`, `status` and `files` do what the commands of the same names do. `nightly` is the Prefect flow of one
-night, to call from a flow of your own, or to deploy.
+`run`, `backfill`, `status`, `files` and `evaluate` do what the commands of the same names do. `nightly` is the Prefect
+flow of one night, to call from a flow of your own, or to deploy.
 """
 
 from __future__ import annotations
@@ -13,20 +13,35 @@ from typing import TYPE_CHECKING, Any
 from nightjar.inference.lazy import public
 
 if TYPE_CHECKING:
-    from nightjar.flows.api import backfill, files, run, status
+    from nightjar.flows.api import backfill, evaluate, files, run, status
     from nightjar.flows.nightly import nightly
     from nightjar.flows.reports import RunResult, RunStatus
     from nightjar.flows.results import Night
     from nightjar.inference.output.reading import Files
+    from nightjar.inference.validation.evaluations import LateEvaluation
 
-__all__ = ["Files", "Night", "RunResult", "RunStatus", "backfill", "files", "nightly", "run", "status"]
+__all__ = [
+    "Files",
+    "LateEvaluation",
+    "Night",
+    "RunResult",
+    "RunStatus",
+    "backfill",
+    "evaluate",
+    "files",
+    "nightly",
+    "run",
+    "status",
+]
 
 _MODULES = {
     "Files": "nightjar.inference.output.reading",
+    "LateEvaluation": "nightjar.inference.validation.evaluations",
     "Night": "nightjar.flows.results",
     "RunResult": "nightjar.flows.reports",
     "RunStatus": "nightjar.flows.reports",
     "backfill": "nightjar.flows.api",
+    "evaluate": "nightjar.flows.api",
     "files": "nightjar.flows.api",
     "nightly": "nightjar.flows.nightly",
     "run": "nightjar.flows.api",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from nightjar.flows.reports import RunResult, RunStatus
     from nightjar.flows.results import Launched, Night
     from nightjar.inference.output.reading import Files
+    from nightjar.inference.validation.evaluations import LateEvaluation
 
 Date = str | dt.date
 
@@ -120,6 +122,42 @@ def files(job: str | Path, *, date: Date | None = None, run_id: str | None = Non
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
     return reading.files(request.storage, request.output, run_id, request.date if date else None)
+
+
+def evaluate(
+    job: str | Path,
+    labels: str | Sequence[str] = (),
+    *,
+    date: Date | None = None,
+    run_id: str | None = None,
+    key: str | Sequence[str] = (),
+    label: str = "",
+) -> LateEvaluation:
+    """Join labels that came later to a published night, by default the latest, and keep the metrics with the night.
+
+    labels: files, folders, patterns or tables; default: `evaluation.labels` of the job. key: the columns that a label
+    and its row have in common. label: the column with the label. Default: those of `evaluation` in the job.
+
+    Raises:
+        JobError: The job file, date or name is wrong; the run is not published; or the labels are wrong, contradict
+            each other, or find no row.
+        StorageError: The storage refused or failed.
+    """
+    from nightjar.inference.run.evaluating import evaluate_late
+
+    request = make_request(job, date=_date(date), run_id=run_id, scores=False)
+    return evaluate_late(
+        request,
+        run_id,
+        request.date if date else None,
+        labels=_listed(labels),
+        key=_listed(key),
+        label=label,
+    )
+
+
+def _listed(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def launched(

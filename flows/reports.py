@@ -19,6 +19,7 @@ from nightjar.inference.records import Usage
 from nightjar.inference.run.account import Account
 from nightjar.inference.run.report import Incident, ShardLine
 from nightjar.inference.run.standing import RunFigures
+from nightjar.inference.validation.evaluations import LateEvaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,8 @@ class RunStatus(Explained):
     published: the last of the runs that readers see. tables: the job's output.tables; one whose publication is lower
     does not show yet what readers of the files see. rows_out, rows_quarantined, rows_partial, committed: of the shards
     that are done. failures: the first of the failed shards. warnings: of a published revision, what those gates said
-    that did not pass and only warn.
+    that did not pass and only warn. evaluation: the newest one by labels that came later, of the revision that readers
+    see, or else of this one.
     """
 
     job: str
@@ -198,6 +200,7 @@ class RunStatus(Explained):
     warnings: tuple[str, ...] = ()
     failed_shards: int = 0
     failures: tuple[FailedShard, ...] = ()
+    evaluation: LateEvaluation | None = None
 
     @property
     def late_tables(self) -> tuple[TableShown, ...]:

@@ -15,6 +15,7 @@ import typer
 
 from nightjar.flows.cli import (
     answering,
+    evaluating,
     logs,
     looking,
     publishing,
@@ -30,9 +31,8 @@ from nightjar.flows.cli.options import (
 )
 from nightjar.inference.errors import Interrupted, NightjarError, Terminated
 
-EXAMPLES = """Examples:
-
-\b
+EXAMPLES = """\b
+Examples:
   nightjar run job.yaml --date 2026-11-19       one night, now
   nightjar serve jobs/                          every night, with pages
 """
@@ -74,6 +74,7 @@ for command in (
     running.replay,
     looking.diff,
     looking.files,
+    evaluating.evaluate,
     answering.approve,
     answering.reject,
     publishing.publications,

@@ -20,6 +20,7 @@ from nightjar.flows.serving.deploy import Deployed
 from nightjar.inference.output.nights import PublishedFiles
 from nightjar.inference.output.targets import TableShown
 from nightjar.inference.run.comparing import RunsCompared
+from nightjar.inference.validation.evaluations import LateEvaluation
 
 REPORTS: dict[str, Any] = {
     "run": reports.RunResult,
@@ -32,6 +33,7 @@ REPORTS: dict[str, Any] = {
     "show": reports.RunShown,
     "diff": RunsCompared,
     "files": PublishedFiles,
+    "evaluate": LateEvaluation,
     "logs": reports.LogLine,
     "approve": reports.DecisionMade,
     "reject": reports.DecisionMade,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.pages.advice import advised, as_typed, committing, near, typed
 from nightjar.flows.pages.escaping import line
+from nightjar.flows.pages.latelabels import late_lines
 from nightjar.flows.pages.wording import describe
 from nightjar.flows.reports import Explained, FailedShard, RunListed, RunShown, RunStatus
 from nightjar.inference.ledger.holders import Holder, can_be_asked
@@ -21,6 +22,7 @@ from nightjar.inference.run import reasons
 from nightjar.inference.run.report import lost, mending, worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import RunFigures, RunLine, Standing, sealed_manifest, stands
+from nightjar.inference.validation.evaluations import latest
 from nightjar.inference.validation.gates import warnings
 
 if TYPE_CHECKING:
@@ -72,6 +74,9 @@ def status(request: RunRequest) -> RunStatus:
         failures=tuple(
             FailedShard(shard, len(said), said[-1].cause, said[-1].message)
             for shard, said in islice(failed.items(), _FAILURES)
+        ),
+        evaluation=latest(
+            request.storage, revs.revision_uri(request.run_uri, shown.revision if shown else newest.number)
         ),
     )
 
@@ -154,6 +159,7 @@ def status_text(found: RunStatus) -> str:
     lines.append(f"  readers    see {seen} (publication {found.publication})")
     lines += [f"  table      {each}" for each in _late_tables(found)]
     lines += [f"  warning    {line(said)}" for said in found.warnings]
+    lines += [f"  {word:<10} {line(text)}" for word, text in (late_lines(found.evaluation) if found.evaluation else [])]
     lines += [f"  {word:<10} {line(text)}" for word, text in worded(found.again, found.notes)]
     lines += [f"  shard      {each.shard}: {each.cause}: {line(each.message)}" for each in found.failures]
     if more := found.failed_shards - len(found.failures):

@@ -151,7 +151,8 @@ def _as_columns(value: Any) -> Any:
     return as_tuple(value)
 
 
-def _as_key(value: Any) -> Any:
+def as_key(value: Any) -> Any:
+    """The columns of a key: one, or a list of different ones."""
     names = (value,) if isinstance(value, str) else as_tuple(value)
     if not isinstance(names, tuple) or not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"must be a column or a list of columns, not {value!r}")
@@ -222,7 +223,7 @@ class CallCheck(Asked):
 class UniqueCheck(Asked):
     """A gate on keys. unique: the outputs or carried columns, one or several, that no two rows have in common."""
 
-    unique: Annotated[tuple[str, ...], BeforeValidator(_as_key)]
+    unique: Annotated[tuple[str, ...], BeforeValidator(as_key)]
 
 
 CHECKS: dict[str, type[Asked]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import CHECKS, AnswerLimits, DriftCheck, Limits, RowLimits, RowsCheck, Window
 from nightjar.inference.job.input import Input, Wait
-from nightjar.inference.job.locations import absolute, check_database, check_place, fixed, is_database, is_dated
+from nightjar.inference.job.latelabels import LateLabels
+from nightjar.inference.job.locations import absolute, check_database, check_place, fill, fixed, is_database, is_dated
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.notify import Notify
 from nightjar.inference.job.preprocess import Preprocess
@@ -47,6 +50,8 @@ _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     "retry": (Retry,),
     "rescore": (Rescoring,),
     "identity": (IdentityRules,),
+    "evaluation": (LateLabels,),
+    "evaluation.labels": (Input,),
     "checks": tuple(CHECKS.values()),
     "checks.rows": (RowLimits,),
     "checks.files": (Limits,),
@@ -147,6 +152,30 @@ def for_training(job: Job, inputs: tuple[str, ...]) -> Job:
     )
 
 
+def for_labels(job: Job, labels: Sequence[str], date: dt.date, typed: Mapping[str, str]) -> Job:
+    """The job whose input is the labels of one night.
+
+    labels: places of the command line, so relative to the current folder; none for those of `evaluation.labels`. date:
+    the night's. typed: the types of columns where the files' own types are only inferred, and the job gives none.
+
+    Raises:
+        JobError: Nobody says where the labels are, or a place is none.
+    """
+    named = job.evaluation.labels if job.evaluation else None
+    for uri in labels:
+        check_database(uri, "--labels") if is_database(uri) else check_place(uri, "--labels", web=True)
+    if labels:
+        uri, *others = (absolute(each, Path.cwd(), pattern=True) for each in labels)
+        changed: dict[str, Any] = {"uri": uri, "others": tuple(others), "list_": None, "lines": ()}
+        given = named.model_copy(update=changed) if named else Input(uri=uri).model_copy(update=changed)
+    elif named:
+        given = named
+    else:
+        raise JobError("where are the labels? Name the place: --labels URI, or evaluation.labels in the job file")
+    given = given.moved(lambda uri: fill(uri, date)).with_list(lambda uri: fill(uri, date))
+    return job.model_copy(update={"input": given.model_copy(update={"declared": {**typed, **given.declared}})})
+
+
 def _with_documents(job: Job, folder: Path) -> Job:
     """The job with the content of the files that options name, so that it is part of what scores."""
 
@@ -163,34 +192,52 @@ def _placed(job: Job, folder: Path) -> Job:
     """The job with absolute locations, relative to its folder."""
     tables = [table.uri for table in job.output.tables]
     inputs = [job.input.list_] if job.input.list_ else job.input.uris
+    late = job.evaluation.labels if job.evaluation else None
+    labels = [*late.uris, *([late.list_] if late.list_ else [])] if late else []
     return job.model_copy(
         update={
             "folder": str(folder),
-            "places": tuple(filter(None, (fixed(uri, folder) for uri in (*inputs, job.output.uri, *tables)))),
+            "places": tuple(filter(None, (fixed(uri, folder) for uri in (*inputs, job.output.uri, *tables, *labels)))),
             "templates": tuple(absolute(uri, folder, pattern=True) for uri in (inputs[0], job.output.uri, *inputs[1:])),
-            "input": job.input.moved(lambda uri: absolute(uri, folder, pattern=True)).with_list(
-                lambda uri: absolute(uri, folder)
-            ),
+            "input": _placed_input(job.input, folder),
             "output": job.output.at(lambda uri: absolute(uri, folder).rstrip("/")),
+            "evaluation": _with_labels_placed(job.evaluation, folder),
             **job.with_paths(lambda path: absolute(path, folder)),
         }
     )
 
 
-def _check_places(job: Job, path: Path) -> None:
-    if uri := job.input.list_:
-        check_place(uri, f"{path}: input.list", web=True)
-        if job.input.format == "sql":
-            raise JobError(f"{path}: input.list: a database is the only input of a job; name it in input.uri")
-    for uri in job.input.uris:
+def _with_labels_placed(late: LateLabels | None, folder: Path) -> LateLabels | None:
+    if late is None or late.labels is None:
+        return late
+    return late.model_copy(update={"labels": _placed_input(late.labels, folder)})
+
+
+def _placed_input(given: Input, folder: Path) -> Input:
+    return given.moved(lambda uri: absolute(uri, folder, pattern=True)).with_list(lambda uri: absolute(uri, folder))
+
+
+def _check_input(given: Input, where: str) -> None:
+    """where: the file and the key of the section."""
+    if uri := given.list_:
+        check_place(uri, f"{where}.list", web=True)
+        if given.format == "sql":
+            raise JobError(f"{where}.list: a database is the only input of a job; name it in input.uri")
+    for uri in given.uris:
         if not is_database(uri):
-            check_place(uri, f"{path}: input.uri", web=True)
+            check_place(uri, f"{where}.uri", web=True)
             continue
-        check_database(uri, f"{path}: input.uri")
-        if job.input.format != "sql":
-            raise JobError(f"{path}: input.format: write sql for rows of a database")
-        if job.input.others:
-            raise JobError(f"{path}: input.uri: a database is the only input of a job; take it out of the list")
+        check_database(uri, f"{where}.uri")
+        if given.format != "sql":
+            raise JobError(f"{where}.format: write sql for rows of a database")
+        if given.others:
+            raise JobError(f"{where}.uri: a database is the only input of a job; take it out of the list")
+
+
+def _check_places(job: Job, path: Path) -> None:
+    _check_input(job.input, f"{path}: input")
+    if job.evaluation and job.evaluation.labels:
+        _check_input(job.evaluation.labels, f"{path}: evaluation.labels")
     check_place(job.output.uri, f"{path}: output.uri")
     for key, model in job.models_by_key().items():
         if model.path:

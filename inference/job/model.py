@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, Literal, Self
@@ -25,6 +25,7 @@ from nightjar.inference.job.checks import (
 )
 from nightjar.inference.job.cost import Cost
 from nightjar.inference.job.input import Input
+from nightjar.inference.job.latelabels import LateLabels
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.notify import Notify
 from nightjar.inference.job.preprocess import Preprocess
@@ -76,6 +77,7 @@ class Job(Section):
 
     model: the only model. models: several in its place; then `model` is None, and whoever works with one model gets a
     job from `each`. carry: names and patterns of columns, as the file has them; `carried` says which columns these are.
+    label: the column of the input with the label. evaluation: how labels that come later find their rows.
     profile: the columns whose values are described, so that nights can be compared; checks on drift add theirs.
     canary: the share of the rows that is scored and judged before the others. cost: prices of machines.
     judged: whether the checks are judged; else only what every run needs. places: the local folders that contain input
@@ -90,6 +92,7 @@ class Job(Section):
     preprocess: Preprocess | None = None
     carry: tuple[str, ...] = ()
     label: str | None = None
+    evaluation: LateLabels | None = None
     output: Output
     resources: Resources = Resources()
     retry: Retry = Retry()
@@ -207,15 +210,20 @@ class Job(Section):
     @model_validator(mode="after")
     def _checked_columns_are_written(self) -> Self:
         written = {*self.carry, *self.output_types()}
-        for index, check in enumerate(self.checks):
-            for key, column in _written_columns(check):
-                if column in written or any(fnmatchcase(column, pattern) for pattern in self.carry):
-                    continue  # `check_carried` looks again when the columns of the input are known
-                raise ValueError(
-                    f"checks[{index}].{key}: {column!r} is neither an output nor a carried column"
-                    + nearest(column, written)
-                )
+        for key, column in self._written_columns():
+            if column in written or any(fnmatchcase(column, pattern) for pattern in self.carry):
+                continue  # `check_carried` looks again when the columns of the input are known
+            raise ValueError(f"{key}: {column!r} is neither an output nor a carried column{nearest(column, written)}")
         return self
+
+    def _written_columns(self) -> Iterator[tuple[str, str]]:
+        """The columns of the parts that a key other than `carry` names, each with that key."""
+        for index, check in enumerate(self.checks):
+            yield from ((f"checks[{index}].{key}", column) for key, column in _written_columns(check))
+        own = LINEAGE if self.output.lineage else ()
+        yield from (
+            ("evaluation.key", name) for name in (self.evaluation.key if self.evaluation else ()) if name not in own
+        )
 
     @model_validator(mode="after")
     def _checked_answers_are_given(self) -> Self:
@@ -228,9 +236,10 @@ class Job(Section):
     @model_validator(mode="after")
     def _metrics_have_a_label(self) -> Self:
         for index, check in enumerate(self.checks):
-            if isinstance(check, MetricCheck) and self.label is None:
+            if isinstance(check, MetricCheck) and self.label is None and self.evaluation is None:
                 raise ValueError(
-                    f"checks[{index}].metric: {check.metric} compares scores with labels; write `label: <column>`"
+                    f"checks[{index}].metric: {check.metric} compares scores with labels; write `label: <column>`, or "
+                    "`evaluation` for labels that come later"
                 )
         return self
 
@@ -355,13 +364,9 @@ class Job(Section):
                         f"also {own[name]}; write patterns that leave it out, or give one of the two another name"
                     )
         written = {*self.carried(names), *self.output_types()}
-        for index, check in enumerate(self.checks):
-            for key, column in _written_columns(check):
-                if column not in written:
-                    raise JobError(
-                        f"checks[{index}].{key}: {column!r} is neither an output nor a carried column"
-                        + nearest(column, written)
-                    )
+        for key, column in self._written_columns():
+            if column not in written:
+                raise JobError(f"{key}: {column!r} is neither an output nor a carried column{nearest(column, written)}")
 
     @property
     def checked_columns(self) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.metrics.drift import Drift, drift
-from nightjar.inference.metrics.figures import Bounded
+from nightjar.inference.metrics.figures import Bounded, Evaluation
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.evidence import run_manifest
 from nightjar.inference.validation.manifest import Manifest, read_profile
 
@@ -68,7 +69,10 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
     runs = zip((before, now), manifests, strict=True)
     profiles = [read_profile(storage, output, run, each) if each.profile else None for run, each in runs]
     named = zip((before, now), profiles, strict=True)
-    one, other = map(_figures, manifests)
+    one, other = (
+        _figures(each, by_latest(storage, join(output, "runs", run, f"r{each.revision}"), each.metrics).evaluation)
+        for run, each in zip((before, now), manifests, strict=True)
+    )
     return RunsCompared(
         job=job,
         before=before,
@@ -88,9 +92,9 @@ def _manifest(storage: Storage, output: str, run: str) -> Manifest:
     return found[1]
 
 
-def _figures(manifest: Manifest) -> Mapping[str, float]:
-    """The figures of a run, by name."""
-    totals, found = manifest.totals, manifest.metrics.evaluation
+def _figures(manifest: Manifest, found: Evaluation | None) -> Mapping[str, float]:
+    """The figures of a run, by name. found: its newest evaluation."""
+    totals = manifest.totals
     figures: dict[str, float] = {"rows": totals.rows_in, "quarantined": totals.rows_quarantined}
     if found is None:
         return figures

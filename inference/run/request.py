@@ -144,7 +144,7 @@ def make_request(
     path = Path(job_path).absolute()
     job = for_training(load_job(path), inputs) if inputs else load_job(path)
     given = storage
-    storage = storage or _storage(job)
+    storage = storage or storage_of(job)
     run_id, day, limit = _which(storage, job, run_id, date, limit, moment)
     tonight = job.at(day)
     # Where its inputs are is known when a list of them was read.
@@ -154,7 +154,7 @@ def make_request(
         job_path=str(path),
         run_id=run_id,
         date=day.isoformat(),
-        storage=storage if given or listed is tonight else _storage(listed),
+        storage=storage if given or listed is tonight else storage_of(listed),
         flow_run=flow_run or uuid.uuid4().hex,
         limit=limit,
         fresh=fresh,
@@ -167,7 +167,7 @@ def make_request(
     return fixed(request) if scores else request
 
 
-def _storage(job: Job) -> LakeStorage:
+def storage_of(job: Job) -> LakeStorage:
     """The storage for a job's places."""
     inputs = (*job.input.uris, *([job.input.list_] if job.input.list_ else []))
     anonymous = inputs if job.input.anonymous else ()

@@ -18,6 +18,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import reasons
 from nightjar.inference.run.request import begun, is_run_id
 from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 SILENT = "silent"
@@ -167,7 +168,7 @@ def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, leas
         rows_out=progress.rows_out,
         rows_quarantined=progress.rows_quarantined,
         failed=progress.failed_attempts,
-        metric=first_metric(manifest.metrics) if manifest else None,
+        metric=first_metric(by_latest(storage, newest.uri, manifest.metrics)) if manifest else None,
     )
 
 

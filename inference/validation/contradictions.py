@@ -31,6 +31,8 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
         JobError: One of them does not. Names the key, the column and its type.
     """
     Metrics.for_job(job)
+    if job.evaluation is not None:
+        Metrics.for_job(job.model_copy(update={"label": job.evaluation.label}))
     outputs = job.output_types()
     for index, check in enumerate(job.checks):
         if not isinstance(check, ColumnCheck):

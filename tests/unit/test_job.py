@@ -470,6 +470,7 @@ CANNOT: dict[str, Any] = {
     "approval.deadline_h": 12,
     "canary": 0.01,
     "cost": {"cpu_hour": 0.05},
+    "evaluation": {"key": "id", "label": "late", "labels": {"uri": "truth/"}},
     "notify": {"on": ["failed"], "webhook_env": "WEBHOOK"},
     "identity.strict": True,
     "identity.packages": ["torch"],

@@ -29,7 +29,7 @@ from nightjar.inference.validation.gates.answers import Cut, answers_gates
 from nightjar.inference.validation.gates.call import call_gates
 from nightjar.inference.validation.gates.column import ColumnGate, column_gates
 from nightjar.inference.validation.gates.drift import drift_gates
-from nightjar.inference.validation.gates.metric import metric_gates
+from nightjar.inference.validation.gates.metric import MetricGate, metric_gates
 from nightjar.inference.validation.gates.unique import unique_gates
 from nightjar.inference.validation.gates.verdict import (
     Baseline,
@@ -72,6 +72,7 @@ __all__ = [
     "evaluate",
     "gates_of",
     "input_gates",
+    "late_gates_of",
     "naming_gates_of",
     "told",
     "warnings",
@@ -118,6 +119,12 @@ def column_gates_of(job: Job) -> tuple[ColumnGate, ...]:
 def answers_gates_of(job: Job) -> tuple[Cut, ...]:
     """The gates on how answers ended."""
     return tuple(rule.gate for rule in gates_of(job) if isinstance(rule.gate, Cut))
+
+
+def late_gates_of(job: Job, label: str) -> tuple[Rule, ...]:
+    """The gates on metrics, to be judged by labels that came after the night. label: their column."""
+    known = job.model_copy(update={"label": label})
+    return tuple(rule for rule in gates_of(known) if isinstance(rule.gate, MetricGate))
 
 
 def naming_gates_of(job: Job) -> tuple[NamesRows, ...]:

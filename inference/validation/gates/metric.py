@@ -11,8 +11,10 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.validation.gates.verdict import Evidence, GateResult, number
 
 
-def metric_gates(check: MetricCheck, key: str, _: Job) -> Iterator[MetricGate]:
-    """The gates of one check. key: the check's place in the job, as `checks[0]`."""
+def metric_gates(check: MetricCheck, key: str, job: Job) -> Iterator[MetricGate]:
+    """The gates of one check; none where labels come after the night. key: the check's place, as `checks[0]`."""
+    if job.label is None:
+        return
     if check.min is not None:
         yield MetricGate(check.metric, f"{key}.min", "min", check.min, check.threshold)
     if check.max is not None:
@@ -40,8 +42,8 @@ class MetricGate:
         found = "the labels were not compared" if state is None else state.metric(self.metric, self.threshold)
         if isinstance(found, str):
             sentence = (
-                f"There is no {self._what} for {self.key} = {limit}: {found}. If labels come after the night, let "
-                f"this check warn (on_fail: warn) or remove it."
+                f"There is no {self._what} for {self.key} = {limit}: {found}. If labels come after the night, write "
+                f"`evaluation` in place of `label`, let this check warn (on_fail: warn) or remove it."
             )
             return GateResult(name, False, "no figure", limit, sentence)
         assert state is not None

@@ -1,0 +1,216 @@
+"""Evaluates a published night by labels that came after it, and keeps the result with it; the night stays as it is."""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from nightjar.inference.errors import JobError, LabelInvalid, NightjarError, ShardError, StorageError
+from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.plan import make_plan
+from nightjar.inference.input.sources.reading import read_piece, source_of
+from nightjar.inference.job.file import for_labels
+from nightjar.inference.job.model import Job
+from nightjar.inference.ledger.endings import utc
+from nightjar.inference.messages import clip, nearest
+from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output import reading
+from nightjar.inference.run.request import RunRequest, storage_of
+from nightjar.inference.storage.local import storage_error
+from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.validation.evaluations import LabelsJoined, LateEvaluation, LateGate, keep
+from nightjar.inference.validation.gates import Evidence, Found, evaluate, late_gates_of
+from nightjar.inference.validation.joining import Counts, Join
+from nightjar.inference.validation.joinkeys import check_kinds, declared
+
+_BATCH_ROWS = 1 << 17
+"""Rows of the night that are read at a time."""
+
+
+def evaluate_late(
+    request: RunRequest,
+    run_id: str | None,
+    date: str | None,
+    *,
+    labels: Sequence[str] = (),
+    key: Sequence[str] = (),
+    label: str = "",
+) -> LateEvaluation:
+    """Join labels to the rows of a published night, and keep the night's metrics with it.
+
+    run_id, date: the night; default: the latest one. labels, key, label: in place of those of the job's `evaluation`.
+
+    Raises:
+        JobError: The night is not published, it or the labels lack a column, no label finds a row, or a label is wrong
+            or contradicts another.
+        StorageError: The storage refused or failed.
+    """
+    job, key, label = _asked(request.job, tuple(key), label)
+    state = Metrics.for_job(job.model_copy(update={"label": label})).evaluation
+    assert state is not None
+    night = reading.files(request.storage, request.output, run_id, date)
+    rows = night.dataset()
+    if not night.rows:
+        raise JobError(f"the run {night.run_id!r} has no rows that a label could find")
+    _check_columns(key, rows.schema.names, "is not a column of the published rows; `carry` it")
+    _check_columns((state.score,), rows.schema.names, "is the job's score, and not a column of the published rows")
+    with tempfile.TemporaryDirectory(prefix="nightjar-evaluate-") as folder:
+        late = _Labels(job, labels, dt.date.fromisoformat(night.date), rows.schema, key, label)
+        match = Join(Path(folder), key, night.rows)
+        scores = rows.schema.field(state.score).type
+        wanted = list(dict.fromkeys((*key, state.score)))
+        read, said = _rows(night, rows, wanted), late.blocks(scores)
+        for table, found in match.joined(read, [state.score], said, label):
+            state.update(table[state.score], found)
+    _check_joined(match, night.run_id, late.shown)
+    gates = evaluate(late_gates_of(job, label), Evidence(Found(0, match.counts.rows), evaluation=state))
+    return keep(
+        request.storage,
+        join(request.output, "runs", night.run_id, f"r{night.revision}"),
+        LateEvaluation(
+            number=0,
+            at=utc(),
+            job=job.name,
+            run_id=night.run_id,
+            date=night.date,
+            revision=night.revision,
+            labels=late.shown,
+            key=key,
+            joined=_joined(match.counts),
+            gates=tuple(LateGate(each.name, each.passed, each.observed, each.limit, each.sentence) for each in gates),
+            evaluation=state.results(),
+        ),
+    )
+
+
+def _asked(job: Job, key: tuple[str, ...], label: str) -> tuple[Job, tuple[str, ...], str]:
+    """The job, the columns of the key and that of the label, as they are asked for."""
+    late = job.evaluation
+    key = key or (late.key if late else ())
+    label = label or (late.label if late else job.label or "")
+    if not key:
+        raise JobError(
+            "which columns do a label and its row have in common? Name them: --key COLUMN, or evaluation.key in the "
+            "job file"
+        )
+    if not label:
+        raise JobError("which column has the label? Name it: --label COLUMN, or evaluation.label in the job file")
+    return job, key, label
+
+
+def _check_columns(wanted: Sequence[str], known: Sequence[str], what: str) -> None:
+    for name in wanted:
+        if name not in known:
+            more = nearest(name, known) or f"; there are {', '.join(known[:30])}"
+            raise JobError(f"{name!r} {what}{more}")
+
+
+class _Labels:
+    """The labels of one night. shown: where they are, for people."""
+
+    def __init__(
+        self, job: Job, places: Sequence[str], date: dt.date, rows: pa.Schema, key: Sequence[str], label: str
+    ) -> None:
+        self._label = label
+        self._job = for_labels(job, places, date, {})
+        self.shown = self._job.input.shown
+        self._storage: Storage = storage_of(self._job)
+        self._typed = False
+        with _of_labels():
+            if not source_of(self._job, self._job.input.uri).typed:
+                # A guess would make a number of 00123, which is the text of a key.
+                types = {name: declared(rows.field(name).type) for name in key}
+                typed = {name: type_ for name, type_ in types.items() if type_}
+                self._job, self._typed = for_labels(job, places, date, typed), bool(typed)
+            self._found = discover(self._storage, self._job)
+        schema = self._found.schema
+        _check_columns((*key, label), schema.names, f"is not a column of the labels at {self.shown}")
+        self._schema = pa.schema([schema.field(name) for name in dict.fromkeys((*key, label))])
+        check_kinds(key, rows, self._schema)
+
+    def blocks(self, scores: pa.DataType) -> Iterator[tuple[str, pa.Table]]:
+        """The labels, each block with its file.
+
+        scores: the type of the scores with which they will be compared.
+
+        Raises:
+            JobError: A row cannot be read, or a label is wrong. Names the file.
+        """
+        for shard in make_plan(self._found, self._job, "").shards():
+            for piece in shard.pieces:
+                with _of_labels():
+                    read = read_piece(self._storage, self._job, piece, self._schema)
+                if read.failures:
+                    row = min(read.failures)
+                    as_rows = "; a key is read in the type of the published rows" if self._typed else ""
+                    raise JobError(
+                        f"--labels: row {piece.first_row + row} of {piece.uri} cannot be read: "
+                        f"{read.failures[row].message}{as_rows}"
+                    )
+                self._check(read.table[self._label], scores, piece.uri)
+                yield piece.uri, read.table
+
+    def _check(self, labels: pa.ChunkedArray, scores: pa.DataType, file: str) -> None:
+        """Check labels before they find their rows, because then nobody knows their file any more."""
+        state = Metrics.for_job(self._job.model_copy(update={"label": self._label})).evaluation
+        assert state is not None
+        try:
+            state.update(pa.chunked_array([pa.nulls(len(labels), scores)]), labels)
+        except LabelInvalid as error:
+            raise JobError(f"--labels: {error} (in {file})") from error
+
+
+@contextmanager
+def _of_labels() -> Iterator[None]:
+    """Errors of an input say here that the labels are meant."""
+    try:
+        yield
+    except (JobError, ShardError) as error:
+        raise JobError(f"--labels: {clip(str(error).removeprefix('input.uri: '))}") from error
+
+
+def _rows(night: reading.Files, rows: pa.dataset.Dataset, wanted: list[str]) -> Iterator[pa.Table]:
+    """The wanted columns of the night's rows, a batch at a time."""
+    try:
+        # Not in Arrow's threads: one that releases a Python object while the process is ending aborts the process.
+        for batch in rows.to_batches(columns=wanted, batch_size=_BATCH_ROWS, use_threads=False):
+            yield pa.Table.from_batches([batch])
+    except NightjarError:
+        raise
+    except OSError as error:
+        raise storage_error(error, night.data) from error
+    except pa.ArrowException as error:
+        raise StorageError(f"{night.data}: a published file cannot be read: {error}; restore it") from error
+
+
+def _check_joined(match: Join, run_id: str, labels: str) -> None:
+    """Check that a label found a row: if none did, the metrics say nothing, and something is wrong."""
+    counts = match.counts
+    if counts.labelled:
+        return
+    if not counts.labels - counts.null_labels:
+        raise JobError(f"--labels: no label at {labels} has a value yet")
+    mine, theirs = (each or "no key at all" for each in match.some_key)
+    raise JobError(
+        f"--labels: no label at {labels} has the key of a row of the run {run_id!r}: a row has {mine}, a label has "
+        f"{theirs}; look whether they are of this night, and whether both write the key alike"
+    )
+
+
+def _joined(counts: Counts) -> LabelsJoined:
+    return LabelsJoined(
+        rows=counts.rows,
+        labelled=counts.labelled,
+        share=counts.labelled / counts.rows,
+        keyless=counts.keyless,
+        repeated_rows=counts.repeated_rows,
+        labels=counts.labels,
+        null_labels=counts.null_labels,
+        unmatched_labels=counts.unmatched,
+        repeated_labels=counts.repeated_labels,
+    )

