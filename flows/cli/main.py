@@ -32,7 +32,6 @@ from nightjar.flows.cli.options import (
 from nightjar.inference.errors import Interrupted, NightjarError, Terminated
 
 EXAMPLES = """\b
-Examples:
   nightjar run job.yaml --date 2026-11-19       one night, now
   nightjar serve jobs/                          every night, with pages
 """

@@ -13,6 +13,7 @@ from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.latelabels import late_lines
 from nightjar.flows.pages.wording import describe
 from nightjar.flows.reports import Explained, FailedShard, RunListed, RunShown, RunStatus
+from nightjar.inference.errors import Damaged
 from nightjar.inference.ledger.holders import Holder, can_be_asked
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -22,7 +23,7 @@ from nightjar.inference.run import reasons
 from nightjar.inference.run.report import lost, mending, worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import RunFigures, RunLine, Standing, sealed_manifest, stands
-from nightjar.inference.validation.evaluations import latest
+from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.gates import warnings
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def status(request: RunRequest) -> RunStatus:
         request.lease_s,
     )
     progress, about = newest.state.progress, newest.state.about
+    evaluation, damaged = _evaluated(request, shown.revision if shown else newest.number)
     failed, known = lost(request.storage, newest), _bare(request, found, now)
     if len(failed) > _FAILURES:
         all_ = shlex.join(["show", known.job_file, *request.words, "--lines", str(len(failed))])
@@ -69,15 +71,13 @@ def status(request: RunRequest) -> RunStatus:
         summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
         again=about.again,
         warnings=_warnings(request, newest),
-        notes=(*about.notes(progress.cuts, progress.backoffs), *_decided(newest), *mending(newest, failed)),
+        notes=(*about.notes(progress.cuts, progress.backoffs), *_decided(newest), *mending(newest, failed), *damaged),
         failed_shards=len(failed),
         failures=tuple(
             FailedShard(shard, len(said), said[-1].cause, said[-1].message)
             for shard, said in islice(failed.items(), _FAILURES)
         ),
-        evaluation=latest(
-            request.storage, revs.revision_uri(request.run_uri, shown.revision if shown else newest.number)
-        ),
+        evaluation=evaluation,
     )
 
 
@@ -85,6 +85,14 @@ def _warnings(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
     """What the gates said that did not pass and only warn, when the revision was published."""
     manifest = sealed_manifest(request.storage, request.output, newest.state)
     return tuple(warnings(manifest.gates)) if manifest else ()
+
+
+def _evaluated(request: RunRequest, revision: int) -> tuple[LateEvaluation | None, tuple[str, ...]]:
+    """A revision's newest evaluation by labels that came later; and why it cannot be read."""
+    try:
+        return latest(request.storage, revs.revision_uri(request.run_uri, revision)), ()
+    except Damaged as error:
+        return None, (str(error),)
 
 
 def _decided(newest: revs.Revision) -> tuple[str, ...]:

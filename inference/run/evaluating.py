@@ -57,8 +57,8 @@ def evaluate_late(
     rows = night.dataset()
     if not night.rows:
         raise JobError(f"the run {night.run_id!r} has no rows that a label could find")
-    _check_columns(key, rows.schema.names, "is not a column of the published rows; `carry` it")
-    _check_columns((state.score,), rows.schema.names, "is the job's score, and not a column of the published rows")
+    _check_columns("key", key, rows.schema.names, "the published rows", "; or carry it, and score the night again")
+    _check_columns("model.outputs", (state.score,), rows.schema.names, "the published rows")
     with tempfile.TemporaryDirectory(prefix="nightjar-evaluate-") as folder:
         late = _Labels(job, labels, dt.date.fromisoformat(night.date), rows.schema, key, label)
         match = Join(Path(folder), key, night.rows)
@@ -103,11 +103,12 @@ def _asked(job: Job, key: tuple[str, ...], label: str) -> tuple[Job, tuple[str, 
     return job, key, label
 
 
-def _check_columns(wanted: Sequence[str], known: Sequence[str], what: str) -> None:
+def _check_columns(key: str, wanted: Sequence[str], known: Sequence[str], of: str, remedy: str = "") -> None:
+    """key: of `evaluation` or the job, for the message; remedy: what else helps, if no column has a name like this."""
     for name in wanted:
         if name not in known:
-            more = nearest(name, known) or f"; there are {', '.join(known[:30])}"
-            raise JobError(f"{name!r} {what}{more}")
+            more = nearest(name, known) or f"; they have {', '.join(known[:30])}{remedy}"
+            raise JobError(f"{key}: {name!r} is not a column of {of}{more}")
 
 
 class _Labels:
@@ -129,7 +130,8 @@ class _Labels:
                 self._job, self._typed = for_labels(job, places, date, typed), bool(typed)
             self._found = discover(self._storage, self._job)
         schema = self._found.schema
-        _check_columns((*key, label), schema.names, f"is not a column of the labels at {self.shown}")
+        _check_columns("key", key, schema.names, f"the labels at {self.shown}")
+        _check_columns("label", (label,), schema.names, f"the labels at {self.shown}")
         self._schema = pa.schema([schema.field(name) for name in dict.fromkeys((*key, label))])
         check_kinds(key, rows, self._schema)
 
@@ -149,7 +151,7 @@ class _Labels:
                     row = min(read.failures)
                     as_rows = "; a key is read in the type of the published rows" if self._typed else ""
                     raise JobError(
-                        f"--labels: row {piece.first_row + row} of {piece.uri} cannot be read: "
+                        f"labels: row {piece.first_row + row} of {piece.uri} cannot be read: "
                         f"{read.failures[row].message}{as_rows}"
                     )
                 self._check(read.table[self._label], scores, piece.uri)
@@ -162,16 +164,18 @@ class _Labels:
         try:
             state.update(pa.chunked_array([pa.nulls(len(labels), scores)]), labels)
         except LabelInvalid as error:
-            raise JobError(f"--labels: {error} (in {file})") from error
+            raise JobError(f"labels: {error} (in {file})") from error
 
 
 @contextmanager
 def _of_labels() -> Iterator[None]:
-    """Errors of an input say here that the labels are meant."""
+    """Errors that name a key of `input` name that of the labels here."""
     try:
         yield
     except (JobError, ShardError) as error:
-        raise JobError(f"--labels: {clip(str(error).removeprefix('input.uri: '))}") from error
+        said = str(error).removeprefix("input.uri: ")
+        key = "labels." if said.startswith("input.") else "labels: "
+        raise JobError(f"{key}{clip(said.removeprefix('input.'))}") from error
 
 
 def _rows(night: reading.Files, rows: pa.dataset.Dataset, wanted: list[str]) -> Iterator[pa.Table]:
@@ -194,10 +198,10 @@ def _check_joined(match: Join, run_id: str, labels: str) -> None:
     if counts.labelled:
         return
     if not counts.labels - counts.null_labels:
-        raise JobError(f"--labels: no label at {labels} has a value yet")
+        raise JobError(f"labels: no label at {labels} has a value yet")
     mine, theirs = (each or "no key at all" for each in match.some_key)
     raise JobError(
-        f"--labels: no label at {labels} has the key of a row of the run {run_id!r}: a row has {mine}, a label has "
+        f"labels: no label at {labels} has the key of a row of the run {run_id!r}: a row has {mine}, a label has "
         f"{theirs}; look whether they are of this night, and whether both write the key alike"
     )
 

@@ -168,8 +168,16 @@ def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, leas
         rows_out=progress.rows_out,
         rows_quarantined=progress.rows_quarantined,
         failed=progress.failed_attempts,
-        metric=first_metric(by_latest(storage, newest.uri, manifest.metrics)) if manifest else None,
+        metric=first_metric(_metrics(storage, newest.uri, manifest)) if manifest else None,
     )
+
+
+def _metrics(storage: Storage, revision: str, manifest: Manifest) -> Figures:
+    """The figures of a revision, with those of its newest evaluation."""
+    try:
+        return by_latest(storage, revision, manifest.metrics)
+    except StorageError:
+        return manifest.metrics  # `status` says what is wrong with the evaluation
 
 
 def _date_of(storage: Storage, run_uri: str) -> str:

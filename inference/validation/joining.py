@@ -172,7 +172,7 @@ class _Known:
         first = self._files[self._from[self._at[key]]]
         where = f"both in {file}" if first == file else f"in {first} and {file}"
         return JobError(
-            f"--labels: {named} has the label {one.as_py()!r} and the label {other.as_py()!r}, {where}; leave one of "
+            f"labels: {named} has the label {one.as_py()!r} and the label {other.as_py()!r}, {where}; leave one of "
             "them out, or name all the columns that make a row's key"
         )
 

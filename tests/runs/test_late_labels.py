@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,9 @@ from nightjar.inference.jsonform import to_json
 from nightjar.inference.output import visibility
 from nightjar.inference.run.comparing import compare
 from nightjar.inference.run.standing import list_runs
-from nightjar.inference.validation.evaluations import LateEvaluation, evaluation_uri, evaluations
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Entry
+from nightjar.inference.validation.evaluations import LateEvaluation, evaluation_uri, evaluations, keep
 from nightjar.inference.validation.evidence import run_manifest
 from s3 import S3Server, weed
 from support import NIGHT, Lake, conforms
@@ -35,6 +41,10 @@ def score(batch):
     return {"score": (batch["hour"] / 24).astype("float32")}
 '''
 
+JOB: dict[str, Any] = {
+    "model": {"uses": "model:score", "features": ["hour"], "outputs": {"score": "float32"}, "batch_size": 256},
+    "carry": ["flight_id"],
+}
 LATE: dict[str, Any] = {"key": ["flight_id"], "label": "late"}
 
 
@@ -51,8 +61,7 @@ def flights(folder: Path, **changes: Any) -> Lake:
         path = lake.folder / "data" / f"part-{index}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, path, row_group_size=500)
-    model = {"uses": "model:score", "features": ["hour"], "outputs": {"score": "float32"}, "batch_size": 256}
-    lake.write_job(**{"model": model, "carry": ["flight_id"], "evaluation": LATE, **changes})
+    lake.write_job(**{**JOB, "evaluation": LATE, **changes})
     return lake
 
 
@@ -181,10 +190,42 @@ def test_the_command_says_what_it_found(night: Lake, capsys: pytest.CaptureFixtu
     assert shown["evaluation"] == printed
 
 
-def test_a_key_that_is_text_is_read_as_text_from_csv(night: Lake) -> None:
-    """A guess would read 00123 as a number."""
-    found = evaluate(night.job_path, written(night, labels(night), "labels.csv"))
-    assert found.joined.labelled == 3552
+def as_csv(folder: Path, table: pa.Table) -> dict[str, Any]:
+    pyarrow.csv.write_csv(table, folder / "truth.csv")
+    return {"uri": "truth.csv"}
+
+
+def as_delta(folder: Path, table: pa.Table) -> dict[str, Any]:
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.write_deltalake(folder / "table", table)
+    return {"uri": "table", "format": "delta"}
+
+
+def as_database(folder: Path, table: pa.Table) -> dict[str, Any]:
+    with closing(sqlite3.connect(folder / "truth.db")) as made, made:
+        made.execute("create table truth (id integer primary key, flight_id text, late integer)")
+        rows = table.to_pydict().values()
+        made.executemany("insert into truth (flight_id, late) values (?, ?)", list(zip(*rows, strict=True)))
+    return {"uri": "truth.db", "format": "sql", "options": {"table": "truth", "key": "id"}}
+
+
+@pytest.mark.parametrize("write", [as_csv, as_delta, as_database])
+def test_labels_come_in_any_format_of_an_input(
+    night: Lake, tmp_path: Path, write: Callable[[Path, pa.Table], dict[str, Any]]
+) -> None:
+    """A guess would read the key 00123 of a CSV file as a number."""
+    lake = flights(tmp_path)
+    lake.write_job(**JOB, output={"uri": str(night.out)}, evaluation={**LATE, "labels": write(tmp_path, labels(night))})
+    assert evaluate(lake.job_path).joined.labelled == 3552
+
+
+def test_what_is_no_value_of_the_key_in_a_file_without_types_is_named(tmp_path: Path) -> None:
+    lake = flights(tmp_path, carry=["flight_id", "hour"])
+    lake.run()
+    (tmp_path / "truth.csv").write_text("hour,late\n1,1\n7h,0\n")
+    said = r"row 1 of .*truth.csv cannot be read: .*'7h'.*; a key is read in the type of the published rows"
+    with pytest.raises(JobError, match=said):
+        evaluate(lake.job_path, str(tmp_path / "truth.csv"), key="hour")
 
 
 def test_the_job_may_name_the_place_of_each_nights_labels(tmp_path: Path) -> None:
@@ -226,18 +267,22 @@ def test_labels_known_at_once_may_be_mended_later(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "asked", "said"),
     [
-        ({"flight_id": ["00001"], "late": [2]}, {}, r"--labels: label column 'late' holds 2; .*truth/bad.parquet"),
+        ({"flight_id": ["00001"], "late": [2]}, {}, r"labels: label column 'late' holds 2; .*truth/bad.parquet"),
         ({"flight_id": ["00001"], "late": ["yes"]}, {}, "label column 'late' is string; it must be bool, or 0 and 1"),
-        ({"flight_id": ["00001"], "lat": [1]}, {}, "'late' is not a column of the labels at .*; did you mean 'lat'"),
+        (
+            {"flight_id": ["00001"], "lat": [1]},
+            {},
+            "label: 'late' is not a column of the labels at .*; did you mean 'lat'",
+        ),
         (
             {"flight": ["00001"], "late": [1]},
             {},
-            "'flight_id' is not a column of the labels at .*; did you mean 'flight'",
+            "key: 'flight_id' is not a column of the labels at .*; did you mean 'flight'",
         ),
         (
             {"flight_id": ["00001"], "late": [1]},
             {"key": "flight_ids"},
-            "'flight_ids' is not a column of the published rows",
+            "key: 'flight_ids' is not a column of the published rows",
         ),
         ({"flight_id": [1.5], "late": [1]}, {}, "key: 'flight_id' is float64 in the labels, which is no key"),
         (
@@ -270,22 +315,64 @@ def test_wrong_labels_are_refused_and_nothing_is_kept(
 def test_labels_that_cannot_be_read_are_named(night: Lake) -> None:
     path = Path(written(night, labels(night), "broken.parquet"))
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(JobError, match=r"--labels: .*no file can be read.*broken.parquet: not a readable Parquet file"):
+    with pytest.raises(JobError, match=r"labels: .*no file can be read.*broken.parquet: not a readable Parquet file"):
         evaluate(night.job_path, str(path))
-    with pytest.raises(JobError, match="--labels: no input files at /nowhere"):
+    with pytest.raises(JobError, match="labels: no input files at /nowhere"):
         evaluate(night.job_path, "/nowhere")
     with pytest.raises(JobError, match=r"where are the labels\? Name the place: --labels URI, or evaluation.labels"):
         evaluate(night.job_path)
 
 
+def test_what_is_wrong_with_their_place_is_named_by_its_key(night: Lake, tmp_path: Path) -> None:
+    lake = flights(tmp_path)
+    places = {"uri": "truth.db", "format": "sql"}
+    lake.write_job(**JOB, output={"uri": str(night.out)}, evaluation={**LATE, "labels": places})
+    with pytest.raises(JobError, match=r"labels\.options: write table or query"):
+        evaluate(lake.job_path)
+    for wrong, said in (
+        ({"uri": "truth/", "wait": {"for": "2h"}}, "evaluation.labels: wait: nothing waits for labels"),
+        ({"uri": "ftp://truth/"}, "evaluation.labels.uri: 'ftp://truth/' is no place"),
+        ({"urii": "truth/"}, "unknown key 'evaluation.labels.urii'; did you mean 'evaluation.labels.uri'"),
+    ):
+        lake.write_job(**JOB, evaluation={**LATE, "labels": wrong})
+        with pytest.raises(JobError, match=said):
+            evaluate(lake.job_path)
+    lake.write_job(**JOB, evaluation={**LATE, "key": "flightid"})
+    with pytest.raises(
+        JobError, match=r"evaluation\.key: 'flightid' is neither an output nor a carried column; did you"
+    ):
+        evaluate(lake.job_path)
+
+
 def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
     lake = flights(tmp_path)
     lake.run()
-    made = evaluate(lake.job_path, written(lake, labels(lake)))
+    lake.write_job(**JOB, evaluation={**LATE, "labels": {"uri": written(lake, labels(lake))}})
+    made = evaluate(lake.job_path)
     file = Path(evaluation_uri(str(lake.out), made))
     file.write_text("{}")
-    with pytest.raises(Damaged, match=r"00000001.json: not an evaluation .*`nightjar evaluate` makes another one"):
-        status(lake.request())
+    request = lake.request()
+    said = r"00000001.json: not an evaluation .*`nightjar evaluate` makes another one"
+    assert re.search(said, status_text(status(request)))
+    assert list_runs(request.storage, request.output, "lake")[0].standing.state == "published"
+    with pytest.raises(Damaged, match=said):
+        compare(request.storage, "lake", request.output, NIGHT, NIGHT)
+    assert evaluate(lake.job_path).number == 2
+    assert status(request).evaluation is not None
+
+
+class Stale(LakeStorage):
+    """Lists nothing: another command creates the file between the listing and the creation of this one."""
+
+    def list(self, folder: str, after: str = "") -> Iterator[Entry]:
+        return iter(())
+
+
+def test_two_evaluations_at_once_get_numbers_of_their_own(night: Lake, tmp_path: Path) -> None:
+    made = evaluate(night.job_path, written(night, labels(night), "race.parquet"))
+    for number in (1, 2, 3):
+        assert keep(Stale(), str(tmp_path), made).number == number
+    assert [each.number for each in evaluations(LakeStorage(), str(tmp_path))] == [1, 2, 3]
 
 
 @pytest.mark.s3

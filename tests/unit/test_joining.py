@@ -156,7 +156,7 @@ def test_without_a_label_or_a_key_no_row_has_one(tmp_path: Path, labels: int) ->
     ],
 )
 def test_labels_that_contradict_each_other_are_refused(tmp_path: Path, labels: list[Any], said: str) -> None:
-    with pytest.raises(JobError, match=f"--labels: {said}"):
+    with pytest.raises(JobError, match=f"labels: {said}"):
         joined(tmp_path, night(range(10)), *labels)
 
 
