@@ -12,7 +12,7 @@ from nightjar.inference.errors import GateFailed
 from nightjar.inference.job.checks import OnFail
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.metrics.columns import ColumnState, Number
-from nightjar.inference.metrics.evaluation import BinaryState
+from nightjar.inference.metrics.evaluators import Evaluator
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import NO_USAGE, Usage
@@ -114,7 +114,7 @@ class Evidence:
     offenders: Mapping[str, tuple[Offender, ...]] = field(default_factory=dict)
     rescored: Rescored | None = None
     usage: Usage = NO_USAGE
-    evaluation: BinaryState | None = None
+    evaluation: Evaluator | None = None
     profile: Profile | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     called: Mapping[str, Answer] = field(default_factory=dict)
