@@ -23,6 +23,7 @@ from nightjar.inference.job.checks import (
     MetricCheck,
     UniqueCheck,
 )
+from nightjar.inference.job.evaluating import MOST_SLICED, Evaluating
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.notify import Notify
@@ -67,6 +68,8 @@ def _written_columns(check: Check) -> list[tuple[str, str]]:
     """The columns of the parts that a check names, each with the check's key that names it."""
     if isinstance(check, ColumnCheck):
         return [("column", check.column)]
+    if isinstance(check, MetricCheck):
+        return [("slices", column) for column in check.slices]
     return [("unique", column) for column in check.unique] if isinstance(check, UniqueCheck) else []
 
 
@@ -75,6 +78,7 @@ class Job(Section):
 
     model: the only model. models: several in its place; then `model` is None, and whoever works with one model gets a
     job from `each`. carry: names and patterns of columns, as the file has them; `carried` says which columns these are.
+    evaluation: how the label is compared; checks on slices add their columns.
     profile: the columns whose values are described, so that nights can be compared; checks on drift add theirs.
     canary: the share of the rows that is scored and judged before the others.
     judged: whether the checks are judged; else only what every run needs. places: the local folders that contain input
@@ -89,6 +93,7 @@ class Job(Section):
     preprocess: Preprocess | None = None
     carry: tuple[str, ...] = ()
     label: str | None = None
+    evaluation: Evaluating = Evaluating()
     output: Output
     resources: Resources = Resources()
     retry: Retry = Retry()
@@ -205,14 +210,10 @@ class Job(Section):
     @model_validator(mode="after")
     def _checked_columns_are_written(self) -> Self:
         written = {*self.carry, *self.output_types()}
-        for index, check in enumerate(self.checks):
-            for key, column in _written_columns(check):
-                if column in written or any(fnmatchcase(column, pattern) for pattern in self.carry):
-                    continue  # `check_carried` looks again when the columns of the input are known
-                raise ValueError(
-                    f"checks[{index}].{key}: {column!r} is neither an output nor a carried column"
-                    + nearest(column, written)
-                )
+        for key, column in self._written():
+            if column in written or any(fnmatchcase(column, pattern) for pattern in self.carry):
+                continue  # `check_carried` looks again when the columns of the input are known
+            raise ValueError(f"{key}: {column!r} is neither an output nor a carried column{nearest(column, written)}")
         return self
 
     @model_validator(mode="after")
@@ -230,6 +231,13 @@ class Job(Section):
                 raise ValueError(
                     f"checks[{index}].metric: {check.metric} compares scores with labels; write `label: <column>`"
                 )
+        if self.evaluation.model_fields_set and self.label is None:
+            raise ValueError("evaluation: compares outputs with labels; write `label: <column>`, or drop evaluation")
+        if len(self.slicing) > MOST_SLICED:
+            raise ValueError(
+                f"evaluation.slices: with those of the checks these are {len(self.slicing)} columns, and "
+                f"{MOST_SLICED} are the most"
+            )
         return self
 
     def models_by_key(self) -> dict[str, Model]:
@@ -353,18 +361,29 @@ class Job(Section):
                         f"also {own[name]}; write patterns that leave it out, or give one of the two another name"
                     )
         written = {*self.carried(names), *self.output_types()}
-        for index, check in enumerate(self.checks):
-            for key, column in _written_columns(check):
-                if column not in written:
-                    raise JobError(
-                        f"checks[{index}].{key}: {column!r} is neither an output nor a carried column"
-                        + nearest(column, written)
-                    )
+        for key, column in self._written():
+            if column not in written:
+                raise JobError(f"{key}: {column!r} is neither an output nor a carried column{nearest(column, written)}")
+
+    def _written(self) -> list[tuple[str, str]]:
+        """The columns that must be written, each with the key that names it."""
+        checks = (
+            (f"checks[{index}].{key}", column)
+            for index, check in enumerate(self.checks)
+            for key, column in _written_columns(check)
+        )
+        return [*(("evaluation.slices", column) for column in self.evaluation.slices), *checks]
 
     @property
     def checked_columns(self) -> tuple[str, ...]:
         """The columns that have checks, each once."""
         return tuple({check.column: None for check in self.checks if isinstance(check, ColumnCheck)})
+
+    @property
+    def slicing(self) -> tuple[str, ...]:
+        """The columns by whose values rows are divided to compare labels, each once."""
+        asked = chain.from_iterable(check.slices for check in self.checks if isinstance(check, MetricCheck))
+        return tuple(dict.fromkeys([*self.evaluation.slices, *asked]))
 
     @property
     def profiling(self) -> tuple[str, ...]:
@@ -396,8 +415,9 @@ class Job(Section):
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """What is written beside each data part: its exports, and its profile."""
-        return (*self.output.exports, *(["profile"] if self.profiling else []))
+        """What is written beside each data part: its exports, its profile, and the slices of its labels."""
+        states = {"profile": self.profiling, "slices": self.slicing}
+        return (*self.output.exports, *(kind for kind, columns in states.items() if columns))
 
     def date_of(self, moment: dt.datetime) -> dt.date:
         """The logical date of a moment (with time zone): the date in the schedule's time zone, by default UTC."""
@@ -458,6 +478,7 @@ class Job(Section):
             "output.exports": sorted(self.output.exports),
             "output.partition_by": self.output.partition_by,
             "profile": sorted(self.profiling),
+            "slices": sorted(self.slicing),
             "resources.runtime_env": self.resources.runtime_env.identity(),
         }
         return {

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from nightjar.inference.jsonform import SELDOM
 
+_VALUE_CHARS = 40
+"""The most characters of a slice's value in a sentence."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnFigures:
@@ -93,6 +96,51 @@ class Evaluation:
     predictions: AtThreshold | None = field(default=None, metadata=SELDOM)
     calibration: tuple[CalibrationBin, ...] = ()
 
+    def figures(self) -> dict[str, Bounded]:
+        """The metrics that there are, by the names that a check uses; the one that people ask for comes first."""
+        at = self.predictions
+        found: dict[str, Bounded | float | None] = {
+            "auroc": None if self.auc_roc is None else Bounded(self.auc_roc, self.auc_bound or 0.0),
+            "average_precision": self.average_precision,
+            "log_loss": self.log_loss,
+            "brier": self.brier,
+            "ece": self.ece,
+            **({name: getattr(at, name) for name in ("accuracy", "precision", "recall", "f1")} if at else {}),
+        }
+        there = ((name, each) for name, each in found.items() if each is not None)
+        return {name: each if isinstance(each, Bounded) else Bounded(each) for name, each in there}
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The rows with one value of a column, as text; None for those where it is null."""
+
+    value: str | None
+    evaluation: Evaluation
+
+    @property
+    def called(self) -> str:
+        """The value, for people."""
+        return slice_name(self.value)
+
+
+def slice_name(value: str | None) -> str:
+    """The value of a slice, for people: short, and never empty."""
+    if value is None:
+        return "null"
+    return value if 0 < len(value) <= _VALUE_CHARS else f"{value[:_VALUE_CHARS]!r}{'…' if value else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFigures:
+    """A column by whose values rows are divided. slices: those with the most compared rows come first.
+
+    cut: whether the column has too many values, or too long ones; then there are no slices.
+    """
+
+    slices: tuple[Slice, ...] = ()
+    cut: bool = False
+
 
 @dataclass(frozen=True, slots=True)
 class NumberFigures:
@@ -139,10 +187,12 @@ class ProfileFigures:
 class Figures:
     """All metrics. columns: checked column → figures. outputs: float output → figures; empty in earlier versions.
 
-    evaluation: only if the job has a label. profile: column → figures, of those that the job profiles.
+    evaluation: only if the job has a label. profile: column → figures, of those that the job profiles. slices: column →
+    its slices, of those by which the job divides the rows.
     """
 
     columns: Mapping[str, ColumnFigures]
     outputs: Mapping[str, OutputFigures] = field(default_factory=dict)
     evaluation: Evaluation | None = None
     profile: Mapping[str, ProfileFigures] = field(default_factory=dict)
+    slices: Mapping[str, SliceFigures] = field(default_factory=dict, metadata=SELDOM)
