@@ -19,7 +19,7 @@ def evaluation_lines(metrics: Figures) -> list[tuple[str, str]]:
     found = metrics.evaluation
     if found is None:
         return []
-    lines = []
+    lines = _numbers(found)
     if found.auc_roc is not None:
         lines.append(("AUC-ROC", f"{found.auc_roc:.4f} ± {found.auc_bound:.4f} over {found.rows:,} rows"))
     if (precision := found.average_precision) is not None:
@@ -36,6 +36,13 @@ def evaluation_lines(metrics: Figures) -> list[tuple[str, str]]:
     return [*lines, *((f"by {column}", _sliced(sliced, lead)) for column, sliced in metrics.slices.items())]
 
 
+def _numbers(found: Evaluation) -> list[tuple[str, str]]:
+    if (of := found.numbers) is None or of.rmse is None:
+        return []
+    lines = [("RMSE", f"{of.rmse:.6g}, MAE {of.mae:.6g}, bias {of.bias:+.6g} over {found.rows:,} rows")]
+    return [*lines, ("R2", f"{of.r2:.4f}")] if of.r2 is not None else lines
+
+
 def _sliced(found: SliceFigures, name: str) -> str:
     """The slices of a column in one line: of this metric the least and the greatest figure."""
     if found.cut:
@@ -47,7 +54,7 @@ def _sliced(found: SliceFigures, name: str) -> str:
     ordered = sorted(figures, key=lambda each: each[1].value)
     ends = (("least", ordered[0]), ("greatest", ordered[-1]))
     told = (
-        f"{end} {name} {figure.value:.4f} ({each.called}, {counted(each.evaluation.rows, 'row')})"
+        f"{end} {name} {figure.value:.4g} ({each.called}, {counted(each.evaluation.rows, 'row')})"
         for end, (each, figure) in ends
     )
     return f"{said}; {', '.join(told)}"

@@ -110,8 +110,22 @@ class FilesCheck(Asked):
 AT_THRESHOLD = ("accuracy", "precision", "recall", "f1")
 """The metrics of predictions, for which a threshold turns scores into 0 and 1."""
 
-MetricName = Literal["auroc", "average_precision", "log_loss", "brier", "ece", "accuracy", "precision", "recall", "f1"]
-"""The metrics that a gate may ask for."""
+MetricName = Literal[
+    "auroc",
+    "average_precision",
+    "log_loss",
+    "brier",
+    "ece",
+    "accuracy",
+    "precision",
+    "recall",
+    "f1",
+    "rmse",
+    "mae",
+    "bias",
+    "r2",
+]
+"""The metrics that a gate may ask for; `evaluating.METRICS` says for which labels."""
 
 
 class AnswerLimits(Section):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -10,6 +11,15 @@ from nightjar.inference.job.sections import Section, as_tuple
 
 MOST_SLICED = 8
 """The most columns by whose values the rows are divided: each has states of its own for every shard."""
+
+Task = Literal["binary", "regression"]
+"""What a label is: 0 or 1, or a number."""
+
+METRICS: Mapping[str, tuple[str, ...]] = {
+    "binary": ("auroc", "average_precision", "log_loss", "brier", "ece", "accuracy", "precision", "recall", "f1"),
+    "regression": ("rmse", "mae", "bias", "r2"),
+}
+"""Task → the metrics that a check may name."""
 
 
 def as_columns(value: Any) -> Any:
@@ -23,10 +33,13 @@ def as_columns(value: Any) -> Any:
 
 
 class Evaluating(Section):
-    """How the label is compared with the outputs. slices: carried columns or outputs with few values; each value's rows
+    """How the label is compared with the outputs. prediction: the output that it is compared with; by default the first
+    one that fits the task. slices: carried columns or outputs with few values; each value's rows
     are compared by themselves, too.
     """
 
+    task: Task = "binary"
+    prediction: str | None = None
     slices: tuple[str, ...] = Field(default=(), max_length=MOST_SLICED)
 
     _columns = field_validator("slices", mode="before")(as_columns)

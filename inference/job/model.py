@@ -23,7 +23,7 @@ from nightjar.inference.job.checks import (
     MetricCheck,
     UniqueCheck,
 )
-from nightjar.inference.job.evaluating import MOST_SLICED, Evaluating
+from nightjar.inference.job.evaluating import METRICS, MOST_SLICED, Evaluating
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.notify import Notify
@@ -226,11 +226,24 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _metrics_have_a_label(self) -> Self:
+        task, prediction, outputs = self.evaluation.task, self.evaluation.prediction, self.output_types()
         for index, check in enumerate(self.checks):
-            if isinstance(check, MetricCheck) and self.label is None:
+            if not isinstance(check, MetricCheck):
+                continue
+            if self.label is None:
                 raise ValueError(
                     f"checks[{index}].metric: {check.metric} compares scores with labels; write `label: <column>`"
                 )
+            if check.metric not in METRICS[task]:
+                other = listed([name for name, metrics in METRICS.items() if check.metric in metrics], "or")
+                raise ValueError(
+                    f"checks[{index}].metric: {check.metric} is of evaluation.task: {other}, and this job's is {task}, "
+                    f"which has {listed(METRICS[task], 'and')}"
+                )
+        if prediction is not None and prediction not in outputs:
+            raise ValueError(
+                f"evaluation.prediction: {prediction!r} is no output of the model{nearest(prediction, outputs)}"
+            )
         if self.evaluation.model_fields_set and self.label is None:
             raise ValueError("evaluation: compares outputs with labels; write `label: <column>`, or drop evaluation")
         if len(self.slicing) > MOST_SLICED:
@@ -478,6 +491,8 @@ class Job(Section):
             "output.exports": sorted(self.output.exports),
             "output.partition_by": self.output.partition_by,
             "profile": sorted(self.profiling),
+            "evaluation.task": None if self.evaluation.task == "binary" else self.evaluation.task,
+            "evaluation.prediction": self.evaluation.prediction,
             "slices": sorted(self.slicing),
             "resources.runtime_env": self.resources.runtime_env.identity(),
         }

@@ -43,6 +43,7 @@ class BinaryState:
     [1e-7, 1 − 1e-7].
     """
 
+    TASK: ClassVar[str] = "binary"
     LABELS: ClassVar[str] = "bool, or 0 and 1"
     SCORES: ClassVar[str] = "a float"
     EXAMPLE: ClassVar[str] = "score: float32"

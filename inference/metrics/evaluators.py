@@ -11,15 +11,17 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.evaluation import BinaryState
 from nightjar.inference.metrics.figures import Bounded, Evaluation
+from nightjar.inference.metrics.regression import RegressionState
 
 
 class Evaluator(Protocol):
     """A column of labels against an output: any grouping and any order of the same rows give the same state.
 
-    label: the column of labels. score: the output. LABELS, SCORES: their values, in words for messages. EXAMPLE: an
-    output of this kind, as a job declares it.
+    label: the column of labels. score: the output. TASK: its key in `TASKS`. LABELS, SCORES: the values of labels and
+    outputs, in words for messages. EXAMPLE: an output of this kind, as a job declares it.
     """
 
+    TASK: ClassVar[str]
     LABELS: ClassVar[str]
     SCORES: ClassVar[str]
     EXAMPLE: ClassVar[str]
@@ -64,22 +66,30 @@ class Evaluator(Protocol):
         """A metric that a check may name, or why there is none. threshold: for scores that predict 0 and 1."""
 
 
-TASKS: Mapping[str, type[Evaluator]] = {"binary": BinaryState}
-"""The kind of a label → its evaluator. A new kind is a new file, and one line here."""
+_KINDS: tuple[type[Evaluator], ...] = (BinaryState, RegressionState)
+
+TASKS: Mapping[str, type[Evaluator]] = {kind.TASK: kind for kind in _KINDS}
+"""`evaluation.task` of a job → its evaluator. A new kind is a new file, and one name above."""
 
 
 def evaluator_of(job: Job) -> Evaluator | None:
-    """An empty state for the job's label; None if the job has no label. The label is compared with the first output
-    that fits.
+    """An empty state for the job's label; None if the job has no label. The label is compared with the output that
+    the job names, else with the first one that fits.
 
     Raises:
         JobError: No output fits.
     """
     if job.label is None:
         return None
-    kind = TASKS["binary"]
-    for name, type_ in job.output_types().items():
-        if kind.takes_score(type_):
+    kind, outputs = TASKS[job.evaluation.task], job.output_types()
+    named = job.evaluation.prediction
+    if named is not None and not kind.takes_score(outputs[named]):
+        raise JobError(
+            f"evaluation.prediction: {named!r} is {outputs[named]}, and evaluation.task: {kind.TASK} compares labels "
+            f"with {kind.SCORES}; name another output, or another task"
+        )
+    for name, type_ in outputs.items():
+        if name == named or (named is None and kind.takes_score(type_)):
             return kind(job.label, name)
     raise JobError(
         f"label: {job.label!r} needs a score to be compared with, but no output of the model is {kind.SCORES}; "

@@ -71,8 +71,27 @@ class CalibrationBin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegressionFigures:
+    """Numbers against numbers; an error is the output less the label. rmse: the root of the mean squared error. mae:
+    the mean absolute error. bias: the mean error. r2: the share of the labels' variance that the outputs explain.
+
+    reason, r2_reason: why there are no figures, or no r2.
+    """
+
+    rmse: float | None
+    mae: float | None
+    bias: float | None
+    r2: float | None
+    reason: str | None = field(default=None, metadata=SELDOM)
+    r2_reason: str | None = field(default=None, metadata=SELDOM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Labels against scores. rows: the number of evaluated rows, of which `positives` have label 1.
+
+    numbers: of a label that is a number. Then, or with another label that is not 0 or 1, the fields for scores are null
+    or 0.
 
     excluded_null_labels: rows without a label. excluded_scores: other rows whose score is null or NaN. auc_bound: the
     largest error of auc_roc. auc_reason, log_loss_reason: why there is no such figure. brier, ece, calibration: for
@@ -95,10 +114,11 @@ class Evaluation:
     ece: Bounded | None = field(default=None, metadata=SELDOM)
     predictions: AtThreshold | None = field(default=None, metadata=SELDOM)
     calibration: tuple[CalibrationBin, ...] = ()
+    numbers: RegressionFigures | None = field(default=None, metadata=SELDOM)
 
     def figures(self) -> dict[str, Bounded]:
         """The metrics that there are, by the names that a check uses; the one that people ask for comes first."""
-        at = self.predictions
+        at, numbers = self.predictions, self.numbers
         found: dict[str, Bounded | float | None] = {
             "auroc": None if self.auc_roc is None else Bounded(self.auc_roc, self.auc_bound or 0.0),
             "average_precision": self.average_precision,
@@ -106,6 +126,7 @@ class Evaluation:
             "brier": self.brier,
             "ece": self.ece,
             **({name: getattr(at, name) for name in ("accuracy", "precision", "recall", "f1")} if at else {}),
+            **({name: getattr(numbers, name) for name in ("rmse", "mae", "bias", "r2")} if numbers else {}),
         }
         there = ((name, each) for name, each in found.items() if each is not None)
         return {name: each if isinstance(each, Bounded) else Bounded(each) for name, each in there}

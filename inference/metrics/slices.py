@@ -110,7 +110,7 @@ class Slices:
     @classmethod
     def for_job(cls, job: Job) -> Slices:
         """No rows."""
-        return cls("binary", {name: SlicedColumn() for name in job.slicing})
+        return cls(job.evaluation.task, {name: SlicedColumn() for name in job.slicing})
 
     def update(self, job: Job, table: pa.Table, labels: pa.ChunkedArray) -> None:
         """Add rows. table: their outputs and carried columns.

@@ -23,6 +23,7 @@ from nightjar.inference.metrics.evaluators import TASKS, Evaluator, evaluator_of
 from nightjar.inference.metrics.figures import Figures, OutputFigures
 
 _VERSION = 1
+_BINARY = "binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class _Kept:
     columns: Mapping[str, tuple[Any, ...]]
     outputs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     evaluation: tuple[Any, ...] | None = field(default=None, metadata=SELDOM)
+    task: str | None = field(default=None, metadata=SELDOM)
 
 
 def nonfinite_notes(outputs: Mapping[str, OutputFigures], of: str = "the output") -> list[str]:
@@ -91,7 +93,7 @@ class Metrics:
     def merge(self, other: Metrics) -> None:
         """Add another's rows to these. Both are of one job."""
         mine, theirs = self.evaluation, other.evaluation
-        if self.columns.keys() != other.columns.keys() or (mine is None) != (theirs is None):
+        if self.columns.keys() != other.columns.keys() or type(mine) is not type(theirs):
             raise ValueError("metrics of different jobs cannot be merged")
         for name, state in self.columns.items():
             state.merge(other.columns[name])
@@ -105,7 +107,9 @@ class Metrics:
         columns = {name: state.values() for name, state in self.columns.items()}
         outputs = {name: astuple(state) for name, state in self.outputs.items()}
         evaluation = self.evaluation.values() if self.evaluation is not None else None
-        return json.dumps(to_json(_Kept(_VERSION, columns, outputs, evaluation)), separators=(",", ":")).encode("ascii")
+        task = self.evaluation.TASK if self.evaluation is not None else _BINARY
+        kept = _Kept(_VERSION, columns, outputs, evaluation, None if task == _BINARY else task)
+        return json.dumps(to_json(kept), separators=(",", ":")).encode("ascii")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Metrics:
@@ -120,7 +124,7 @@ class Metrics:
                 raise ValueError(f"metrics of version {kept.v}, not {_VERSION}")
             columns = {name: ColumnState.of_values(values) for name, values in kept.columns.items()}
             outputs = {name: FiniteState(*counts) for name, counts in kept.outputs.items()}
-            evaluation = TASKS["binary"].of_values(kept.evaluation) if kept.evaluation is not None else None
+            evaluation = TASKS[kept.task or _BINARY].of_values(kept.evaluation) if kept.evaluation is not None else None
             return cls(columns, outputs, evaluation)
         except (KeyError, TypeError, IndexError, AttributeError, zlib.error) as error:
             raise ValueError(f"not a metrics state: {error}") from error

@@ -31,9 +31,17 @@ def labelled(lake: Lake, **changes: Any) -> Lake:
     for file in range(FILES):
         x = random.random(ROWS)
         carrier = random.choice(["AA", "DL", "HA"], ROWS, p=[0.6, 0.3, 0.1])
+        delay = x * 60 + random.normal(size=ROWS)
         late = random.random(ROWS) < np.where(carrier == "HA", 1 - x, x)
         ids = np.arange(ROWS) + file * ROWS
-        columns = {"id": ids, "name": ids.astype(str), "carrier": carrier, "x": x.astype(np.float32), "late": late}
+        columns = {
+            "id": ids,
+            "name": ids.astype(str),
+            "carrier": carrier,
+            "x": x.astype(np.float32),
+            "late": late,
+            "delay": delay,
+        }
         pq.write_table(pa.table(columns), folder / f"part-{file:02d}.parquet", row_group_size=1000)
     lake.write_model("def score(batch):\n    return {'score': batch['x']}\n")
     lake.write_job(**{**SLICED, **changes})
@@ -57,13 +65,20 @@ def test_the_slices_of_a_night_are_those_of_its_rows_however_they_were_cut(lake:
     assert "(HA, " in said
 
 
+TASKS: dict[str, dict[str, Any]] = {
+    "binary": {},
+    "regression": {"label": "delay", "checks": [{"metric": "r2", "max": 0, "slices": ["carrier"]}]},
+}
+
+
 @pytest.mark.parametrize("point", [BEFORE_RECEIPTS, BEFORE_MANIFEST], ids=str)
-def test_a_run_that_was_killed_has_the_same_metrics(lake: Lake, tmp_path: Path, point: Point) -> None:
-    labelled(lake).run(run_id="undisturbed")
+@pytest.mark.parametrize("task", TASKS)
+def test_a_run_that_was_killed_has_the_same_metrics(lake: Lake, tmp_path: Path, task: str, point: Point) -> None:
+    labelled(lake, evaluation={"task": task, "slices": ["carrier"]}, **TASKS[task]).run(run_id="undisturbed")
     die_at(lake.request(run_id="killed"), point, tmp_path)
     lake.run(run_id="killed")
     assert metrics_of(lake, "killed") == metrics_of(lake, "undisturbed")
-    assert metrics_of(lake, "killed")["slices"]["carrier"]["slices"]
+    assert len(metrics_of(lake, "killed")["slices"]["carrier"]["slices"]) == 3
 
 
 def test_a_slice_that_is_wrong_stops_a_night_that_is_right_as_a_whole(lake: Lake) -> None:

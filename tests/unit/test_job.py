@@ -489,7 +489,7 @@ def test_what_cannot_alter_an_output_is_no_identity(tmp_path: Path, key: str) ->
     assert load(tmp_path, **{key.replace(".", "__"): CANNOT[key]}).scoring_keys() == before
 
 
-EVALUATED: dict[str, Any] = {"slices": ["id"]}
+EVALUATED: dict[str, Any] = {"task": "regression", "prediction": "score", "slices": ["id"]}
 """How labels are compared; all of it changes the states of a part. Without a label it is refused."""
 
 
