@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from nightjar.inference.messages import counted
+from nightjar.inference.metrics.figures import short_name
 
 if TYPE_CHECKING:
     from nightjar.inference.metrics.figures import Evaluation, Figures, SliceFigures
+
+_MISTAKES = 5
+"""The most pairs of classes that a line names."""
 
 
 def _calibrated(found: Evaluation) -> str:
@@ -19,7 +24,7 @@ def evaluation_lines(metrics: Figures) -> list[tuple[str, str]]:
     found = metrics.evaluation
     if found is None:
         return []
-    lines = _numbers(found)
+    lines = [*_numbers(found), *_classes(found)]
     if found.auc_roc is not None:
         lines.append(("AUC-ROC", f"{found.auc_roc:.4f} ± {found.auc_bound:.4f} over {found.rows:,} rows"))
     if (precision := found.average_precision) is not None:
@@ -41,6 +46,19 @@ def _numbers(found: Evaluation) -> list[tuple[str, str]]:
         return []
     lines = [("RMSE", f"{of.rmse:.6g}, MAE {of.mae:.6g}, bias {of.bias:+.6g} over {found.rows:,} rows")]
     return [*lines, ("R2", f"{of.r2:.4f}")] if of.r2 is not None else lines
+
+
+def _classes(found: Evaluation) -> list[tuple[str, str]]:
+    if (of := found.classes) is None or of.accuracy is None:
+        return []
+    lines = [("accuracy", f"{of.accuracy:.4f} over {found.rows:,} rows" + (f"; {of.reason}" if of.reason else ""))]
+    if of.macro and of.weighted:
+        said = f"{of.macro.f1:.4f} (macro), {of.weighted.f1:.4f} (weighted), {len(of.per_class):,} classes"
+        lines.append(("F1", said))
+    if of.confusion:
+        wrong = (f"{short_name(each.label)} → {short_name(each.output)} {each.rows:,}" for each in of.confusion)
+        lines.append(("mistakes", f"label → output: {', '.join(islice(wrong, _MISTAKES))}"))
+    return lines
 
 
 def _sliced(found: SliceFigures, name: str) -> str:

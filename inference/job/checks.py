@@ -124,6 +124,15 @@ MetricName = Literal[
     "mae",
     "bias",
     "r2",
+    "macro_precision",
+    "macro_recall",
+    "macro_f1",
+    "weighted_precision",
+    "weighted_recall",
+    "weighted_f1",
+    "micro_precision",
+    "micro_recall",
+    "micro_f1",
 ]
 """The metrics that a gate may ask for; `evaluating.METRICS` says for which labels."""
 

@@ -12,12 +12,16 @@ from nightjar.inference.job.sections import Section, as_tuple
 MOST_SLICED = 8
 """The most columns by whose values the rows are divided: each has states of its own for every shard."""
 
-Task = Literal["binary", "regression"]
-"""What a label is: 0 or 1, or a number."""
+Task = Literal["binary", "regression", "multiclass"]
+"""What a label is: 0 or 1, a number, or one of several classes."""
 
 METRICS: Mapping[str, tuple[str, ...]] = {
     "binary": ("auroc", "average_precision", "log_loss", "brier", "ece", "accuracy", "precision", "recall", "f1"),
     "regression": ("rmse", "mae", "bias", "r2"),
+    "multiclass": (
+        "accuracy",
+        *(f"{average}_{kind}" for average in ("macro", "weighted", "micro") for kind in ("precision", "recall", "f1")),
+    ),
 }
 """Task → the metrics that a check may name."""
 

@@ -240,6 +240,8 @@ class Job(Section):
                     f"checks[{index}].metric: {check.metric} is of evaluation.task: {other}, and this job's is {task}, "
                     f"which has {listed(METRICS[task], 'and')}"
                 )
+            if "threshold" in check.model_fields_set and task != "binary":
+                raise ValueError(f"checks[{index}].threshold: is for evaluation.task: binary, and this job's is {task}")
         if prediction is not None and prediction not in outputs:
             raise ValueError(
                 f"evaluation.prediction: {prediction!r} is no output of the model{nearest(prediction, outputs)}"

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.metrics.classes import ClassState
 from nightjar.inference.metrics.evaluation import BinaryState
 from nightjar.inference.metrics.figures import Bounded, Evaluation
 from nightjar.inference.metrics.regression import RegressionState
@@ -66,7 +67,7 @@ class Evaluator(Protocol):
         """A metric that a check may name, or why there is none. threshold: for scores that predict 0 and 1."""
 
 
-_KINDS: tuple[type[Evaluator], ...] = (BinaryState, RegressionState)
+_KINDS: tuple[type[Evaluator], ...] = (BinaryState, RegressionState, ClassState)
 
 TASKS: Mapping[str, type[Evaluator]] = {kind.TASK: kind for kind in _KINDS}
 """`evaluation.task` of a job → its evaluator. A new kind is a new file, and one name above."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from nightjar.inference.jsonform import SELDOM
 
 _VALUE_CHARS = 40
-"""The most characters of a slice's value in a sentence."""
+"""The most characters of a slice's value or of a class in a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,67 @@ class RegressionFigures:
     r2_reason: str | None = field(default=None, metadata=SELDOM)
 
 
+@dataclass(frozen=True, slots=True)
+class Averages:
+    """Averages over classes."""
+
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassFigure:
+    """One class. rows: those with this label, of which the output of `right` names the class, too. predicted: all rows
+    whose output does. A share of nothing is 0.
+    """
+
+    name: str
+    rows: int
+    predicted: int
+    right: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confused:
+    """The rows of one label that have one other output."""
+
+    label: str
+    output: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassFigures:
+    """Classes against classes. macro: averages in which each class counts alike; weighted: as many rows as have it as
+    label. reason: why there are none. per_class: by name. confusion: with `per_class` the confusion matrix without
+    zeros, the most frequent mistakes first; `left_out` rows are of others.
+    """
+
+    accuracy: float | None
+    macro: Averages | None
+    weighted: Averages | None
+    reason: str | None = field(default=None, metadata=SELDOM)
+    per_class: tuple[ClassFigure, ...] = ()
+    confusion: tuple[Confused, ...] = ()
+    left_out: int = 0
+
+    def figures(self) -> dict[str, float | None]:
+        """The metrics that there are, by the names that a check uses."""
+        of = (("macro", self.macro), ("weighted", self.weighted))
+        averages = {f"{name}_{kind}": value for name, each in of if each for kind, value in asdict(each).items()}
+        return {"accuracy": self.accuracy, **averages}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Labels against scores. rows: the number of evaluated rows, of which `positives` have label 1.
 
-    numbers: of a label that is a number. Then, or with another label that is not 0 or 1, the fields for scores are null
-    or 0.
+    numbers: of a label that is a number. classes: of one that is one of several classes. With either the fields for
+    scores are null or 0.
 
     excluded_null_labels: rows without a label. excluded_scores: other rows whose score is null or NaN. auc_bound: the
     largest error of auc_roc. auc_reason, log_loss_reason: why there is no such figure. brier, ece, calibration: for
@@ -115,6 +170,12 @@ class Evaluation:
     predictions: AtThreshold | None = field(default=None, metadata=SELDOM)
     calibration: tuple[CalibrationBin, ...] = ()
     numbers: RegressionFigures | None = field(default=None, metadata=SELDOM)
+    classes: ClassFigures | None = field(default=None, metadata=SELDOM)
+
+    def brief(self) -> Evaluation:
+        """The same without the figures of single bins and classes."""
+        classes = replace(self.classes, per_class=(), confusion=(), left_out=0) if self.classes else None
+        return replace(self, calibration=(), classes=classes)
 
     def figures(self) -> dict[str, Bounded]:
         """The metrics that there are, by the names that a check uses; the one that people ask for comes first."""
@@ -127,6 +188,7 @@ class Evaluation:
             "ece": self.ece,
             **({name: getattr(at, name) for name in ("accuracy", "precision", "recall", "f1")} if at else {}),
             **({name: getattr(numbers, name) for name in ("rmse", "mae", "bias", "r2")} if numbers else {}),
+            **(self.classes.figures() if self.classes else {}),
         }
         there = ((name, each) for name, each in found.items() if each is not None)
         return {name: each if isinstance(each, Bounded) else Bounded(each) for name, each in there}
@@ -142,11 +204,11 @@ class Slice:
     @property
     def called(self) -> str:
         """The value, for people."""
-        return slice_name(self.value)
+        return short_name(self.value)
 
 
-def slice_name(value: str | None) -> str:
-    """The value of a slice, for people: short, and never empty."""
+def short_name(value: str | None) -> str:
+    """The value of a slice, or the name of a class, for people: short, and never empty."""
     if value is None:
         return "null"
     return value if 0 < len(value) <= _VALUE_CHARS else f"{value[:_VALUE_CHARS]!r}{'…' if value else ''}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -95,8 +95,8 @@ class SlicedColumn:
         return cls({value: kind.of_values(tuple(state)) for value, state in states}, cut)
 
     def results(self) -> SliceFigures:
-        """The figures. Slices have no calibration curve, because there may be hundreds of them."""
-        found = [Slice(value, replace(state.results(), calibration=())) for value, state in self.ranked()]
+        """The figures, in brief, because there may be hundreds of slices."""
+        found = [Slice(value, state.results().brief()) for value, state in self.ranked()]
         return SliceFigures(tuple(found), self.cut)
 
 

@@ -20,6 +20,10 @@ from support import Lake
 from writers import BEFORE_MANIFEST, BEFORE_RECEIPTS, Point, die_at, metrics_of
 
 FILES, ROWS = 4, 2000
+MODEL = """\
+def score(batch):
+    return {'score': batch['x'], 'kind': ['AA' if x > 0.5 else 'DL' for x in batch['x']]}
+"""
 SLICED: dict[str, Any] = {"label": "late", "carry": ["id", "carrier"], "evaluation": {"slices": ["carrier"]}}
 
 
@@ -43,7 +47,7 @@ def labelled(lake: Lake, **changes: Any) -> Lake:
             "delay": delay,
         }
         pq.write_table(pa.table(columns), folder / f"part-{file:02d}.parquet", row_group_size=1000)
-    lake.write_model("def score(batch):\n    return {'score': batch['x']}\n")
+    lake.write_model(MODEL)
     lake.write_job(**{**SLICED, **changes})
     return lake
 
@@ -67,6 +71,11 @@ def test_the_slices_of_a_night_are_those_of_its_rows_however_they_were_cut(lake:
 
 TASKS: dict[str, dict[str, Any]] = {
     "binary": {},
+    "multiclass": {
+        "label": "carrier",
+        "model__outputs": {"score": "float32", "kind": "string"},
+        "checks": [{"metric": "macro_f1", "max": 0.5, "slices": ["carrier"]}, {"metric": "accuracy", "min": 0.4}],
+    },
     "regression": {"label": "delay", "checks": [{"metric": "r2", "max": 0, "slices": ["carrier"]}]},
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from nightjar.inference.job.checks import AT_THRESHOLD
 from nightjar.inference.metrics.evaluators import Evaluator
 from nightjar.inference.metrics.figures import Bounded
 from nightjar.inference.validation.gates.verdict import number
@@ -14,7 +13,7 @@ from nightjar.inference.validation.gates.verdict import number
 @dataclass(frozen=True)
 class MetricLimit:
     """A metric is at least, or at most, `bound`. key: the limit's place in the job, as `checks[0].min`. threshold: from
-    which score on a row counts as predicted 1, where the metric needs that.
+    which score on a row counts as predicted 1; None for metrics that need none.
 
     The figure itself is compared, and not the ends of its error.
     """
@@ -23,16 +22,16 @@ class MetricLimit:
     key: str
     end: Literal["min", "max"]
     bound: int | float
-    threshold: float
+    threshold: float | None
 
     @property
     def what(self) -> str:
         """The metric, in words."""
-        return f"{self.metric} at {self.threshold:g}" if self.metric in AT_THRESHOLD else self.metric
+        return self.metric if self.threshold is None else f"{self.metric} at {self.threshold:g}"
 
     def figure(self, state: Evaluator) -> Bounded | str:
         """The metric of some rows, or why there is none."""
-        return state.metric(self.metric, self.threshold)
+        return state.metric(self.metric) if self.threshold is None else state.metric(self.metric, self.threshold)
 
     def holds(self, found: Bounded) -> bool:
         """Whether the limit is kept."""

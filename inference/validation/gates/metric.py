@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nightjar.inference.job.checks import MetricCheck
+from nightjar.inference.job.checks import AT_THRESHOLD, MetricCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.validation.gates.limit import MetricLimit
 from nightjar.inference.validation.gates.slices import SliceGate
 from nightjar.inference.validation.gates.verdict import Evidence, GateResult, number
 
 
-def metric_gates(check: MetricCheck, key: str, _: Job) -> Iterator[MetricGate | SliceGate]:
+def metric_gates(check: MetricCheck, key: str, job: Job) -> Iterator[MetricGate | SliceGate]:
     """The gates of one check. key: the check's place in the job, as `checks[0]`."""
+    needed = job.evaluation.task == "binary" and check.metric in AT_THRESHOLD
+    threshold = check.threshold if needed else None
     for end, bound in (("min", check.min), ("max", check.max)):
         if bound is None:
             continue
-        limit = MetricLimit(check.metric, f"{key}.{end}", "min" if end == "min" else "max", bound, check.threshold)
+        limit = MetricLimit(check.metric, f"{key}.{end}", "min" if end == "min" else "max", bound, threshold)
         if check.slices:
             yield from (SliceGate(limit, column, check.min_rows) for column in check.slices)
         else:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nightjar.inference.messages import counted
-from nightjar.inference.metrics.figures import Bounded, slice_name
+from nightjar.inference.metrics.figures import Bounded, short_name
 from nightjar.inference.metrics.slices import MOST_VALUES, SlicedColumn
 from nightjar.inference.validation.gates.limit import MetricLimit
 from nightjar.inference.validation.gates.verdict import Evidence, GateResult, number
@@ -79,7 +79,7 @@ class SliceGate:
     def _judged(self, column: SlicedColumn) -> _Judged:
         judged = _Judged([], [], [])
         for value, state in column.ranked():
-            called = slice_name(value)
+            called = short_name(value)
             if state.rows < self.min_rows:
                 judged.small.append(f"{called} {state.rows:,}")
             elif isinstance(found := self.limited.figure(state), str):
