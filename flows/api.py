@@ -135,8 +135,8 @@ def evaluate(
 ) -> LateEvaluation:
     """Join labels that came later to a published night, by default the latest, and keep the metrics with the night.
 
-    labels: files, folders, patterns or tables; default: `evaluation.labels` of the job. key: the columns that a label
-    and its row have in common. label: the column with the label. Default: those of `evaluation` in the job.
+    labels: files, folders, patterns or tables; default: `late_labels.input` of the job. key: the columns that a label
+    and its row have in common. label: the column with the label. Default: those of `late_labels` in the job.
 
     Raises:
         JobError: The job file, date or name is wrong; the run is not published; or the labels are wrong, contradict

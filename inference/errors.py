@@ -29,7 +29,7 @@ NightjarError                 * marks errors that are worth repeating
     ├── SourceFailed *    the user's own source raised something unexpected
     ├── InputChanged      the file changed while, or before, it was read
     ├── SchemaMismatch    the file's columns are not the job's
-    ├── LabelInvalid      a label is neither 0 nor 1
+    ├── LabelInvalid      a label is no 0 or 1, or no number
     ├── OverBudget        more rows of this shard were quarantined than the whole run may lose
     ├── BatchesBroken     batches fail, or lack values, though each of their rows can be scored alone
     ├── OutsideIdentity   a strict job's predictor used something that identity does not cover
@@ -239,7 +239,7 @@ class SchemaMismatch(ShardError):
 
 
 class LabelInvalid(ShardError):
-    """A label is neither 0 nor 1 nor null."""
+    """A label is of no value that the job's label may have."""
 
     repeatable = False
 

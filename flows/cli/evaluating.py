@@ -25,17 +25,17 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--labels",
-            help="File, folder, pattern or table with labels; may be repeated. Default: evaluation.labels.",
+            help="File, folder, pattern or table with labels; may be repeated. Default: late_labels.input.",
         ),
     ] = None,
     key: Annotated[
         list[str] | None,
         typer.Option(
-            "--key", help="A column that a label and its row have in common; may be repeated. Default: evaluation.key."
+            "--key", help="A column that a label and its row have in common; may be repeated. Default: late_labels.key."
         ),
     ] = None,
     label: Annotated[
-        str, typer.Option("--label", help="The column with the label. Default: evaluation.label.", show_default=False)
+        str, typer.Option("--label", help="The column with the label. Default: late_labels.label.", show_default=False)
     ] = "",
     date: Annotated[str | None, typer.Option("--date", help="Logical date. Default: the latest night.")] = None,
     run_id: RunIdOption = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nightjar.flows.pages.wording import evaluation_lines
+from nightjar.flows.pages.evaluated import evaluation_lines
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.validation.evaluations import LateEvaluation

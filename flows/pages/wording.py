@@ -14,7 +14,6 @@ from nightjar.inference.run.account import SCORE, Account
 if TYPE_CHECKING:
     from nightjar.flows.reports import WorkersCost
     from nightjar.inference.ledger.tokenrates import TokenRates
-    from nightjar.inference.metrics.figures import Evaluation, Figures
     from nightjar.inference.predictors.prices import TokenPrices
     from nightjar.inference.run.report import Incident, ShardLine
     from nightjar.inference.run.steps import Publication
@@ -225,28 +224,3 @@ def said_of(offender: Offender) -> str:
     """A row that a gate names: where it is, and its value."""
     row = f"row {offender.row} of {offender.file}" if offender.row >= 0 else offender.file
     return f"{row} (shard {offender.shard}): {offender.value}"
-
-
-def _calibrated(found: Evaluation) -> str:
-    return f", calibration error (ECE) {found.ece.value:.4f}" if found.ece else ""
-
-
-def evaluation_lines(metrics: Figures) -> list[tuple[str, str]]:
-    """The evaluation as (name, value), empty without a label."""
-    found = metrics.evaluation
-    if found is None:
-        return []
-    lines = []
-    if found.auc_roc is not None:
-        lines.append(("AUC-ROC", f"{found.auc_roc:.4f} ± {found.auc_bound:.4f} over {found.rows:,} rows"))
-    if (precision := found.average_precision) is not None:
-        share = f"{found.positives / found.rows:.1%} of the rows have label 1"
-        lines.append(("AUC-PR", f"{precision.value:.4f} ± {precision.bound:.4f}; {share}"))
-    if found.log_loss is not None:
-        brier = f", Brier score {found.brier.value:.4f}" if found.brier else ""
-        lines.append(("log loss", f"{found.log_loss:.4f}{brier}{_calibrated(found)}"))
-    if (at := found.predictions) is not None:
-        shares = (("accuracy", at.accuracy), ("precision", at.precision), ("recall", at.recall), ("F1", at.f1))
-        said = ", ".join(f"{name} {share:.4f}" for name, share in shares if share is not None)
-        lines.append((f"at {at.threshold:g}", said))
-    return lines

@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from nightjar.inference.job.evaluating import MOST_SLICED, as_columns
 from nightjar.inference.job.sections import Section, as_tuple
 from nightjar.inference.messages import listed, nearest
 
@@ -109,8 +110,31 @@ class FilesCheck(Asked):
 AT_THRESHOLD = ("accuracy", "precision", "recall", "f1")
 """The metrics of predictions, for which a threshold turns scores into 0 and 1."""
 
-MetricName = Literal["auroc", "average_precision", "log_loss", "brier", "ece", "accuracy", "precision", "recall", "f1"]
-"""The metrics that a gate may ask for."""
+MetricName = Literal[
+    "auroc",
+    "average_precision",
+    "log_loss",
+    "brier",
+    "ece",
+    "accuracy",
+    "precision",
+    "recall",
+    "f1",
+    "rmse",
+    "mae",
+    "bias",
+    "r2",
+    "macro_precision",
+    "macro_recall",
+    "macro_f1",
+    "weighted_precision",
+    "weighted_recall",
+    "weighted_f1",
+    "micro_precision",
+    "micro_recall",
+    "micro_f1",
+]
+"""The metrics that a gate may ask for; `evaluating.METRICS` says for which labels."""
 
 
 class AnswerLimits(Section):
@@ -127,13 +151,18 @@ class AnswersCheck(Asked):
 
 class MetricCheck(Asked):
     """A gate on a metric of the labels against the scores. threshold: from which score on a row counts as predicted 1,
-    for the metrics that need one; it is rounded to a multiple of 1/4096.
+    for the metrics that need one; it is rounded to a multiple of 1/4096. slices: columns, of each of whose values the
+    metric is judged, in place of all rows; min_rows: the fewest compared rows of a value that is judged.
     """
 
     metric: MetricName
     min: Bound | None = None
     max: Bound | None = None
     threshold: float = Field(default=0.5, gt=0, lt=1)
+    slices: tuple[str, ...] = Field(default=(), max_length=MOST_SLICED)
+    min_rows: int = Field(default=100, ge=1)
+
+    _columns = field_validator("slices", mode="before")(as_columns)
 
     @model_validator(mode="after")
     def _asks(self) -> MetricCheck:
@@ -142,6 +171,8 @@ class MetricCheck(Asked):
         _check_order(self.min, self.max)
         if "threshold" in self.model_fields_set and self.metric not in AT_THRESHOLD:
             raise ValueError(f"threshold: {self.metric} needs none; it is for {listed(AT_THRESHOLD, 'and')}")
+        if "min_rows" in self.model_fields_set and not self.slices:
+            raise ValueError("min_rows: is for slices; name them, as in slices: [country]")
         return self
 
 

@@ -50,8 +50,8 @@ _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     "retry": (Retry,),
     "rescore": (Rescoring,),
     "identity": (IdentityRules,),
-    "evaluation": (LateLabels,),
-    "evaluation.labels": (Input,),
+    "late_labels": (LateLabels,),
+    "late_labels.input": (Input,),
     "checks": tuple(CHECKS.values()),
     "checks.rows": (RowLimits,),
     "checks.files": (Limits,),
@@ -155,13 +155,13 @@ def for_training(job: Job, inputs: tuple[str, ...]) -> Job:
 def for_labels(job: Job, labels: Sequence[str], date: dt.date, typed: Mapping[str, str]) -> Job:
     """The job whose input is the labels of one night.
 
-    labels: places of the command line, so relative to the current folder; none for those of `evaluation.labels`. date:
+    labels: places of the command line, so relative to the current folder; none for those of `late_labels.input`. date:
     the night's. typed: the types of columns where the files' own types are only inferred, and the job gives none.
 
     Raises:
         JobError: Nobody says where the labels are, or a place is none.
     """
-    named = job.evaluation.labels if job.evaluation else None
+    named = job.late_labels.input if job.late_labels else None
     for uri in labels:
         check_database(uri, "--labels") if is_database(uri) else check_place(uri, "--labels", web=True)
     if labels:
@@ -171,7 +171,7 @@ def for_labels(job: Job, labels: Sequence[str], date: dt.date, typed: Mapping[st
     elif named:
         given = named
     else:
-        raise JobError("where are the labels? Name the place: --labels URI, or evaluation.labels in the job file")
+        raise JobError("where are the labels? Name the place: --labels URI, or late_labels.input in the job file")
     given = given.moved(lambda uri: fill(uri, date)).with_list(lambda uri: fill(uri, date))
     return job.model_copy(update={"input": given.model_copy(update={"declared": {**typed, **given.declared}})})
 
@@ -192,7 +192,7 @@ def _placed(job: Job, folder: Path) -> Job:
     """The job with absolute locations, relative to its folder."""
     tables = [table.uri for table in job.output.tables]
     inputs = [job.input.list_] if job.input.list_ else job.input.uris
-    late = job.evaluation.labels if job.evaluation else None
+    late = job.late_labels.input if job.late_labels else None
     labels = [*late.uris, *([late.list_] if late.list_ else [])] if late else []
     return job.model_copy(
         update={
@@ -201,16 +201,16 @@ def _placed(job: Job, folder: Path) -> Job:
             "templates": tuple(absolute(uri, folder, pattern=True) for uri in (inputs[0], job.output.uri, *inputs[1:])),
             "input": _placed_input(job.input, folder),
             "output": job.output.at(lambda uri: absolute(uri, folder).rstrip("/")),
-            "evaluation": _with_labels_placed(job.evaluation, folder),
+            "late_labels": _with_labels_placed(job.late_labels, folder),
             **job.with_paths(lambda path: absolute(path, folder)),
         }
     )
 
 
 def _with_labels_placed(late: LateLabels | None, folder: Path) -> LateLabels | None:
-    if late is None or late.labels is None:
+    if late is None or late.input is None:
         return late
-    return late.model_copy(update={"labels": _placed_input(late.labels, folder)})
+    return late.model_copy(update={"input": _placed_input(late.input, folder)})
 
 
 def _placed_input(given: Input, folder: Path) -> Input:
@@ -236,8 +236,8 @@ def _check_input(given: Input, where: str) -> None:
 
 def _check_places(job: Job, path: Path) -> None:
     _check_input(job.input, f"{path}: input")
-    if job.evaluation and job.evaluation.labels:
-        _check_input(job.evaluation.labels, f"{path}: evaluation.labels")
+    if job.late_labels and job.late_labels.input:
+        _check_input(job.late_labels.input, f"{path}: late_labels.input")
     check_place(job.output.uri, f"{path}: output.uri")
     for key, model in job.models_by_key().items():
         if model.path:

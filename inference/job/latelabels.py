@@ -1,4 +1,4 @@
-"""The section `evaluation` of a job file: labels that come after the night, and how they find their rows."""
+"""The section `late_labels` of a job file: labels that come after the night, and how they find their rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from nightjar.inference.job.sections import Section
 class LateLabels(Section):
     """Labels that come after the night, for `nightjar evaluate`.
 
-    key: the columns, one or several, that a label and its row have in common. label: the column with the label. labels:
+    key: the columns, one or several, that a label and its row have in common. label: the column with the label. input:
     where the labels are, written as an input; None if each command names them.
     """
 
     key: Annotated[tuple[str, ...], BeforeValidator(as_key)]
     label: str = Field(min_length=1)
-    labels: Input | None = None
+    input: Input | None = None
 
-    @field_validator("labels")
+    @field_validator("input")
     @classmethod
     def _there_already(cls, value: Input | None) -> Input | None:
         if value is not None and value.wait is not None:

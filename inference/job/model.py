@@ -24,6 +24,7 @@ from nightjar.inference.job.checks import (
     UniqueCheck,
 )
 from nightjar.inference.job.cost import Cost
+from nightjar.inference.job.evaluating import METRICS, MOST_SLICED, Evaluating
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.latelabels import LateLabels
 from nightjar.inference.job.locations import fill
@@ -69,6 +70,8 @@ def _written_columns(check: Check) -> list[tuple[str, str]]:
     """The columns of the parts that a check names, each with the check's key that names it."""
     if isinstance(check, ColumnCheck):
         return [("column", check.column)]
+    if isinstance(check, MetricCheck):
+        return [("slices", column) for column in check.slices]
     return [("unique", column) for column in check.unique] if isinstance(check, UniqueCheck) else []
 
 
@@ -77,7 +80,8 @@ class Job(Section):
 
     model: the only model. models: several in its place; then `model` is None, and whoever works with one model gets a
     job from `each`. carry: names and patterns of columns, as the file has them; `carried` says which columns these are.
-    label: the column of the input with the label. evaluation: how labels that come later find their rows.
+    label: the column of the input with the label. evaluation: how the label is compared; checks on slices add their
+    columns. late_labels: how labels that come later find their rows.
     profile: the columns whose values are described, so that nights can be compared; checks on drift add theirs.
     canary: the share of the rows that is scored and judged before the others. cost: prices of machines.
     judged: whether the checks are judged; else only what every run needs. places: the local folders that contain input
@@ -92,7 +96,8 @@ class Job(Section):
     preprocess: Preprocess | None = None
     carry: tuple[str, ...] = ()
     label: str | None = None
-    evaluation: LateLabels | None = None
+    evaluation: Evaluating = Evaluating()
+    late_labels: LateLabels | None = None
     output: Output
     resources: Resources = Resources()
     retry: Retry = Retry()
@@ -220,10 +225,9 @@ class Job(Section):
         """The columns of the parts that a key other than `carry` names, each with that key."""
         for index, check in enumerate(self.checks):
             yield from ((f"checks[{index}].{key}", column) for key, column in _written_columns(check))
-        own = LINEAGE if self.output.lineage else ()
-        yield from (
-            ("evaluation.key", name) for name in (self.evaluation.key if self.evaluation else ()) if name not in own
-        )
+        yield from (("evaluation.slices", column) for column in self.evaluation.slices)
+        own, late = LINEAGE if self.output.lineage else (), self.late_labels
+        yield from (("late_labels.key", name) for name in (late.key if late else ()) if name not in own)
 
     @model_validator(mode="after")
     def _checked_answers_are_given(self) -> Self:
@@ -235,12 +239,38 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _metrics_have_a_label(self) -> Self:
+        task, prediction, outputs = self.evaluation.task, self.evaluation.prediction, self.output_types()
         for index, check in enumerate(self.checks):
-            if isinstance(check, MetricCheck) and self.label is None and self.evaluation is None:
+            if not isinstance(check, MetricCheck):
+                continue
+            if self.label is None and self.late_labels is None:
                 raise ValueError(
                     f"checks[{index}].metric: {check.metric} compares scores with labels; write `label: <column>`, or "
-                    "`evaluation` for labels that come later"
+                    "`late_labels` for labels that come later"
                 )
+            if self.label is None and check.slices:
+                raise ValueError(f"checks[{index}].slices: labels that come later are not divided; drop slices")
+            if check.metric not in METRICS[task]:
+                other = listed([name for name, metrics in METRICS.items() if check.metric in metrics], "or")
+                raise ValueError(
+                    f"checks[{index}].metric: {check.metric} is of evaluation.task: {other}, and this job's is {task}, "
+                    f"which has {listed(METRICS[task], 'and')}"
+                )
+            if "threshold" in check.model_fields_set and task != "binary":
+                raise ValueError(f"checks[{index}].threshold: is for evaluation.task: binary, and this job's is {task}")
+        if prediction is not None and prediction not in outputs:
+            raise ValueError(
+                f"evaluation.prediction: {prediction!r} is no output of the model{nearest(prediction, outputs)}"
+            )
+        if self.evaluation.model_fields_set and self.label is None and self.late_labels is None:
+            raise ValueError("evaluation: compares outputs with labels; write `label: <column>`, or drop evaluation")
+        if self.evaluation.slices and self.label is None:
+            raise ValueError("evaluation.slices: labels that come later are not divided; drop slices")
+        if len(self.slicing) > MOST_SLICED:
+            raise ValueError(
+                f"evaluation.slices: with those of the checks these are {len(self.slicing)} columns, and "
+                f"{MOST_SLICED} are the most"
+            )
         return self
 
     def models_by_key(self) -> dict[str, Model]:
@@ -374,6 +404,12 @@ class Job(Section):
         return tuple({check.column: None for check in self.checks if isinstance(check, ColumnCheck)})
 
     @property
+    def slicing(self) -> tuple[str, ...]:
+        """The columns by whose values rows are divided to compare labels, each once."""
+        asked = chain.from_iterable(check.slices for check in self.checks if isinstance(check, MetricCheck))
+        return tuple(dict.fromkeys([*self.evaluation.slices, *asked]))
+
+    @property
     def profiling(self) -> tuple[str, ...]:
         """The columns to profile as the job file names them, with `all` or `outputs`; empty if there are none."""
         drifts = [check for check in self.checks if isinstance(check, DriftCheck)]
@@ -403,8 +439,9 @@ class Job(Section):
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """What is written beside each data part: its exports, and its profile."""
-        return (*self.output.exports, *(["profile"] if self.profiling else []))
+        """What is written beside each data part: its exports, its profile, and the slices of its labels."""
+        states = {"profile": self.profiling, "slices": self.slicing}
+        return (*self.output.exports, *(kind for kind, columns in states.items() if columns))
 
     def date_of(self, moment: dt.datetime) -> dt.date:
         """The logical date of a moment (with time zone): the date in the schedule's time zone, by default UTC."""
@@ -465,6 +502,9 @@ class Job(Section):
             "output.exports": sorted(self.output.exports),
             "output.partition_by": self.output.partition_by,
             "profile": sorted(self.profiling),
+            "evaluation.task": None if self.evaluation.task == "binary" else self.evaluation.task,
+            "evaluation.prediction": self.evaluation.prediction,
+            "slices": sorted(self.slicing),
             "resources.runtime_env": self.resources.runtime_env.identity(),
         }
         return {

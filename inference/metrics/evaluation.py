@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nightjar.inference.arrow_types import is_native_number
 from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.metrics.classification import Scores
 from nightjar.inference.metrics.columns import plain
@@ -36,10 +37,16 @@ class BinaryState:
     """Labels 0 and 1 against scores, counted in bins of the score.
 
     The bins never change, so that merging does not depend on the data. A row with a null label counts only as
-    `unlabelled`; another row with a null or NaN score counts as `unscored`. counts: int64 of shape (2 × bins,),
-    negatives and positives alternating. loss: the sum over the scores in [0, 1], in units of 2^-36. The log loss is the
-    mean of −[y ln p + (1 − y) ln(1 − p)], with p clipped to [1e-7, 1 − 1e-7].
+    `unlabelled`; another row with a null or NaN score counts as `unscored`. filled, counts: int64, the bins that hold
+    rows, in ascending order, and their rows; the bins of negatives and of positives alternate. loss: the sum over the
+    scores in [0, 1], in units of 2^-36. The log loss is the mean of −[y ln p + (1 − y) ln(1 − p)], with p clipped to
+    [1e-7, 1 − 1e-7].
     """
+
+    TASK: ClassVar[str] = "binary"
+    LABELS: ClassVar[str] = "bool, or 0 and 1"
+    SCORES: ClassVar[str] = "a float"
+    EXAMPLE: ClassVar[str] = "score: float32"
 
     label: str
     score: str
@@ -47,7 +54,23 @@ class BinaryState:
     unscored: int = 0
     outside: int = 0
     loss: int = 0
-    counts: np.ndarray = field(default_factory=lambda: np.zeros(2 * _BINS, np.int64))
+    filled: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @staticmethod
+    def takes_label(type_: pa.DataType) -> bool:
+        """Whether labels may be of this type."""
+        return is_native_number(type_)
+
+    @staticmethod
+    def takes_score(type_: pa.DataType) -> bool:
+        """Whether scores may be of this type."""
+        return bool(pa.types.is_floating(type_))
+
+    @property
+    def rows(self) -> int:
+        """The rows that are compared."""
+        return int(self.counts.sum())
 
     def update(self, scores: pa.ChunkedArray, labels: pa.ChunkedArray | pa.Array) -> None:
         if len(scores) != len(labels):
@@ -63,26 +86,30 @@ class BinaryState:
         self.unscored += other.unscored
         self.outside += other.outside
         self.loss += other.loss
-        self.counts += other.counts
+        self._add_bins(other.filled, other.counts)
+
+    def _add_bins(self, filled: np.ndarray, counts: np.ndarray) -> None:
+        whole = np.zeros(2 * _BINS, np.int64)
+        whole[self.filled] = self.counts
+        whole[filled] += counts
+        self.filled = np.flatnonzero(whole)
+        self.counts = whole[self.filled]
 
     def values(self) -> tuple[Any, ...]:
-        """The fields' values for JSON. Only non-empty bins are kept, by the gaps between them."""
-        filled = np.flatnonzero(self.counts)
-        counts = [pack(np.diff(filled, prepend=0)), pack(self.counts[filled])]
+        """The fields' values for JSON. The bins are kept by the gaps between them."""
+        counts = [pack(np.diff(self.filled, prepend=0)), pack(self.counts)]
         return (self.label, self.score, self.unlabelled, self.unscored, self.outside, self.loss, counts)
 
     @classmethod
     def of_values(cls, values: tuple[Any, ...]) -> BinaryState:
         """The inverse of `values`."""
-        *sums, (gaps, counts) = values
-        state = cls(*sums)
-        state.counts[np.cumsum(unpack(gaps))] = unpack(counts)
-        return state
+        label, score, unlabelled, unscored, outside, loss, (gaps, counts) = values
+        return cls(label, score, unlabelled, unscored, outside, loss, np.cumsum(unpack(gaps)), unpack(counts))
 
     def results(self) -> Evaluation:
         """The figures; each missing figure has a reason."""
         auc, loss = self.metric("auroc"), self.metric("log_loss")
-        rows, scores = int(self.counts.sum()), self._scores
+        rows, scores = self.rows, self._scores
         inside = rows and not self.outside
         return Evaluation(
             label=self.label,
@@ -105,7 +132,7 @@ class BinaryState:
 
     def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
         """A metric, or why there is none. name: a `MetricName`. threshold: for predictions."""
-        scores, rows = self._scores, int(self.counts.sum())
+        scores, rows = self._scores, self.rows
         if not rows:
             return "no row has both a label and a score"
         if name in ("auroc", "average_precision"):
@@ -125,7 +152,9 @@ class BinaryState:
 
     @property
     def _scores(self) -> Scores:
-        return Scores(self.counts.reshape(-1, 2), slice(_BELOW, _BELOW + _INSIDE))
+        whole = np.zeros(2 * _BINS, np.int64)
+        whole[self.filled] = self.counts
+        return Scores(whole.reshape(-1, 2), slice(_BELOW, _BELOW + _INSIDE))
 
     def _flags(self, labels: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
         """Two bool arrays of shape (rows,): which labels are 1, and which are known (None if all are)."""
@@ -135,8 +164,7 @@ class BinaryState:
             return np.zeros(len(column), bool), known
         if pa.types.is_float16(column.type):
             column = column.cast(pa.float32())
-        is_ = pa.types
-        if not (is_.is_boolean(column.type) or is_.is_integer(column.type) or is_.is_floating(column.type)):
+        if not is_native_number(column.type):
             raise LabelInvalid(f"label column {self.label!r} is {column.type}; it must be bool, or 0 and 1")
         if known is not None:
             column = pc.fill_null(column, pa.scalar(0).cast(column.type))
@@ -157,7 +185,9 @@ class BinaryState:
             values, positive = values[~missing], positive[~missing]
         if not len(values):
             return
-        self.counts += np.bincount(_bins(values) * 2 + positive, minlength=2 * _BINS)
+        counts = np.bincount(_bins(values) * 2 + positive)
+        filled = np.flatnonzero(counts)
+        self._add_bins(filled, counts[filled])
         inside = (values >= 0) & (values <= 1)
         if not inside.all():
             self.outside += len(values) - int(inside.sum())

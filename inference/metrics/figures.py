@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from nightjar.inference.jsonform import SELDOM
+
+_VALUE_CHARS = 40
+"""The most characters of a slice's value or of a class in a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +71,82 @@ class CalibrationBin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegressionFigures:
+    """Numbers against numbers; an error is the output less the label. rmse: the root of the mean squared error. mae:
+    the mean absolute error. bias: the mean error. r2: the share of the labels' variance that the outputs explain.
+
+    reason, r2_reason: why there are no figures, or no r2.
+    """
+
+    rmse: float | None
+    mae: float | None
+    bias: float | None
+    r2: float | None
+    reason: str | None = field(default=None, metadata=SELDOM)
+    r2_reason: str | None = field(default=None, metadata=SELDOM)
+
+
+@dataclass(frozen=True, slots=True)
+class Averages:
+    """Averages over classes."""
+
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassFigure:
+    """One class. rows: those with this label, of which the output of `right` names the class, too. predicted: all rows
+    whose output does. A share of nothing is 0.
+    """
+
+    name: str
+    rows: int
+    predicted: int
+    right: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confused:
+    """The rows of one label that have one other output."""
+
+    label: str
+    output: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassFigures:
+    """Classes against classes. macro: averages in which each class counts alike; weighted: as many rows as have it as
+    label. reason: why there are none. per_class: by name. confusion: with `per_class` the confusion matrix without
+    zeros, the most frequent mistakes first; `left_out` rows are of others.
+    """
+
+    accuracy: float | None
+    macro: Averages | None
+    weighted: Averages | None
+    reason: str | None = field(default=None, metadata=SELDOM)
+    per_class: tuple[ClassFigure, ...] = ()
+    confusion: tuple[Confused, ...] = ()
+    left_out: int = 0
+
+    def figures(self) -> dict[str, float | None]:
+        """The metrics that there are, by the names that a check uses."""
+        of = (("macro", self.macro), ("weighted", self.weighted))
+        averages = {f"{name}_{kind}": value for name, each in of if each for kind, value in asdict(each).items()}
+        return {"accuracy": self.accuracy, **averages}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Labels against scores. rows: the number of evaluated rows, of which `positives` have label 1.
+
+    numbers: of a label that is a number. classes: of one that is one of several classes. With either the fields for
+    scores are null or 0.
 
     excluded_null_labels: rows without a label. excluded_scores: other rows whose score is null or NaN. auc_bound: the
     largest error of auc_roc. auc_reason, log_loss_reason: why there is no such figure. brier, ece, calibration: for
@@ -92,6 +169,60 @@ class Evaluation:
     ece: Bounded | None = field(default=None, metadata=SELDOM)
     predictions: AtThreshold | None = field(default=None, metadata=SELDOM)
     calibration: tuple[CalibrationBin, ...] = ()
+    numbers: RegressionFigures | None = field(default=None, metadata=SELDOM)
+    classes: ClassFigures | None = field(default=None, metadata=SELDOM)
+
+    def brief(self) -> Evaluation:
+        """The same without the figures of single bins and classes."""
+        classes = replace(self.classes, per_class=(), confusion=(), left_out=0) if self.classes else None
+        return replace(self, calibration=(), classes=classes)
+
+    def figures(self) -> dict[str, Bounded]:
+        """The metrics that there are, by the names that a check uses; the one that people ask for comes first."""
+        at, numbers = self.predictions, self.numbers
+        found: dict[str, Bounded | float | None] = {
+            "auroc": None if self.auc_roc is None else Bounded(self.auc_roc, self.auc_bound or 0.0),
+            "average_precision": self.average_precision,
+            "log_loss": self.log_loss,
+            "brier": self.brier,
+            "ece": self.ece,
+            **({name: getattr(at, name) for name in ("accuracy", "precision", "recall", "f1")} if at else {}),
+            **({name: getattr(numbers, name) for name in ("rmse", "mae", "bias", "r2")} if numbers else {}),
+            **(self.classes.figures() if self.classes else {}),
+        }
+        there = ((name, each) for name, each in found.items() if each is not None)
+        return {name: each if isinstance(each, Bounded) else Bounded(each) for name, each in there}
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The rows with one value of a column, as text; None for those where it is null."""
+
+    value: str | None
+    evaluation: Evaluation
+
+    @property
+    def called(self) -> str:
+        """The value, for people."""
+        return short_name(self.value)
+
+
+def short_name(value: str | None) -> str:
+    """The value of a slice, or the name of a class, for people: short, and never empty."""
+    if value is None:
+        return "null"
+    return value if 0 < len(value) <= _VALUE_CHARS else f"{value[:_VALUE_CHARS]!r}{'…' if value else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFigures:
+    """A column by whose values rows are divided. slices: those with the most compared rows come first.
+
+    cut: whether the column has too many values, or too long ones; then there are no slices.
+    """
+
+    slices: tuple[Slice, ...] = ()
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +270,12 @@ class ProfileFigures:
 class Figures:
     """All metrics. columns: checked column → figures. outputs: float output → figures; empty in earlier versions.
 
-    evaluation: only if the job has a label. profile: column → figures, of those that the job profiles.
+    evaluation: only if the job has a label. profile: column → figures, of those that the job profiles. slices: column →
+    its slices, of those by which the job divides the rows.
     """
 
     columns: Mapping[str, ColumnFigures]
     outputs: Mapping[str, OutputFigures] = field(default_factory=dict)
     evaluation: Evaluation | None = None
     profile: Mapping[str, ProfileFigures] = field(default_factory=dict)
+    slices: Mapping[str, SliceFigures] = field(default_factory=dict)

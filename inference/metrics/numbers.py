@@ -22,7 +22,7 @@ _SHIFT = 52 - _BITS
 _SIGN = 1 << (63 - _SHIFT)
 """What the leading bits of a float are less by, read as an integer, if it is negative."""
 
-_SMALLEST = 1126
+SMALLEST = 1126
 """Sums are in units of 2^-1126: the last bit of the mantissa of the smallest float, as `numpy.frexp` gives it."""
 
 _BLOCK = 1 << 17
@@ -142,7 +142,7 @@ class NumberState:
         assert self.high is not None
         return NumberFigures(
             count=count,
-            mean=self.total / (count << _SMALLEST),
+            mean=self.total / (count << SMALLEST),
             std=self._deviation(count),
             min=self.low,
             max=self.high,
@@ -155,8 +155,8 @@ class NumberState:
             return None
         # Sums of squares are in units of 2^-1126, squares of sums in units of its square: integers, so exact.
         # Python divides integers of any size, and rounds once.
-        variance = (self.squares * count << _SMALLEST) - self.total * self.total
-        return math.sqrt(max(0.0, variance / (count * count << 2 * _SMALLEST)))
+        variance = (self.squares * count << SMALLEST) - self.total * self.total
+        return math.sqrt(max(0.0, variance / (count * count << 2 * SMALLEST)))
 
     def quantile(self, share: float) -> float:
         """The smallest value that at least this share of the values does not exceed, within 1/128 of itself."""
@@ -229,7 +229,7 @@ def exact_sum(values: np.ndarray) -> int:
     while len(values) and (peak := float(max(values.max(), -values.min()))):
         shift = _DIGITS - math.frexp(peak)[1]
         whole = np.trunc(_scaled(values, shift))  # rounded up, the largest float would be none
-        total += int(whole.astype(np.int64).sum()) << (_SMALLEST - shift)
+        total += int(whole.astype(np.int64).sum()) << (SMALLEST - shift)
         values = values - _scaled(whole, -shift)
     return total
 
@@ -245,4 +245,4 @@ def _sum_of_few(values: np.ndarray, counts: np.ndarray) -> int:
     mantissas, exponents = np.frexp(values)
     whole = np.ldexp(mantissas, 53).astype(np.int64)
     each = zip(whole.tolist(), exponents.tolist(), counts.tolist(), strict=True)
-    return sum((mantissa * count) << (exponent - 53 + _SMALLEST) for mantissa, exponent, count in each)
+    return sum((mantissa * count) << (exponent - 53 + SMALLEST) for mantissa, exponent, count in each)

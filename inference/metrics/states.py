@@ -15,15 +15,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState, FiniteState, holds_floats
-from nightjar.inference.metrics.evaluation import BinaryState
+from nightjar.inference.metrics.evaluators import TASKS, Evaluator, evaluator_of
 from nightjar.inference.metrics.figures import Figures, OutputFigures
 
 _VERSION = 1
+_BINARY = "binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class _Kept:
     columns: Mapping[str, tuple[Any, ...]]
     outputs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     evaluation: tuple[Any, ...] | None = field(default=None, metadata=SELDOM)
+    task: str | None = field(default=None, metadata=SELDOM)
 
 
 def nonfinite_notes(outputs: Mapping[str, OutputFigures], of: str = "the output") -> list[str]:
@@ -57,7 +58,7 @@ class Metrics:
     """
 
     def __init__(
-        self, columns: dict[str, ColumnState], outputs: dict[str, FiniteState], evaluation: BinaryState | None
+        self, columns: dict[str, ColumnState], outputs: dict[str, FiniteState], evaluation: Evaluator | None
     ) -> None:
         self.columns = columns
         self.outputs = outputs
@@ -65,29 +66,20 @@ class Metrics:
 
     @classmethod
     def for_job(cls, job: Job) -> Metrics:
-        """Empty states. Scores are the first declared output of a scalar floating type.
+        """Empty states.
 
         Raises:
-            JobError: the job has a label, but no output is a float.
+            JobError: the job has a label, but no output to compare it with.
         """
         columns = {name: ColumnState() for name in job.checked_columns}
-        types = job.output_types()
-        outputs = {name: FiniteState() for name, type_ in types.items() if holds_floats(type_)}
-        if job.label is None:
-            return cls(columns, outputs, None)
-        for name, type_ in types.items():
-            if pa.types.is_floating(type_):
-                return cls(columns, outputs, BinaryState(job.label, name))
-        raise JobError(
-            f"label: {job.label!r} needs a score to be compared with, but no output of the model is a float; "
-            "declare one in model.outputs, such as `score: float32`, or drop label"
-        )
+        outputs = {name: FiniteState() for name, type_ in job.output_types().items() if holds_floats(type_)}
+        return cls(columns, outputs, evaluator_of(job))
 
     def update(self, table: pa.Table, label: pa.ChunkedArray | pa.Array | None) -> None:
         """Count kept rows: `table` has their outputs and carried columns, `label` their labels.
 
         Raises:
-            LabelInvalid: a label is not 0, 1 or null.
+            LabelInvalid: a label is of no value that the job's label may have.
         """
         for name, state in self.columns.items():
             state.update(table[name])
@@ -101,7 +93,7 @@ class Metrics:
     def merge(self, other: Metrics) -> None:
         """Add another's rows to these. Both are of one job."""
         mine, theirs = self.evaluation, other.evaluation
-        if self.columns.keys() != other.columns.keys() or (mine is None) != (theirs is None):
+        if self.columns.keys() != other.columns.keys() or type(mine) is not type(theirs):
             raise ValueError("metrics of different jobs cannot be merged")
         for name, state in self.columns.items():
             state.merge(other.columns[name])
@@ -115,7 +107,9 @@ class Metrics:
         columns = {name: state.values() for name, state in self.columns.items()}
         outputs = {name: astuple(state) for name, state in self.outputs.items()}
         evaluation = self.evaluation.values() if self.evaluation is not None else None
-        return json.dumps(to_json(_Kept(_VERSION, columns, outputs, evaluation)), separators=(",", ":")).encode("ascii")
+        task = self.evaluation.TASK if self.evaluation is not None else _BINARY
+        kept = _Kept(_VERSION, columns, outputs, evaluation, None if task == _BINARY else task)
+        return json.dumps(to_json(kept), separators=(",", ":")).encode("ascii")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Metrics:
@@ -130,7 +124,7 @@ class Metrics:
                 raise ValueError(f"metrics of version {kept.v}, not {_VERSION}")
             columns = {name: ColumnState.of_values(values) for name, values in kept.columns.items()}
             outputs = {name: FiniteState(*counts) for name, counts in kept.outputs.items()}
-            evaluation = BinaryState.of_values(kept.evaluation) if kept.evaluation is not None else None
+            evaluation = TASKS[kept.task or _BINARY].of_values(kept.evaluation) if kept.evaluation is not None else None
             return cls(columns, outputs, evaluation)
         except (KeyError, TypeError, IndexError, AttributeError, zlib.error) as error:
             raise ValueError(f"not a metrics state: {error}") from error

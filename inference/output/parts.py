@@ -66,7 +66,7 @@ _AT_ONCE = 8
 """The number of files of one part that are written or read at once in a bucket."""
 
 
-_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|profile|(?:csv|jsonl)(?:\.gz)?)")
+_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|profile|slices|(?:csv|jsonl)(?:\.gz)?)")
 """The form that `part_name` gives a part's name, which what lies beside it has, too."""
 
 
@@ -164,14 +164,14 @@ def write_data(
     metrics: Metrics,
     companions: Sequence[str] = (),
     division: Division | None = None,
-    profile: bytes = b"",
+    states: Mapping[str, bytes] | None = None,
 ) -> Part:
     """Write a shard's predictions, with its metric states in the footer. companions: as of a `Job`. division: of the
-    table, for a part that is divided. profile: of the rows. If one of its files cannot be written, the others are
-    deleted.
+    table, for a part that is divided. states: as of `exports.write`. If one of its files cannot be written, the others
+    are deleted.
     """
     footer = {SHARD_KEY: shard.encode(), METRICS_KEY: metrics.to_bytes()}
-    footer |= exports.write(storage, revision, name, table, readers_schema(table.schema), companions, profile)
+    footer |= exports.write(storage, revision, name, table, readers_schema(table.schema), companions, states)
     if division is None:
         return _write(storage, revision, name, table, footer)
 

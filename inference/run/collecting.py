@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.run.request import RunRequest
@@ -40,11 +41,15 @@ def collected(
         usage=outcomes.usage(table),
         evaluation=metrics.evaluation,
         profile=Profile.from_bytes(audited.profile) if audited.profile else None,
+        slices=Slices.from_bytes(audited.slices) if audited.slices else None,
         baselines=others,
     )
 
 
 def figures(audited: Audited) -> Figures:
     """All metrics of the shards that were audited."""
-    found = Metrics.from_bytes(audited.metrics).results()
-    return replace(found, profile=Profile.from_bytes(audited.profile).results()) if audited.profile else found
+    return replace(
+        Metrics.from_bytes(audited.metrics).results(),
+        profile=Profile.from_bytes(audited.profile).results() if audited.profile else {},
+        slices=Slices.from_bytes(audited.slices).results() if audited.slices else {},
+    )

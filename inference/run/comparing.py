@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.metrics.drift import Drift, drift
-from nightjar.inference.metrics.figures import Bounded, Evaluation
+from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.evidence import run_manifest
 from nightjar.inference.validation.manifest import Manifest, read_profile
+
+_SLICES = 10
+"""The most slices of a column that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,10 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
         job=job,
         before=before,
         now=now,
-        figures=tuple(FigureCompared(name, one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])),
+        figures=(
+            *(FigureCompared(name, one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])),
+            *_slices(*(each.metrics for each in manifests)),
+        ),
         columns=_columns(*profiles),
         undescribed=tuple(run for run, profile in named if profile is None),
     )
@@ -98,22 +104,27 @@ def _figures(manifest: Manifest, found: Evaluation | None) -> Mapping[str, float
     figures: dict[str, float] = {"rows": totals.rows_in, "quarantined": totals.rows_quarantined}
     if found is None:
         return figures
-    at = found.predictions
-    more: dict[str, float | Bounded | None] = {
-        "auroc": found.auc_roc,
-        "average_precision": found.average_precision,
-        "log_loss": found.log_loss,
-        "brier": found.brier,
-        "ece": found.ece,
-        **({name: getattr(at, name) for name in ("accuracy", "precision", "recall", "f1")} if at else {}),
-    }
-    values = {name: each.value if isinstance(each, Bounded) else each for name, each in more.items()}
     return {
         **figures,
         "labelled": found.rows,
         "positives": found.positives,
-        **{name: value for name, value in values.items() if value is not None},
+        **{name: each.value for name, each in found.figures().items()},
     }
+
+
+def _slices(before: Figures, now: Figures) -> Iterator[FigureCompared]:
+    """The first figure of slices; of each column those that have the most rows now."""
+    lead = next(iter(now.evaluation.figures()), "") if now.evaluation else ""
+    for column, sliced in now.slices.items():
+        earlier = {each.value: each for each in before.slices.get(column, SliceFigures()).slices}
+        for each in sliced.slices[:_SLICES]:
+            values = (_figure(lead, found) for found in (earlier.get(each.value), each))
+            yield FigureCompared(f"{lead} {column}={each.called}", *values)
+
+
+def _figure(name: str, of: Slice | None) -> float | None:
+    found = of.evaluation.figures().get(name) if of else None
+    return found.value if found else None
 
 
 def _columns(before: Profile | None, now: Profile | None) -> tuple[ColumnCompared, ...]:

@@ -43,7 +43,7 @@ def evaluate_late(
 ) -> LateEvaluation:
     """Join labels to the rows of a published night, and keep the night's metrics with it.
 
-    run_id, date: the night; default: the latest one. labels, key, label: in place of those of the job's `evaluation`.
+    run_id, date: the night; default: the latest one. labels, key, label: in place of those of the job's `late_labels`.
 
     Raises:
         JobError: The night is not published, it or the labels lack a column, no label finds a row, or a label is wrong
@@ -90,21 +90,21 @@ def evaluate_late(
 
 def _asked(job: Job, key: tuple[str, ...], label: str) -> tuple[Job, tuple[str, ...], str]:
     """The job, the columns of the key and that of the label, as they are asked for."""
-    late = job.evaluation
+    late = job.late_labels
     key = key or (late.key if late else ())
     label = label or (late.label if late else job.label or "")
     if not key:
         raise JobError(
-            "which columns do a label and its row have in common? Name them: --key COLUMN, or evaluation.key in the "
+            "which columns do a label and its row have in common? Name them: --key COLUMN, or late_labels.key in the "
             "job file"
         )
     if not label:
-        raise JobError("which column has the label? Name it: --label COLUMN, or evaluation.label in the job file")
+        raise JobError("which column has the label? Name it: --label COLUMN, or late_labels.label in the job file")
     return job, key, label
 
 
 def _check_columns(key: str, wanted: Sequence[str], known: Sequence[str], of: str, remedy: str = "") -> None:
-    """key: of `evaluation` or the job, for the message; remedy: what else helps, if no column has a name like this."""
+    """key: of `late_labels` or the job, for the message; remedy: what else helps, if no column has a name like this."""
     for name in wanted:
         if name not in known:
             more = nearest(name, known) or f"; they have {', '.join(known[:30])}{remedy}"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow.parquet import ParquetWriter
 
-from nightjar.inference.arrow_types import is_native_number
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.identity.unpacking import place_model
@@ -21,6 +20,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.job.where import condition
 from nightjar.inference.messages import nearest
+from nightjar.inference.metrics.evaluators import TASKS
 from nightjar.inference.output import exports, hive, targets
 from nightjar.inference.output.owner import check_owner
 from nightjar.inference.output.parts import output_schema, readers_schema
@@ -93,8 +93,11 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
     if job.label and job.label not in schema.names:
         known = nearest(job.label, schema.names) or f"; it has {', '.join(schema.names[:30])}"
         raise JobError(f"label: {job.label!r} is not a column of the input{known}")
-    if job.label and not is_native_number(schema.field(job.label).type):
-        raise JobError(f"label: {job.label!r} is {schema.field(job.label).type}; a label is bool, or 0 and 1")
+    if job.label and not TASKS[job.evaluation.task].takes_label(schema.field(job.label).type):
+        raise JobError(
+            f"label: {job.label!r} is {schema.field(job.label).type}; a label is {TASKS[job.evaluation.task].LABELS} "
+            f"(evaluation.task: {job.evaluation.task})"
+        )
     for each in job.each:
         features = input_columns(each, schema)
         if each.preprocess is None:

@@ -97,7 +97,7 @@ def check_labels(
     itself, but a wrong label column would fail the night.
 
     Raises:
-        JobError: A label is neither 0 nor 1 nor null. Names the file.
+        JobError: A label is of no value that the job's label may have. Names the file.
     """
     wrong: JobError | None = None
     for piece, error in _labels(storage, job, schema, places):
@@ -125,7 +125,7 @@ def _labels(
         except (ShardError, StorageError):
             continue  # a file that cannot be read is reported elsewhere, and fails only its own shards
         try:
-            evaluation.update(pa.chunked_array([pa.nulls(len(labels), pa.float32())]), labels)
+            evaluation.update(pa.chunked_array([pa.nulls(len(labels), job.output_types()[evaluation.score])]), labels)
         except LabelInvalid as error:
             yield piece, error
         else:

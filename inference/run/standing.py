@@ -272,6 +272,8 @@ def first_metric(metrics: Figures) -> Metric | None:
         for name, value in (("auc_roc", evaluation.auc_roc), ("log_loss", evaluation.log_loss)):
             if value is not None:
                 return Metric(name, value)
+        for name, figure in evaluation.figures().items():
+            return Metric(name, figure.value)
     for column, found in metrics.columns.items():
         if found.max is not None:
             return Metric(f"{column}.max", found.max)

@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 from nightjar.inference.errors import FoldersInvalid
 from nightjar.inference.input.sources.rows import RowsRead, over_budget, selected, taken
 from nightjar.inference.metrics.profile import Profile, profiled
+from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
+from nightjar.inference.output.exports import PROFILE, SLICES
 from nightjar.inference.records import (
     Part,
     Piece,
@@ -122,14 +124,23 @@ class Assembly:
             metrics.update(table, labels)
         return metrics
 
-    def profile(self) -> bytes:
-        """The profile of the rows that are written; empty if the job asks for none."""
-        if not self._profiled:
-            return b""
-        found = Profile.empty(self._profiled)
-        for tables in zip(self._tables, self._inputs, strict=True):
-            found.update(*tables)
-        return found.to_bytes()
+    def states(self) -> dict[str, bytes]:
+        """The states of the rows that are written that lie beside the part, by kind; only those that the job asks
+        for.
+        """
+        found = {}
+        if self._profiled:
+            profile = Profile.empty(self._profiled)
+            for tables in zip(self._tables, self._inputs, strict=True):
+                profile.update(*tables)
+            found[PROFILE] = profile.to_bytes()
+        if self.spec.job.slicing:
+            slices = Slices.for_job(self.spec.job)
+            for table, labels in zip(self._tables, self._labels, strict=True):
+                assert labels is not None
+                slices.update(self.spec.job, table, labels)
+            found[SLICES] = slices.to_bytes()
+        return found
 
     def write_quarantine(self, storage: Storage) -> Part | None:
         if not self._bad:

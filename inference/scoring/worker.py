@@ -250,7 +250,7 @@ class ShardWorker(Worker):
         """
         storage = running.storage
         try:
-            table, metrics, profile = output.table(), output.metrics(), output.profile()
+            table, metrics, states = output.table(), output.metrics(), output.states()
             division = self._divided(table)
             self._check_epoch(storage)
             self._opened.check()
@@ -266,7 +266,7 @@ class ShardWorker(Worker):
                 metrics,
                 self.spec.job.companions,
                 division,
-                profile,
+                states,
             )
             self._check_epoch(storage, data, quarantine, folders=division.folders if division else ())
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)

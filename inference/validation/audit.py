@@ -23,6 +23,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import exports, hive
 from nightjar.inference.output.datapart import DataPart, expect, read_data
@@ -56,7 +57,7 @@ class Audited:
     """What the audit of a block of shards found. Counts are of shards, rows and bytes.
 
     rows_partial: of `rows_out`, those that are in the quarantine as well. damaged: shard → what is wrong with its
-    parts. metrics, profile: merged in shard order. offenders: as in `offenders.Finder`. files: with
+    parts. metrics, profile, slices: merged in shard order. offenders: as in `offenders.Finder`. files: with
     `output.partition_by` the files of the data part of each shard that was audited, in order, as `outcomes.FILES`.
     spills: the hashes of keys, for checks on keys.
     """
@@ -75,6 +76,7 @@ class Audited:
     rows_partial: int = 0
     files: list[pa.Array] = field(default_factory=list)
     spills: list[Spill] = field(default_factory=list)
+    slices: bytes = b""
 
     def merge(self, other: Audited) -> None:
         """Add a later block; blocks are merged in order."""
@@ -100,6 +102,11 @@ class Audited:
             described.merge(Profile.from_bytes(other.profile))
             self.profile = described.to_bytes()
         self.profile = self.profile or other.profile
+        if self.slices and other.slices:
+            sliced = Slices.from_bytes(self.slices)
+            sliced.merge(Slices.from_bytes(other.slices))
+            self.slices = sliced.to_bytes()
+        self.slices = self.slices or other.slices
 
 
 def audit_block(
@@ -111,12 +118,16 @@ def audit_block(
     audited = Audited()
     metrics, finder, files = Metrics.for_job(job), Finder(job), list[list[dict[str, Any]]]()
     profile: Profile | None = None
+    slices = Slices.for_job(job)
     noted = KeyNotes(job)
     for line in lines:
         try:
-            part, described = _audit_shard(storage, revision, job, line, audited, finder)
+            part, states = _audit_shard(storage, revision, job, line, audited, finder)
             noted.look(line, part)
             metrics.merge(read_metrics(part.footer))
+            if exports.SLICES in states:
+                slices.merge(Slices.from_bytes(states[exports.SLICES]))
+            described = Profile.from_bytes(states[exports.PROFILE]) if exports.PROFILE in states else None
             if profile is None:
                 profile = described
             elif described is not None:
@@ -128,6 +139,7 @@ def audit_block(
                 audited.damaged[line["shard"]] = clip(str(error))
     audited.metrics, audited.offenders = metrics.to_bytes(), finder.found
     audited.profile = profile.to_bytes() if profile is not None else b""
+    audited.slices = slices.to_bytes() if slices.columns else b""
     if keys and not audited.problems:
         audited.spills = noted.written(storage, revision)
     if job.output.partition_by:
@@ -137,10 +149,10 @@ def audit_block(
 
 def _audit_shard(
     storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited, finder: Finder
-) -> tuple[DataPart, Profile | None]:
+) -> tuple[DataPart, dict[str, bytes]]:
     part = read_data(storage, revision, line["data"], line["shard"])
     _prove_folders(part, job)
-    described = _beside(storage, revision, part.name, part.footer, job.companions)
+    states = _beside(storage, revision, part.name, part.footer, job.companions)
     found = Quarantined(_LINEAGE.empty_table())
     if line["quarantine"] is not None:
         names = (*LINEAGE, MODEL) if job.models else LINEAGE
@@ -165,7 +177,7 @@ def _audit_shard(
     audited.rows_partial += found.rows_partial
     audited.size += line["data"]["size"]
     finder.look(line, read_metrics(part.footer), part)
-    return part, Profile.from_bytes(described) if described else None
+    return part, states
 
 
 def _quarantine(
@@ -202,19 +214,20 @@ def _prove_folders(part: DataPart, job: Job) -> None:
 
 def _beside(
     storage: Storage, revision: str, part: str, footer: Mapping[bytes, bytes], companions: Sequence[str]
-) -> bytes:
+) -> dict[str, bytes]:
     """Check the bytes of what lies beside a part by what its footer, which the receipt vouches for, says of them.
-    Returns those of the profile, if there is one.
+    Returns those of the states, by kind.
     """
-    said, profile = exports.named_in(footer), b""
+    said, states = exports.named_in(footer), dict[str, bytes]()
     expect(f"exports of {part}", sorted(said), sorted(companions))
     for kind, export in said.items():
         name = exports.name_of(part, kind)
         raw = read_part(storage, join(revision, name), export.size)
         expect(f"bytes of {name}", len(raw), export.size)
         expect(f"checksum of {name}", checksum(raw), export.checksum)
-        profile = raw if kind == exports.PROFILE else profile
-    return profile
+        if kind in (exports.PROFILE, exports.SLICES):
+            states[kind] = raw
+    return states
 
 
 def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.Table, left_out: int = 0) -> None:

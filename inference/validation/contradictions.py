@@ -11,6 +11,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import ColumnCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.slices import can_slice
 from nightjar.inference.metrics.states import Metrics
 
 _ASKS = {"min": "compares numbers", "max": "compares numbers", "finite": "asks for numbers"}
@@ -23,7 +24,8 @@ _ANSWERED_BY = {
 
 
 def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
-    """Check that the label has a score to compare it with, and that each check can judge its column's values.
+    """Check that the label has a score to compare it with, that rows can be divided by the columns that the job names,
+    and that each check can judge its column's values.
 
     schema: the input's columns, with every column that the job names.
 
@@ -31,9 +33,12 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
         JobError: One of them does not. Names the key, the column and its type.
     """
     Metrics.for_job(job)
-    if job.evaluation is not None:
-        Metrics.for_job(job.model_copy(update={"label": job.evaluation.label}))
+    if job.late_labels is not None:
+        Metrics.for_job(job.model_copy(update={"label": job.late_labels.label}))
     outputs = job.output_types()
+    for name in job.slicing:
+        if not can_slice(type_ := outputs[name] if name in outputs else schema.field(name).type):
+            raise JobError(f"evaluation.slices: {name!r} is {type_}; name columns of text, integers, bools or dates")
     for index, check in enumerate(job.checks):
         if not isinstance(check, ColumnCheck):
             continue

@@ -61,7 +61,7 @@ def flights(folder: Path, **changes: Any) -> Lake:
         path = lake.folder / "data" / f"part-{index}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, path, row_group_size=500)
-    lake.write_job(**{**JOB, "evaluation": LATE, **changes})
+    lake.write_job(**{**JOB, "late_labels": LATE, **changes})
     return lake
 
 
@@ -102,7 +102,7 @@ def test_labels_that_come_late_give_what_they_would_have_given_at_once(night: La
     folder = Path(written(night, shuffled.slice(0, 1500), "part-0.parquet")).parent
     written(night, shuffled.slice(1500), "part-1.parquet")
     made = evaluate(night.job_path, f"{folder}/part-*.parquet")
-    at_once = flights(tmp_path, label="late", evaluation=None).run().verdict.metrics.evaluation
+    at_once = flights(tmp_path, label="late", late_labels=None).run().verdict.metrics.evaluation
     assert at_once is not None
     assert json.dumps(to_json(made.evaluation)) == json.dumps(to_json(at_once))
     assert (made.joined.rows, made.joined.labels, made.joined.unmatched_labels) == (4000, 4000, 0)
@@ -215,7 +215,7 @@ def test_labels_come_in_any_format_of_an_input(
 ) -> None:
     """A guess would read the key 00123 of a CSV file as a number."""
     lake = flights(tmp_path)
-    lake.write_job(**JOB, output={"uri": str(night.out)}, evaluation={**LATE, "labels": write(tmp_path, labels(night))})
+    lake.write_job(**JOB, output={"uri": str(night.out)}, late_labels={**LATE, "input": write(tmp_path, labels(night))})
     assert evaluate(lake.job_path).joined.labelled == 3552
 
 
@@ -231,7 +231,7 @@ def test_what_is_no_value_of_the_key_in_a_file_without_types_is_named(tmp_path: 
 def test_the_job_may_name_the_place_of_each_nights_labels(tmp_path: Path) -> None:
     """Relative to the job file, with the night's date, and with all that an input may say."""
     places = {"uri": "truth/{date}.txt", "format": "csv", "where": "late is not null"}
-    lake = flights(tmp_path, evaluation={**LATE, "labels": places})
+    lake = flights(tmp_path, late_labels={**LATE, "input": places})
     lake.run()
     written(lake, labels(lake), f"{NIGHT}.txt.csv")
     (lake.folder / "truth" / f"{NIGHT}.txt.csv").rename(lake.folder / "truth" / f"{NIGHT}.txt")
@@ -242,7 +242,7 @@ def test_the_job_may_name_the_place_of_each_nights_labels(tmp_path: Path) -> Non
 
 def test_a_key_may_be_of_several_columns_and_of_those_that_name_folders(tmp_path: Path) -> None:
     lake = flights(
-        tmp_path, evaluation=None, carry=["flight_id", "hour"], output={"uri": "out/", "partition_by": ["hour"]}
+        tmp_path, late_labels=None, carry=["flight_id", "hour"], output={"uri": "out/", "partition_by": ["hour"]}
     )
     lake.run()
     hours = pa.concat_tables([pq.read_table(each) for each in sorted((lake.folder / "data").glob("*.parquet"))])["hour"]
@@ -253,7 +253,7 @@ def test_a_key_may_be_of_several_columns_and_of_those_that_name_folders(tmp_path
 
 def test_labels_known_at_once_may_be_mended_later(tmp_path: Path) -> None:
     """The job's own label is the default, and by lineage each row has a key."""
-    lake = flights(tmp_path, label="late", evaluation=None)
+    lake = flights(tmp_path, label="late", late_labels=None)
     lake.run()
     mended = labels(lake, late=pa.array([True, False] * 2000))
     made = evaluate(lake.job_path, written(lake, mended), key="flight_id")
@@ -319,27 +319,27 @@ def test_labels_that_cannot_be_read_are_named(night: Lake) -> None:
         evaluate(night.job_path, str(path))
     with pytest.raises(JobError, match="labels: no input files at /nowhere"):
         evaluate(night.job_path, "/nowhere")
-    with pytest.raises(JobError, match=r"where are the labels\? Name the place: --labels URI, or evaluation.labels"):
+    with pytest.raises(JobError, match=r"where are the labels\? Name the place: --labels URI, or late_labels.input"):
         evaluate(night.job_path)
 
 
 def test_what_is_wrong_with_their_place_is_named_by_its_key(night: Lake, tmp_path: Path) -> None:
     lake = flights(tmp_path)
     places = {"uri": "truth.db", "format": "sql"}
-    lake.write_job(**JOB, output={"uri": str(night.out)}, evaluation={**LATE, "labels": places})
+    lake.write_job(**JOB, output={"uri": str(night.out)}, late_labels={**LATE, "input": places})
     with pytest.raises(JobError, match=r"labels\.options: write table or query"):
         evaluate(lake.job_path)
     for wrong, said in (
-        ({"uri": "truth/", "wait": {"for": "2h"}}, "evaluation.labels: wait: nothing waits for labels"),
-        ({"uri": "ftp://truth/"}, "evaluation.labels.uri: 'ftp://truth/' is no place"),
-        ({"urii": "truth/"}, "unknown key 'evaluation.labels.urii'; did you mean 'evaluation.labels.uri'"),
+        ({"uri": "truth/", "wait": {"for": "2h"}}, "late_labels.input: wait: nothing waits for labels"),
+        ({"uri": "ftp://truth/"}, "late_labels.input.uri: 'ftp://truth/' is no place"),
+        ({"urii": "truth/"}, "unknown key 'late_labels.input.urii'; did you mean 'late_labels.input.uri'"),
     ):
-        lake.write_job(**JOB, evaluation={**LATE, "labels": wrong})
+        lake.write_job(**JOB, late_labels={**LATE, "input": wrong})
         with pytest.raises(JobError, match=said):
             evaluate(lake.job_path)
-    lake.write_job(**JOB, evaluation={**LATE, "key": "flightid"})
+    lake.write_job(**JOB, late_labels={**LATE, "key": "flightid"})
     with pytest.raises(
-        JobError, match=r"evaluation\.key: 'flightid' is neither an output nor a carried column; did you"
+        JobError, match=r"late_labels\.key: 'flightid' is neither an output nor a carried column; did you"
     ):
         evaluate(lake.job_path)
 
@@ -347,7 +347,7 @@ def test_what_is_wrong_with_their_place_is_named_by_its_key(night: Lake, tmp_pat
 def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
     lake = flights(tmp_path)
     lake.run()
-    lake.write_job(**JOB, evaluation={**LATE, "labels": {"uri": written(lake, labels(lake))}})
+    lake.write_job(**JOB, late_labels={**LATE, "input": {"uri": written(lake, labels(lake))}})
     made = evaluate(lake.job_path)
     file = Path(evaluation_uri(str(lake.out), made))
     file.write_text("{}")

@@ -910,7 +910,7 @@ def metric_gate(check: dict[str, Any], scores: list[float], labels: list[bool]) 
             "precision.min",
             False,
             "There is no precision at 0.9 for checks[0].min = 0.5: no row is predicted 1. If labels come after the "
-            "night, write `evaluation` in place of `label`, let this check warn (on_fail: warn) or remove it.",
+            "night, write `late_labels` in place of `label`, let this check warn (on_fail: warn) or remove it.",
         ),
     ],
 )

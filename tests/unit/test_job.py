@@ -470,7 +470,7 @@ CANNOT: dict[str, Any] = {
     "approval.deadline_h": 12,
     "canary": 0.01,
     "cost": {"cpu_hour": 0.05},
-    "evaluation": {"key": "id", "label": "late", "labels": {"uri": "truth/"}},
+    "late_labels": {"key": "id", "label": "late", "input": {"uri": "truth/"}},
     "notify": {"on": ["failed"], "webhook_env": "WEBHOOK"},
     "identity.strict": True,
     "identity.packages": ["torch"],
@@ -489,6 +489,22 @@ def test_what_can_alter_an_output_is_identity(tmp_path: Path, key: str) -> None:
 def test_what_cannot_alter_an_output_is_no_identity(tmp_path: Path, key: str) -> None:
     before = load(tmp_path).scoring_keys()
     assert load(tmp_path, **{key.replace(".", "__"): CANNOT[key]}).scoring_keys() == before
+
+
+EVALUATED: dict[str, Any] = {"task": "regression", "prediction": "score", "slices": ["id"]}
+"""How labels are compared; all of it changes the states of a part. Without a label it is refused."""
+
+
+@pytest.mark.parametrize("key", EVALUATED)
+def test_how_labels_are_compared_is_identity(tmp_path: Path, key: str) -> None:
+    before = load(tmp_path, label="late").scoring_keys()
+    assert load(tmp_path, label="late", evaluation={key: EVALUATED[key]}).scoring_keys() != before
+
+
+def test_slices_that_a_check_names_are_identity_and_its_limits_are_not(tmp_path: Path) -> None:
+    named = load(tmp_path, label="late", evaluation={"slices": ["id"]}).scoring_keys()
+    check = {"metric": "auroc", "min": 0.5, "min_rows": 7, "slices": ["id"]}
+    assert load(tmp_path, label="late", checks=[check]).scoring_keys() == named
 
 
 def test_where_the_input_is_listed_is_no_identity(tmp_path: Path) -> None:
@@ -519,7 +535,8 @@ def test_the_order_of_outputs_is_identity(tmp_path: Path) -> None:
 
 def test_every_key_of_the_job_is_known_to_these_tests() -> None:
     """Whoever adds a key decides whether it is identity, and says so here."""
-    assert set(_leaves(Job, "")) == set(ALTERS) | set(CANNOT) | {"models", "input.list"}
+    evaluation = {f"evaluation.{key}" for key in EVALUATED}
+    assert set(_leaves(Job, "")) == set(ALTERS) | set(CANNOT) | evaluation | {"models", "input.list"}
     # Where a model is placed counts only beside a GPU: see test_staged_models.
     assert set(NamedModel.model_fields) == set(ONE_OF_SEVERAL) | {"name", "path", "allow_pickle", "code", "placement"}
 

@@ -1,5 +1,5 @@
 """What is written beside a part: its exports, which are the same rows as CSV or JSON lines for readers who cannot read
-Parquet, and the profile of its columns.
+Parquet, and states that are too large for its footer: the profile of its columns, and the slices of its labels.
 
 A worker writes them before the part, whose footer names the size and checksum of each. So the receipt, which has the
 part's checksum, vouches for them, too: they are committed, audited, published and taken back together with their part,
@@ -33,6 +33,9 @@ FOLDER = "exports"
 
 PROFILE = "profile"
 """The kind that is the profile of a part's columns."""
+
+SLICES = "slices"
+"""The kind that is the labels against the outputs for each value of some columns."""
 
 FOOTER_KEY = b"nightjar.exports"
 
@@ -100,15 +103,15 @@ def write(
     table: pa.Table,
     columns: pa.Schema,
     kinds: Sequence[str],
-    profile: bytes = b"",
+    states: Mapping[str, bytes] | None = None,
 ) -> dict[bytes, bytes]:
     """Write what lies beside a part, and return what the part's footer must say of it.
 
-    columns: of the table, as readers see them. profile: of its rows, if `kinds` has it.
+    columns: of the table, as readers see them. states: of its rows, by kind, for the kinds that are no text.
     """
     found = {}
     for kind in kinds:
-        data = pa.py_buffer(profile) if kind == PROFILE else encode(kind, table, columns)
+        data = pa.py_buffer(states[kind]) if states and kind in states else encode(kind, table, columns)
         storage.write(join(revision, name_of(part, kind)), data)
         found[kind] = to_json(Exported(data.size, xxhash.xxh3_128_hexdigest(data)))
     return {FOOTER_KEY: json.dumps(found).encode("ascii")} if found else {}

@@ -1,0 +1,191 @@
+"""The labels against the outputs for each value of a column, as states that merge exactly."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
+
+from nightjar.inference.arrow_types import is_text
+from nightjar.inference.job.model import Job
+from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.evaluators import TASKS, Evaluator, evaluator_of
+from nightjar.inference.metrics.figures import Slice, SliceFigures
+
+MOST_VALUES = 64
+"""The most values of a column, null included. A column with more has no slices, whatever the order of its rows."""
+
+LONGEST = 200
+"""The longest value in characters. A column with a longer one is text and no category, and has no slices."""
+
+_VERSION = 1
+_PROBED = 2048
+"""Rows that tell whether a column has few values, before all of them are counted."""
+
+Value = str | None
+
+
+@dataclass(slots=True)
+class SlicedColumn:
+    """One column. states: value, as text → its rows. cut: whether the column has too many values, or too long ones."""
+
+    states: dict[Value, Evaluator] = field(default_factory=dict)
+    cut: bool = False
+
+    def update(self, column: pa.ChunkedArray, scores: pa.ChunkedArray, labels: pa.ChunkedArray, of: Evaluator) -> None:
+        """Add rows. of: an evaluator like those of the slices."""
+        if self.cut:
+            return
+        if (divided := _divided(column)) is None:
+            self.cut_off()
+            return
+        order, values = divided
+        if not self._have_room([value for value, _ in values]):
+            self.cut_off()
+            return
+        scores, labels = (pa.chunked_array([each.combine_chunks().take(order)]) for each in (scores, labels))
+        first = 0
+        for value, rows in values:
+            self._state(value, of).update(scores.slice(first, rows), labels.slice(first, rows))
+            first += rows
+
+    def merge(self, other: SlicedColumn) -> None:
+        """Add another's rows to these."""
+        if self.cut or other.cut or not self._have_room(other.states):
+            self.cut_off()
+            return
+        for value, state in other.states.items():
+            self._state(value, state).merge(state)
+
+    def _have_room(self, values: Iterable[Value]) -> bool:
+        """Whether the column has few values, and none too long, together with these."""
+        together = self.states.keys() | values
+        return len(together) <= MOST_VALUES and all(len(value or "") <= LONGEST for value in together)
+
+    def _state(self, value: Value, of: Evaluator) -> Evaluator:
+        """The state of a value; a new one like `of` for a new value."""
+        if value not in self.states:
+            self.states[value] = type(of)(of.label, of.score)
+        return self.states[value]
+
+    def cut_off(self) -> None:
+        """There are too many values."""
+        self.states, self.cut = {}, True
+
+    def ranked(self) -> list[tuple[Value, Evaluator]]:
+        """The slices, those with the most compared rows first."""
+        return sorted(self.states.items(), key=lambda found: (-found[1].rows, found[0] is not None, found[0] or ""))
+
+    def values(self) -> tuple[Any, ...]:
+        """The fields as JSON values."""
+        ordered = sorted(self.states.items(), key=lambda found: (found[0] is not None, found[0] or ""))
+        return (self.cut, [[value, state.values()] for value, state in ordered])
+
+    @classmethod
+    def of_values(cls, values: tuple[Any, ...], kind: type[Evaluator]) -> SlicedColumn:
+        """The inverse of `values`. kind: of the evaluators."""
+        cut, states = values
+        return cls({value: kind.of_values(tuple(state)) for value, state in states}, cut)
+
+    def results(self) -> SliceFigures:
+        """The figures, in brief, because there may be hundreds of slices."""
+        found = [Slice(value, state.results().brief()) for value, state in self.ranked()]
+        return SliceFigures(tuple(found), self.cut)
+
+
+class Slices:
+    """The sliced columns of a job, by name. task: the key in `TASKS` of their evaluators."""
+
+    def __init__(self, task: str, columns: Mapping[str, SlicedColumn]) -> None:
+        self.task = task
+        self.columns = dict(columns)
+
+    @classmethod
+    def for_job(cls, job: Job) -> Slices:
+        """No rows."""
+        return cls(job.evaluation.task, {name: SlicedColumn() for name in job.slicing})
+
+    def update(self, job: Job, table: pa.Table, labels: pa.ChunkedArray) -> None:
+        """Add rows. table: their outputs and carried columns.
+
+        Raises:
+            LabelInvalid: A label is of no value that the job's label may have.
+        """
+        of = evaluator_of(job)
+        assert of is not None
+        labels = plain(labels)
+        for name, column in self.columns.items():
+            column.update(table[name], table[of.score], labels, of)
+
+    def merge(self, other: Slices) -> None:
+        """Add another's rows to these. Both are of one job."""
+        if (self.task, self.columns.keys()) != (other.task, other.columns.keys()):
+            raise ValueError("slices of different jobs cannot be merged")
+        for name, column in self.columns.items():
+            column.merge(other.columns[name])
+
+    def to_bytes(self) -> bytes:
+        """The same bytes for the same rows, however they were grouped."""
+        columns = {name: self.columns[name].values() for name in sorted(self.columns)}
+        kept = {"v": _VERSION, "task": self.task, "columns": columns}
+        return zlib.compress(json.dumps(kept, separators=(",", ":")).encode())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Slices:
+        """The inverse of `to_bytes`.
+
+        Raises:
+            ValueError: Not slices that this version can read.
+        """
+        try:
+            found = json.loads(zlib.decompress(data))
+            if found["v"] != _VERSION:
+                raise ValueError(f"slices of version {found['v']}, not {_VERSION}")
+            kind = TASKS[found["task"]]
+            columns = {name: SlicedColumn.of_values(values, kind) for name, values in found["columns"].items()}
+            return cls(found["task"], columns)
+        except (KeyError, TypeError, IndexError, AttributeError, zlib.error) as error:
+            raise ValueError(f"not slices: {error}") from error
+
+    def results(self) -> dict[str, SliceFigures]:
+        """The figures of each column."""
+        return {name: column.results() for name, column in self.columns.items()}
+
+
+def can_slice(type_: pa.DataType) -> bool:
+    """Whether columns of this type have values that name slices: text, integers, bools and dates."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return can_slice(type_.storage_type)
+    kind = type_.value_type if is_.is_dictionary(type_) else type_
+    return bool(is_text(kind) or is_.is_integer(kind) or is_.is_boolean(kind) or is_.is_date(kind))
+
+
+def _divided(column: pa.ChunkedArray) -> tuple[pa.Array, list[tuple[Value, int]]] | None:
+    """The indices of the rows, ordered by their values, and each value as text with the number of its rows; None if
+    there are too many values.
+    """
+    column = plain(column)
+    if is_.is_string_view(column.type):
+        column = column.cast(pa.large_string())
+    if pc.count_distinct(column.slice(0, _PROBED), mode="all").as_py() > MOST_VALUES:
+        return None
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    if len(encoded.dictionary) > MOST_VALUES:
+        return None
+    codes = encoded.indices.to_numpy().astype(np.int8)
+    rows = np.bincount(codes, minlength=len(encoded.dictionary)).tolist()
+    values = list(map(_text, encoded.dictionary.to_pylist()))
+    return pa.array(np.argsort(codes, kind="stable")), list(zip(values, rows, strict=True))
+
+
+def _text(value: Any) -> Value:
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)

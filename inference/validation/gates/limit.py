@@ -1,0 +1,46 @@
+"""What a check allows of a metric of the labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from nightjar.inference.metrics.evaluators import Evaluator
+from nightjar.inference.metrics.figures import Bounded
+from nightjar.inference.validation.gates.verdict import number
+
+
+@dataclass(frozen=True)
+class MetricLimit:
+    """A metric is at least, or at most, `bound`. key: the limit's place in the job, as `checks[0].min`. threshold: from
+    which score on a row counts as predicted 1; None for metrics that need none.
+
+    The figure itself is compared, and not the ends of its error.
+    """
+
+    metric: str
+    key: str
+    end: Literal["min", "max"]
+    bound: int | float
+    threshold: float | None
+
+    @property
+    def what(self) -> str:
+        """The metric, in words."""
+        return self.metric if self.threshold is None else f"{self.metric} at {self.threshold:g}"
+
+    def figure(self, state: Evaluator) -> Bounded | str:
+        """The metric of some rows, or why there is none."""
+        return state.metric(self.metric) if self.threshold is None else state.metric(self.metric, self.threshold)
+
+    def holds(self, found: Bounded) -> bool:
+        """Whether the limit is kept."""
+        return found.value >= self.bound if self.end == "min" else found.value <= self.bound
+
+    def shown(self, found: Bounded) -> str:
+        """The figure and its largest error as text."""
+        # Six digits: a figure that is past its limit must not read like it, and its error is larger as a rule.
+        short = f"{found.value:.6g}"
+        if not self.holds(found) and float(short) == self.bound:
+            short = number(found.value)
+        return short + (f" ± {found.bound:.2g}" if found.bound >= 5e-7 else "")
