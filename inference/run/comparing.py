@@ -103,7 +103,7 @@ def _figures(manifest: Manifest) -> Mapping[str, float]:
     return {
         **figures,
         "labelled": found.rows,
-        "positives": found.positives,
+        **({} if found.numbers or found.classes else {"positives": found.positives}),
         **{name: each.value for name, each in found.figures().items()},
     }
 
