@@ -179,7 +179,7 @@ class ClassState:
         return None
 
     def _per_class(self) -> list[ClassFigure]:
-        """Each class, by name. A share of nothing is 0, as it is in scikit-learn."""
+        """Each class, by name. A share of nothing is 0."""
         labelled, predicted = Counter[str](), Counter[str]()
         for (label, output), rows in self.counts.items():
             labelled[label] += rows

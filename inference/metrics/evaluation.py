@@ -14,6 +14,7 @@ from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.metrics.classification import Scores
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.metrics.figures import Bounded, Evaluation
+from nightjar.inference.metrics.numbers import added
 from nightjar.inference.metrics.packing import pack, unpack
 
 _INSIDE = 4096  # uniform bins of [0, 1]
@@ -89,11 +90,7 @@ class BinaryState:
         self._add_bins(other.filled, other.counts)
 
     def _add_bins(self, filled: np.ndarray, counts: np.ndarray) -> None:
-        whole = np.zeros(2 * _BINS, np.int64)
-        whole[self.filled] = self.counts
-        whole[filled] += counts
-        self.filled = np.flatnonzero(whole)
-        self.counts = whole[self.filled]
+        self.filled, self.counts = added((self.filled, self.counts), (filled, counts))
 
     def values(self) -> tuple[Any, ...]:
         """The fields' values for JSON. The bins are kept by the gaps between them."""
@@ -185,9 +182,11 @@ class BinaryState:
             values, positive = values[~missing], positive[~missing]
         if not len(values):
             return
-        counts = np.bincount(_bins(values) * 2 + positive)
+        bins = _bins(values) * 2 + positive
+        first = int(bins.min())
+        counts = np.bincount(bins - first)
         filled = np.flatnonzero(counts)
-        self._add_bins(filled, counts[filled])
+        self._add_bins(filled + first, counts[filled])
         inside = (values >= 0) & (values <= 1)
         if not inside.all():
             self.outside += len(values) - int(inside.sum())

@@ -168,10 +168,13 @@ class NumberState:
 
 def added(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The bins of both, each a pair of ascending keys and their counts."""
-    keys, places = np.unique(np.concatenate([one[0], other[0]]), return_inverse=True)
-    counts = np.zeros(len(keys), np.int64)
-    np.add.at(counts, places, np.concatenate([one[1], other[1]]))
-    return keys, counts
+    keys, counts = np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
+    if not len(keys):
+        return keys, counts
+    order = np.argsort(keys, kind="stable")  # a stable sort only merges what is two ascending runs
+    keys, counts = keys[order], counts[order]
+    firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    return keys[firsts], np.add.reduceat(counts, firsts)
 
 
 def keys_of(values: np.ndarray) -> np.ndarray:

@@ -107,7 +107,7 @@ def _figures(manifest: Manifest, found: Evaluation | None) -> Mapping[str, float
     return {
         **figures,
         "labelled": found.rows,
-        "positives": found.positives,
+        **({} if found.numbers or found.classes else {"positives": found.positives}),
         **{name: each.value for name, each in found.figures().items()},
     }
 

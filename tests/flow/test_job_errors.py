@@ -72,7 +72,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         r"carry: 'idd' is not a column of the input; did you mean 'id'\?",
     ),
     "missing label": ({"label": "late"}, r"label: 'late' is not a column of the input; it has id, x, name"),
-    "label of another type": ({"label": "name"}, r"label: 'name' is string; a label is bool, or 0 and 1"),
+    "label of another type": (
+        {"label": "name"},
+        r"label: 'name' is string; a label is bool, or 0 and 1 \(evaluation\.task: binary\)",
+    ),
+    "slices of numbers": (
+        {"label": "id", "evaluation": {"slices": ["score"]}},
+        r"evaluation\.slices: 'score' is float; name columns of text, integers, bools or dates",
+    ),
     "label without a score": (
         {"label": "x", "model__outputs": {"score": "string"}},
         r"label: 'x' needs a score to be compared with, but no output of the model is a float; declare one in .*",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,21 @@ def test_labels_of_three_classes_are_found_in_whichever_file(lake: Lake) -> None
         f"label: label column 'late' holds 2; it must be 0, 1 or null (in {lake.folder}/data/part-03.parquet)"
     )
     check_labels(LakeStorage(), request.job, schema, places[:6])
+
+
+def test_labels_are_looked_at_as_the_task_of_the_job_has_them(lake: Lake) -> None:
+    """A label 2 is no 0 or 1, but a number; an infinite one is neither."""
+    places = labelled(lake, 0, 1, None, 2)
+    lake.write_job(label="late", evaluation={"task": "regression"})
+    schema = pa.schema([("late", pa.int8())])
+    check_labels(LakeStorage(), lake.request().job, schema, places)
+    for path in sorted((lake.folder / "data").iterdir()):
+        table = pq.read_table(path)
+        late = pa.array([math.inf if "-01" in path.name else 1.5] * len(table))
+        pq.write_table(table.set_column(3, "late", late), path, row_group_size=1000)
+    schema = pa.schema([("late", pa.float64())])
+    with pytest.raises(JobError, match=r"'late' holds inf; it must be a finite number or null .*part-01\.parquet"):
+        check_labels(LakeStorage(), lake.request().job, schema, samples(lake.planned()))
 
 
 def test_a_run_is_refused_only_where_all_labels_are_wrong(lake: Lake) -> None:

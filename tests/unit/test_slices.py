@@ -23,7 +23,7 @@ from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.slices import LONGEST, MOST_VALUES, Slices, can_slice
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.contradictions import check_label_and_gates
-from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate, gates_of
+from nightjar.inference.validation.gates import Evidence, Found, GateResult, JudgesPart, evaluate, gates_of
 
 CONTENT = {
     "name": "delays",
@@ -258,6 +258,18 @@ def test_what_a_gate_on_slices_says(
     (end,) = {"min", "max"} & check.keys()
     assert (found.name, found.passed, found.observed) == (f"carrier.auroc.{end}", passed, observed)
     assert found.sentence == sentence
+
+
+@pytest.mark.parametrize(
+    ("rows", "can"), [(FEW, False), (ONE_CLASS, False), ([], False), (GOOD, True), ([*GOOD, *FEW], True)]
+)
+def test_a_part_of_the_night_can_be_judged_if_a_slice_of_it_can(rows: list[Row], can: bool) -> None:
+    """A canary asks: other rows may give the figure that these do not."""
+    job = job_of(checks=[{"metric": "auroc", "min": 0.5, "slices": ["carrier"], "min_rows": 2}])
+    gate = gates_of(job)[-1].gate
+    assert isinstance(gate, JudgesPart)
+    evidence = Evidence(Found(1, 4), slices=sliced(rows, job))
+    assert (gate.can_judge(evidence), gate.refuses_any(evidence)) == (can, False)
 
 
 def test_a_sentence_names_only_the_worst_slices() -> None:
