@@ -7,7 +7,7 @@ division at a time is joined. The rows of a division are in memory together; its
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.validation.joinkeys import keys_of, shown
@@ -183,8 +183,8 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 def _divide(tables: Iterable[pa.Table], folder: Path, divisions: int) -> None:
     """Write rows to one file for each division that has any. The first column is the key; a null is in the first."""
-    folder.mkdir()
-    with ExitStack() as stack:
+    with _on_disk(folder), ExitStack() as stack:
+        folder.mkdir()
         files: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
         for block in _gathered(tables):
             which = (hashes([_one(block.column(0))], block.num_rows) % np.uint64(divisions)).astype(np.uint8)
@@ -194,13 +194,19 @@ def _divide(tables: Iterable[pa.Table], folder: Path, divisions: int) -> None:
             for index, (low, high) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
                 if low == high:
                     continue
-                try:
-                    if index not in files:
-                        file = stack.enter_context(pa.OSFile(str(folder / str(index)), "wb"))
-                        files[index] = stack.enter_context(pa.ipc.new_stream(file, rows.schema))
-                    files[index].write_table(rows.slice(low, high - low))
-                except OSError as error:
-                    raise storage_error(error, str(folder)) from error
+                if index not in files:
+                    file = stack.enter_context(pa.OSFile(str(folder / str(index)), "wb"))
+                    files[index] = stack.enter_context(pa.ipc.new_stream(file, rows.schema))
+                files[index].write_table(rows.slice(low, high - low))
+
+
+@contextmanager
+def _on_disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        found = storage_error(error, str(folder))
+        raise StorageError(f"{found}; the environment variable TMPDIR names another place for it") from error
 
 
 def _blocks(path: Path) -> Iterator[pa.Table]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import resource
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.validation import joining
 from nightjar.inference.validation.joining import Join
 from nightjar.inference.validation.joinkeys import check_kinds, keys_of, shown
@@ -183,6 +184,17 @@ def test_many_divisions_find_what_pandas_finds(tmp_path: Path, monkeypatch: pyte
     assert match.counts.unmatched == sum(each not in set(ids) for each in said)
     matched = [each for each in said if each in set(ids)]
     assert match.counts.repeated_labels == len(matched) - len(set(matched))
+
+
+def test_a_disk_that_takes_no_more_is_named(tmp_path: Path) -> None:
+    """A limit of the process in place of a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(StorageError, match=rf"{tmp_path}/rows: .*; the environment variable TMPDIR names another"):
+            joined(tmp_path, night(range(10_000)), {"id": [1], "late": [1]})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_no_more_than_a_block_of_labels_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
