@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError, LabelInvalid, NightjarError, ShardError, StorageError
 from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources.reading import read_piece, source_of
 from nightjar.inference.job.file import for_labels
@@ -50,7 +51,8 @@ def evaluate_late(
             or contradicts another.
         StorageError: The storage refused or failed.
     """
-    job, key, label = _asked(request.job, tuple(key), label)
+    job = request.job
+    key, label = _asked(job, tuple(key), label)
     state = Metrics.for_job(job.model_copy(update={"label": label})).evaluation
     assert state is not None
     night = reading.files(request.storage, request.output, run_id, date)
@@ -59,39 +61,34 @@ def evaluate_late(
         raise JobError(f"the run {night.run_id!r} has no rows that a label could find")
     _check_columns("key", key, rows.schema.names, "the published rows", "; or carry it, and score the night again")
     _check_columns("model.outputs", (state.score,), rows.schema.names, "the published rows")
+    said = _Labels(job, labels, dt.date.fromisoformat(night.date), rows.schema, key, label)
     with tempfile.TemporaryDirectory(prefix="nightjar-evaluate-") as folder:
-        late = _Labels(job, labels, dt.date.fromisoformat(night.date), rows.schema, key, label)
         match = Join(Path(folder), key, night.rows)
-        scores = rows.schema.field(state.score).type
-        wanted = list(dict.fromkeys((*key, state.score)))
-        read, said = _rows(night, rows, wanted), late.blocks(scores)
-        for table, found in match.joined(read, [state.score], said, label):
+        read = _rows(night, rows, list(dict.fromkeys((*key, state.score))))
+        for table, found in match.joined(read, [state.score], said.blocks(rows.schema.field(state.score).type), label):
             state.update(table[state.score], found)
-    _check_joined(match, night.run_id, late.shown)
+    _check_joined(match, night.run_id, said.shown)
     gates = evaluate(late_gates_of(job, label), Evidence(Found(0, match.counts.rows), evaluation=state))
-    return keep(
-        request.storage,
-        join(request.output, "runs", night.run_id, f"r{night.revision}"),
-        LateEvaluation(
-            number=0,
-            at=utc(),
-            job=job.name,
-            run_id=night.run_id,
-            date=night.date,
-            revision=night.revision,
-            labels=late.shown,
-            key=key,
-            joined=_joined(match.counts),
-            gates=tuple(LateGate(each.name, each.passed, each.observed, each.limit, each.sentence) for each in gates),
-            evaluation=state.results(),
-        ),
+    made = LateEvaluation(
+        number=0,
+        at=utc(),
+        job=job.name,
+        run_id=night.run_id,
+        date=night.date,
+        revision=night.revision,
+        labels=said.shown,
+        key=key,
+        joined=_joined(match.counts),
+        gates=tuple(LateGate(each.name, each.passed, each.observed, each.limit, each.sentence) for each in gates),
+        evaluation=state.results(),
     )
+    return keep(request.storage, join(request.output, "runs", night.run_id, f"r{night.revision}"), made)
 
 
-def _asked(job: Job, key: tuple[str, ...], label: str) -> tuple[Job, tuple[str, ...], str]:
-    """The job, the columns of the key and that of the label, as they are asked for."""
+def _asked(job: Job, key: tuple[str, ...], label: str) -> tuple[tuple[str, ...], str]:
+    """The columns of the key and that of the label."""
     late = job.late_labels
-    key = key or (late.key if late else ())
+    key = tuple(dict.fromkeys(key)) or (late.key if late else ())
     label = label or (late.label if late else job.label or "")
     if not key:
         raise JobError(
@@ -100,7 +97,7 @@ def _asked(job: Job, key: tuple[str, ...], label: str) -> tuple[Job, tuple[str, 
         )
     if not label:
         raise JobError("which column has the label? Name it: --label COLUMN, or late_labels.label in the job file")
-    return job, key, label
+    return key, label
 
 
 def _check_columns(key: str, wanted: Sequence[str], known: Sequence[str], of: str, remedy: str = "") -> None:
@@ -123,7 +120,9 @@ class _Labels:
         self._storage: Storage = storage_of(self._job)
         self._typed = False
         with _of_labels():
-            if not source_of(self._job, self._job.input.uri).typed:
+            given = self._job.input
+            one = given.uri if given.format else next(input_files(self._storage, self._job)).uri
+            if not source_of(self._job, one).typed:
                 # A guess would make a number of 00123, which is the text of a key.
                 types = {name: declared(rows.field(name).type) for name in key}
                 typed = {name: type_ for name, type_ in types.items() if type_}

@@ -195,6 +195,19 @@ def as_csv(folder: Path, table: pa.Table) -> dict[str, Any]:
     return {"uri": "truth.csv"}
 
 
+def as_many_csv(folder: Path, table: pa.Table) -> dict[str, Any]:
+    (folder / "truth").mkdir()
+    for at in range(0, len(table), 500):
+        pyarrow.csv.write_csv(table.slice(at, 500), folder / "truth" / f"{at}.csv")
+    return {"uri": "truth/"}
+
+
+def as_json_lines(folder: Path, table: pa.Table) -> dict[str, Any]:
+    (folder / "truth.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    (folder / "names.txt").write_text("truth.jsonl\n")
+    return {"list": "names.txt"}
+
+
 def as_delta(folder: Path, table: pa.Table) -> dict[str, Any]:
     deltalake = pytest.importorskip("deltalake")
     deltalake.write_deltalake(folder / "table", table)
@@ -209,7 +222,7 @@ def as_database(folder: Path, table: pa.Table) -> dict[str, Any]:
     return {"uri": "truth.db", "format": "sql", "options": {"table": "truth", "key": "id"}}
 
 
-@pytest.mark.parametrize("write", [as_csv, as_delta, as_database])
+@pytest.mark.parametrize("write", [as_csv, as_many_csv, as_json_lines, as_delta, as_database])
 def test_labels_come_in_any_format_of_an_input(
     night: Lake, tmp_path: Path, write: Callable[[Path, pa.Table], dict[str, Any]]
 ) -> None:
