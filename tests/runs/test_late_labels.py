@@ -253,6 +253,16 @@ def test_the_job_may_name_the_place_of_each_nights_labels(tmp_path: Path) -> Non
     assert (made.joined.labels, made.joined.labelled) == (3552, 3552)
 
 
+def test_labels_beside_the_job_file_are_no_code_that_scores(tmp_path: Path) -> None:
+    lake = flights(tmp_path, evaluation={**LATE, "labels": {"uri": "truth/"}})
+    (tmp_path / ".rayignore").unlink()
+    written(lake, labels(lake).slice(0, 10), "first.parquet")
+    lake.run()
+    written(lake, labels(lake), "second.parquet")
+    assert lake.run().scored.finished, "nothing is scored again"
+    assert evaluate(lake.job_path).joined.repeated_labels == 8
+
+
 def test_a_key_may_be_of_several_columns_and_of_those_that_name_folders(tmp_path: Path) -> None:
     lake = flights(
         tmp_path, late_labels=None, carry=["flight_id", "hour"], output={"uri": "out/", "partition_by": ["hour"]}
