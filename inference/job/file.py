@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import CHECKS, AnswerLimits, DriftCheck, Limits, RowLimits, RowsCheck, Window
+from nightjar.inference.job.evaluating import Evaluating
 from nightjar.inference.job.input import Input, Wait
 from nightjar.inference.job.latelabels import LateLabels
 from nightjar.inference.job.locations import absolute, check_database, check_place, fill, fixed, is_database, is_dated
@@ -50,6 +51,7 @@ _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     "retry": (Retry,),
     "rescore": (Rescoring,),
     "identity": (IdentityRules,),
+    "evaluation": (Evaluating,),
     "late_labels": (LateLabels,),
     "late_labels.input": (Input,),
     "checks": tuple(CHECKS.values()),

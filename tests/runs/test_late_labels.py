@@ -254,7 +254,7 @@ def test_the_job_may_name_the_place_of_each_nights_labels(tmp_path: Path) -> Non
 
 
 def test_labels_beside_the_job_file_are_no_code_that_scores(tmp_path: Path) -> None:
-    lake = flights(tmp_path, evaluation={**LATE, "labels": {"uri": "truth/"}})
+    lake = flights(tmp_path, late_labels={**LATE, "input": {"uri": "truth/"}})
     (tmp_path / ".rayignore").unlink()
     written(lake, labels(lake).slice(0, 10), "first.parquet")
     lake.run()
