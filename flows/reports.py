@@ -367,6 +367,17 @@ class DecisionMade:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportWritten:
+    """The page of a night that `nightjar report` wrote. state: as in `RunStatus`. page: its URI."""
+
+    job: str
+    run_id: str
+    revision: int
+    state: str
+    page: str
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     """One line that a worker printed. time: UTC. shard: what was being scored, empty before the first one.
 

@@ -18,6 +18,7 @@ from nightjar.flows.cli import (
     logs,
     looking,
     publishing,
+    reporting,
     running,
     scheduling,
 )
@@ -30,11 +31,10 @@ from nightjar.flows.cli.options import (
 )
 from nightjar.inference.errors import Interrupted, NightjarError, Terminated
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """
 \b
-  nightjar run job.yaml --date 2026-11-19       one night, now
-  nightjar serve jobs/                          every night, with pages
+One night, now:           nightjar run job.yaml --date 2026-11-19
+Every night, with pages:  nightjar serve jobs/
 """
 
 app = typer.Typer(
@@ -69,6 +69,7 @@ for command in (
     looking.status,
     looking.runs,
     looking.show,
+    reporting.report,
     logs.logs,
     running.retry,
     running.replay,

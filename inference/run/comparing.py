@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.metrics.drift import Drift, drift
-from nightjar.inference.metrics.figures import Bounded
+from nightjar.inference.metrics.drift import Drift, Incomparable, drift
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
+from nightjar.inference.run.trend import evaluated
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evidence import run_manifest
 from nightjar.inference.validation.manifest import Manifest, read_profile
@@ -94,21 +94,11 @@ def _figures(manifest: Manifest) -> Mapping[str, float]:
     figures: dict[str, float] = {"rows": totals.rows_in, "quarantined": totals.rows_quarantined}
     if found is None:
         return figures
-    at = found.predictions
-    more: dict[str, float | Bounded | None] = {
-        "auroc": found.auc_roc,
-        "average_precision": found.average_precision,
-        "log_loss": found.log_loss,
-        "brier": found.brier,
-        "ece": found.ece,
-        **({name: getattr(at, name) for name in ("accuracy", "precision", "recall", "f1")} if at else {}),
-    }
-    values = {name: each.value if isinstance(each, Bounded) else each for name, each in more.items()}
     return {
         **figures,
         "labelled": found.rows,
         "positives": found.positives,
-        **{name: value for name, value in values.items() if value is not None},
+        **evaluated(found),
     }
 
 
@@ -121,7 +111,11 @@ def _columns(before: Profile | None, now: Profile | None) -> tuple[ColumnCompare
 
 
 def _column(name: str, before: ColumnProfile, now: ColumnProfile, columns: int) -> ColumnCompared:
-    found = drift(before, now, columns)
+    return compared(name, before, now, drift(before, now, columns))
+
+
+def compared(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnCompared:
+    """The figures of a column in two nights. found: how far they are apart."""
     if not isinstance(found, Drift):
         return ColumnCompared(column=name, why=found.why)
     means = [each.mean if (each := profile.numbers.results()) else None for profile in (before, now)]
