@@ -17,7 +17,7 @@ from nightjar.inference.output.targets import TableShown
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.records import Usage
 from nightjar.inference.run.report import Incident, ShardLine
-from nightjar.inference.run.standing import RunFigures
+from nightjar.inference.run.standing import Metric, RunFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +364,25 @@ class DecisionMade:
     publication: int
     tables_behind: tuple[str, ...] = ()
     unresumed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NightListed:
+    """One night of a job. date: empty if the run never began. revision: the newest one, whose figures these are.
+
+    state: as in `RunStatus`. publication: its number, else 0. metric: the first figure by which nights are compared.
+    seconds: how long the last command took.
+    """
+
+    date: str
+    run_id: str
+    revision: int
+    state: str
+    publication: int
+    rows: int
+    quarantined: int
+    metric: Metric | None
+    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ for command in (
     looking.runs,
     looking.show,
     reporting.report,
+    reporting.history,
     logs.logs,
     running.retry,
     running.replay,

@@ -1,4 +1,4 @@
-"""Commands that make pages: the report of a night."""
+"""Commands that make pages: the report of a night, and the history of a job."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from nightjar.flows.cli.options import (
     DateOption,
     JobArgument,
     JsonOption,
+    LinesOption,
     OptionalRunArgument,
     RunIdOption,
     as_json_too,
     emit,
+    err,
     named_run,
+    out,
     tell,
 )
+from nightjar.flows.cli.publishing import PlaceOption
 
 OpenOption = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
 
@@ -52,10 +56,41 @@ def report(
         open_page(made.page if is_local(made.page) else request.storage.read(made.page), request.job.name)
 
 
+def history(
+    job: JobArgument,
+    date: PlaceOption = None,
+    lines: LinesOption = 30,
+    show: OpenOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the figures of a job's nights side by side.
+
+    The latest date comes first. --open makes a page of them, with a plot of each figure.
+    """
+    from nightjar.flows.cli import tables
+    from nightjar.flows.pages.report.history import MAX_NIGHTS, by_date, history_page
+    from nightjar.inference.run.request import make_request
+    from nightjar.inference.run.standing import list_runs
+
+    with as_json_too(as_json, {}):
+        request = make_request(job, date=date, scores=False)
+        most = max(lines, MAX_NIGHTS) if show else lines
+        runs = list_runs(request.storage, request.output, request.job.name, most, request.lease_s)
+        found = by_date(runs)
+    if as_json:
+        emit(found[:lines])
+    else:
+        out.print(tables.history(request.job.name, found[:lines]))
+    if show:
+        page = history_page(request.job.name, request.output, found[:MAX_NIGHTS])
+        open_page(page.encode(), f"{request.job.name}-history")
+
+
 def open_page(page: str | bytes, name: str) -> None:
     """Open a page in the browser. page: its path, or its content, which is written into a temporary folder."""
     if isinstance(page, bytes):
         path = Path(tempfile.mkdtemp(prefix="nightjar-")) / f"{name}.html"
         path.write_bytes(page)
         page = str(path)
-    webbrowser.open(Path(page).absolute().as_uri())
+    if not webbrowser.open(Path(page).absolute().as_uri()):
+        err.print(f"Note: no browser could be started; the page is {page}", highlight=False, markup=False)

@@ -20,6 +20,7 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import Metric, RunLine
 
 if TYPE_CHECKING:
+    from nightjar.flows.reports import NightListed
     from nightjar.flows.results import Night
     from nightjar.inference.run.replay import Replayed, Values
 
@@ -191,6 +192,23 @@ def replayed(result: Replayed) -> str:
 def _values(kind: str, values: Values) -> list[str]:
     wide = max((len(name) for name, _ in values), default=0)
     return [f"  {kind:<6} {line(name):<{min(wide, _NAME_CHARS)}}  {line(value)}" for name, value in values]
+
+
+def history(job: str, found: Iterable[NightListed]) -> Table:
+    """The table of a job's nights."""
+    table = _table(job, ["night", "run", "state", "rows", "quarantined", "metric", "seconds"])
+    for each in found:
+        number = f" #{each.publication}" if each.publication else ""
+        table.add_row(
+            each.date,
+            Text(visible(f"{each.run_id} r{each.revision}")),
+            f"{each.state}{number}",
+            f"{each.rows:,}",
+            f"{each.quarantined:,}",
+            Text(visible(_metric(each.metric))),
+            "" if each.seconds is None else f"{each.seconds:,.0f}",
+        )
+    return table
 
 
 def nights(found: Iterable[Night]) -> Table:

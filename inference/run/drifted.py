@@ -15,7 +15,7 @@ from nightjar.inference.validation.evidence import baseline
 MAX_COLUMNS = 300
 """The most columns of a table; they come in the order of how far they are apart."""
 
-MAX_GROUPED = 6
+MAX_GROUPED = 4
 """The most columns whose groups are kept, for a plot each."""
 
 

@@ -14,7 +14,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.manifests import RevisionFile
 from nightjar.inference.run.drifted import NightsCompared, drifted
-from nightjar.inference.run.report import Incident, RunReport, ShardLine, remarks, worded
+from nightjar.inference.run.report import Incident, RunReport, ShardLine, worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.shardtimes import ShardTimes, shard_times
 from nightjar.inference.run.standing import RunLine, run_line, sealed_manifest
@@ -125,7 +125,7 @@ class _Collector:
             uri=newest.uri,
             input=manifest.input if manifest else request.job.input.shown,
             validated_at=manifest.validated_at if manifest else "",
-            remarks=tuple(_remarks(newest, manifest)),
+            remarks=tuple(worded(state.about.again, state.about.notes(state.progress.cuts, state.progress.backoffs))),
             gates=judged.gates if judged else _kept_gates(line),
             decision=state.decision.words if state.decision else "",
             metrics=metrics,
@@ -207,10 +207,3 @@ def _kept_gates(line: RunLine) -> tuple[GateResult, ...]:
     return tuple(
         GateResult(each.name, False, "", "", each.sentence, on_fail=on_fail) for each in (ended.gates if ended else ())
     )
-
-
-def _remarks(newest: revs.Revision, manifest: Manifest | None) -> list[tuple[str, str]]:
-    if manifest is None:
-        return remarks(newest)
-    found = manifest.remarks()
-    return worded(found.again, found.notes(manifest.totals.batches_cut, manifest.totals.backoffs))

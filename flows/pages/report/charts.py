@@ -88,11 +88,11 @@ def drift_chart(column: str, called: str, groups: Sequence[Group]) -> Chart:
         axes.set_xticks(list(at), [_short(name) for name, _, _ in shown], rotation=40, ha="right")
         axes.grid(visible=False, axis="x")
         axes.set_ylabel("% of the rows")
-        axes.legend(loc="upper right", bbox_to_anchor=(1, 1.22), ncols=2, fontsize=8)
+        axes.legend(loc="upper right", bbox_to_anchor=(1.02, 1.2), ncols=2, fontsize=8)
 
     title = f"{column}: tonight and {called}"
     rows = tuple((name, f"{share:.2%}", f"{other:.2%}") for name, share, other in shares)
-    return Chart(title, _svg(title, draw, (4.8, 3.0)), ("values", called, "tonight"), rows)
+    return Chart(title, _svg(title, draw, (4.8, 3.0), left=0.55, bottom=0.9), ("values", called, "tonight"), rows)
 
 
 def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
@@ -110,7 +110,7 @@ def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
 
     title = f"{name} over {len(nights)} nights"
     rows = tuple((date, f"{value:,.6g}") for date, value in nights)
-    return Chart(title, _svg(title, draw, (4.8, 2.2)), ("night", name), rows)
+    return Chart(title, _svg(title, draw, (4.8, 2.0), bottom=0.3), ("night", name), rows)
 
 
 def calibration_chart(bins: Sequence[CalibrationBin]) -> Chart:
@@ -145,7 +145,9 @@ def timeline_chart(times: ShardTimes) -> Chart:
     title = f"Shards of {len(names)} of {times.workers:,} workers" if times.workers > len(names) else "Shards by worker"
     rows = tuple((each.worker, f"{each.shards:,}", f"{each.rows:,}", f"{each.seconds:,.1f}") for each in times.busiest)
     height = 1.0 + 0.22 * max(2, len(names))
-    return Chart(title, _svg(title, draw, (9.2, height)), ("worker", "shards", "rows", "seconds"), rows, wide=True)
+    return Chart(
+        title, _svg(title, draw, (9.2, height), left=1.4), ("worker", "shards", "rows", "seconds"), rows, wide=True
+    )
 
 
 def throughput_chart(times: ShardTimes) -> Chart:
@@ -170,15 +172,18 @@ def _short(text: str, most: int = _LABEL) -> str:
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
-def _svg(title: str, draw: Any, inches: tuple[float, float]) -> Markup:
-    """A plot as inline SVG. draw: puts it on the axes it is given."""
+def _svg(title: str, draw: Any, inches: tuple[float, float], *, left: float = 0.75, bottom: float = 0.5) -> Markup:
+    """A plot as inline SVG. draw: puts it on the axes it is given. left, bottom: the room for labels, in inches:
+    matplotlib finds out how much they need by drawing three times.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
     out = io.StringIO()
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=inches, layout="constrained")
-        draw(figure.add_subplot())
+        figure = Figure(figsize=inches)
+        wide, high = inches
+        draw(figure.add_axes((left / wide, bottom / high, 1 - (left + 0.1) / wide, 1 - (bottom + 0.3) / high)))
         unsaid: Any = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(out, format="svg", metadata=unsaid)
     return _inline(title, out.getvalue())

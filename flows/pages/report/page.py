@@ -34,7 +34,7 @@ _JOB = 20_000
 """The most characters of the job."""
 
 _GATES = 300
-_TRENDS = 8
+_TRENDS = 6
 _FILES = 100
 _VALUES = 5
 """The most gates, figures with a trend, files of code or model, and new values of a column that are shown."""
@@ -45,7 +45,7 @@ _BAD = {"failed", "rejected", "killed", "unreadable", "unfinished", "stopped", "
 def report_page(report: Report, commands: Mapping[str, str]) -> str:
     """The page of one night. commands: what a person can do, each under a word for it."""
     return (
-        _templates()
+        templates()
         .get_template("report.html")
         .render(
             report=report,
@@ -153,7 +153,8 @@ def _first_row(gate: GateResult) -> list[tuple[str, str]]:
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
+    """The templates of the pages, which escape what they are given."""
     made = Environment(
         loader=PackageLoader("nightjar.flows.pages.report"),
         autoescape=True,
