@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nightjar.inference.metrics.figures import Evaluation, Figures
     from nightjar.inference.predictors.prices import Prices
     from nightjar.inference.run.report import Incident, ShardLine
+    from nightjar.inference.run.standing import Metric
     from nightjar.inference.run.steps import Publication
     from nightjar.inference.validation.gates import Offender
 
@@ -202,3 +203,10 @@ def evaluation_lines(metrics: Figures) -> list[tuple[str, str]]:
         said = ", ".join(f"{name} {share:.4f}" for name, share in shares if share is not None)
         lines.append((f"at {at.threshold:g}", said))
     return lines
+
+
+def metric_text(metric: Metric | None) -> str:
+    """The figure by which nights are compared; empty if there is none."""
+    if metric is None:
+        return ""
+    return f"{metric.name} {metric.value:.4g}" if isinstance(metric.value, float) else f"{metric.name} {metric.value}"

@@ -55,6 +55,9 @@ _STYLE: Any = {
 _GROUPS = 12
 """The most groups of a plot; those that differ most. The table has all."""
 
+_RIGHT = 0.4
+"""The room for the half of the last label, in inches."""
+
 _LABEL = 18
 """The most characters of a label in a plot."""
 
@@ -92,7 +95,9 @@ def drift_chart(column: str, called: str, groups: Sequence[Group]) -> Chart:
 
     title = f"{column}: tonight and {called}"
     rows = tuple((name, f"{share:.2%}", f"{other:.2%}") for name, share, other in shares)
-    return Chart(title, _svg(title, draw, (4.8, 3.0), left=0.55, bottom=0.9), ("values", called, "tonight"), rows)
+    return Chart(
+        title, _svg(title, draw, (4.8, 3.0), left=0.55, bottom=0.9, top=0.3), ("values", called, "tonight"), rows
+    )
 
 
 def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
@@ -172,8 +177,16 @@ def _short(text: str, most: int = _LABEL) -> str:
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
-def _svg(title: str, draw: Any, inches: tuple[float, float], *, left: float = 0.75, bottom: float = 0.5) -> Markup:
-    """A plot as inline SVG. draw: puts it on the axes it is given. left, bottom: the room for labels, in inches:
+def _svg(
+    title: str,
+    draw: Any,
+    inches: tuple[float, float],
+    *,
+    left: float = 0.75,
+    bottom: float = 0.5,
+    top: float = 0.12,
+) -> Markup:
+    """A plot as inline SVG. draw: puts it on the axes it is given. left, bottom, top: the room for labels, in inches:
     matplotlib finds out how much they need by drawing three times.
     """
     import matplotlib
@@ -183,7 +196,7 @@ def _svg(title: str, draw: Any, inches: tuple[float, float], *, left: float = 0.
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=inches)
         wide, high = inches
-        draw(figure.add_axes((left / wide, bottom / high, 1 - (left + 0.1) / wide, 1 - (bottom + 0.3) / high)))
+        draw(figure.add_axes((left / wide, bottom / high, 1 - (left + _RIGHT) / wide, 1 - (bottom + top) / high)))
         unsaid: Any = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(out, format="svg", metadata=unsaid)
     return _inline(title, out.getvalue())

@@ -21,7 +21,7 @@ from nightjar.flows.pages.report.charts import (
     timeline_chart,
     trend_chart,
 )
-from nightjar.flows.pages.wording import details, duration, evaluation_lines, said_of, shards_done, took
+from nightjar.flows.pages.wording import details, duration, evaluation_lines, metric_text, said_of, shards_done, took
 from nightjar.inference.messages import counted
 from nightjar.inference.run.reporting import Report
 from nightjar.inference.run.trend import NightFigures
@@ -165,6 +165,7 @@ def templates() -> Environment:
     )
     made.filters |= {
         "number": _number,
+        "metric": metric_text,
         "short_list": _short_list,
         "counted": counted,
         "took": took,
