@@ -185,7 +185,6 @@ def _answered(request: RunRequest) -> State[Any] | None:
     if done.publication is None:
         raise Rejected(question.no(done.decision))
     finished = FinishedRun(request, done.scored, done.verdict, done.publication)
-    artifacts.leave_report(request)
     artifacts.show_summary(request, done.scored, done.verdict, done.publication)
     return _completed(finished)
 

@@ -74,6 +74,5 @@ def publish_task(request: RunRequest, scored: Scored, verdict: Verdict) -> Publi
     expect_failures()
     publication = steps.publish_run(request, scored, verdict)
     artifacts.catch_up(request, scored, verdict)
-    artifacts.leave_report(request, finished=scored.finished)
     artifacts.show_summary(request, scored, verdict, publication)
     return publication

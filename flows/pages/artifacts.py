@@ -24,6 +24,7 @@ from nightjar.flows.pages.escaping import address, markdown
 from nightjar.flows.pages.failure import as_page, failure
 from nightjar.flows.pages.finished import as_page as finished_page
 from nightjar.flows.pages.report import writing
+from nightjar.flows.pages.report.charts import Chart, pictures
 from nightjar.flows.pages.tables import gate_table, shard_tables
 from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.output.revisions import newest_revision
@@ -73,9 +74,11 @@ def catch_up(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
 
 
 def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication) -> None:
-    """Send the page that a person reads in the morning, and a link to the output."""
+    """Write the report; send the page that a person reads in the morning, and a link to the output."""
+    plots = _leave_report(request, finished=scored.finished)
     where = f"{request.run_uri}/r{scored.revision}"
     state, page = finished_page(request, scored, verdict, publication)
+    page += pictures(plots)
     name = request.job.name
     deliver(
         {
@@ -90,16 +93,16 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
     )
 
 
-def leave_report(request: RunRequest, *, finished: bool = False) -> None:
-    """Write the report of the night; why it could not be written is in the log. finished: as in `leave`."""
-    writing.leave(request, lambda said: get_run_logger().warning("%s", said), finished=finished)
+def _leave_report(request: RunRequest, *, finished: bool = False) -> tuple[Chart, ...]:
+    """Write the report of the night; why it could not be written is in the log. As `leave`."""
+    return writing.leave(request, lambda said: get_run_logger().warning("%s", said), finished=finished)
 
 
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
-    """Send the page of a run that failed. ray: the cluster that was named."""
-    leave_report(request)
+    """Write the report; send the page of a run that failed. ray: the cluster that was named."""
+    plots = _leave_report(request)
     found = failure(request, error, request.job_path, ray)
-    key, page = f"{request.job.name}-summary", as_page(found, request, error)
+    key, page = f"{request.job.name}-summary", as_page(found, request, error) + pictures(plots)
     log_remarks(found.remarks)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(found.how))})
 

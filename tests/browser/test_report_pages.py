@@ -82,8 +82,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     history = lake.folder / "history.html"
     history.write_text(history_page(request.job.name, request.output, found))
     made = {
-        "published": write(lake.request(date="2026-11-18")).page,
-        "refused": write(request).page,
+        "published": write(lake.request(date="2026-11-18"))[0].page,
+        "refused": write(request)[0].page,
         "history": str(history),
     }
     return {name: Path(path).as_uri() for name, path in made.items()}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import MappingProxyType
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from nightjar.flows.pages.report.page import report_page
-from nightjar.flows.pages.report.writing import leave, rendered, write, written
+from nightjar.flows.pages.report.charts import pictures
+from nightjar.flows.pages.report.page import drawn, report_page
+from nightjar.flows.pages.report.writing import leave, write, written
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, JobError, Unanswered
 from nightjar.inference.metrics.drift import Group
@@ -59,8 +64,12 @@ def night(lake: Lake) -> Lake:
 
 
 def page_of(lake: Lake, date: str = NIGHT) -> str:
-    request = lake.request(date=date)
-    return rendered(request, collect(request))
+    report, _ = write(lake.request(date=date))
+    return Path(report.page).read_text()
+
+
+def shown(report: Report, commands: Mapping[str, str] = MappingProxyType({})) -> str:
+    return report_page(report, drawn(report), commands)
 
 
 def test_the_page_begins_with_the_verdict_and_has_every_section(night: Lake) -> None:
@@ -80,10 +89,10 @@ def test_the_same_night_gives_the_same_bytes(night: Lake) -> None:
 def test_the_report_lies_beside_the_manifest_and_is_replaced(night: Lake) -> None:
     request = night.request()
     assert written(request) == ""
-    report = write(request)
+    report, _ = write(request)
     assert written(request) == report.page == str(night.revision() / "report.html")
     before = Path(report.page).read_bytes()
-    assert write(request).page == report.page
+    assert write(request)[0] == report
     assert Path(report.page).read_bytes() == before
 
 
@@ -103,7 +112,7 @@ def test_a_refused_night_shows_every_gate_and_the_columns_that_differ(night: Lak
     (compared,) = report.compared
     assert compared.columns[0].figures.column == "score"
     assert compared.columns[0].groups
-    seen = Seen(rendered(request, report))
+    seen = Seen(page_of(night, "2026-11-20"))
     assert seen.headings == SECTIONS
     assert "Refused by gate score.drift" in seen.text
     assert f"nightjar run {night.job_path} --run-id 2026-11-20 --engine local" in seen.text
@@ -186,7 +195,7 @@ def _profile(column: str, value: str) -> Profile:
 
 def test_text_from_outside_is_text_in_the_page(night: Lake) -> None:
     """Of columns, values, file names, errors, gates, workers and commands: also in the plots."""
-    page = report_page(nasty(collect(night.request())), {"look": NASTY})
+    page = shown(nasty(collect(night.request())), {"look": NASTY})
     seen = Seen(page)
     assert "script" not in seen.tags
     assert "<script" not in page
@@ -196,7 +205,7 @@ def test_text_from_outside_is_text_in_the_page(night: Lake) -> None:
 
 def test_control_characters_are_shown(night: Lake) -> None:
     report = replace(collect(night.request()), decision="yes\x1b[31m\u202e\udcff")
-    page = report_page(report, {})
+    page = shown(report)
     assert r"yes\x1b[31m\u202e\udcff" in page
     page.encode()
 
@@ -265,7 +274,7 @@ def test_a_large_night_gives_a_page_of_less_than_5_mb(night: Lake) -> None:
         incidents=(lost,) * INCIDENTS_SHOWN,
         gates=gates,
     )
-    page = report_page(large, {})
+    page = shown(large)
     assert len(page.encode()) < 5_000_000
     assert "(the first 300 of 400)" in page
 
@@ -278,3 +287,16 @@ def test_more_columns_than_a_table_shows_are_counted() -> None:
 def test_a_group_of_a_column_keeps_its_rows() -> None:
     (column,) = beside("before", _profile("c", "a"), _profile("c", "b")).columns
     assert column.groups == (Group("a", 100, 0), Group("other values", 0, 100), Group("no value", 0, 0))
+
+
+def test_the_plots_that_say_most_are_images_with_a_name(night: Lake) -> None:
+    """In Markdown, for Prefect's page: escaped, and with the colours that the report's style would give."""
+    charts = drawn(nasty(collect(night.request()))).first
+    assert [each.title.partition(":")[0] for each in charts] == [NASTY, "Rows per second"]
+    page = pictures(charts)
+    assert not re.search(r"(?<!\\)<script", page)
+    images = [base64.b64decode(each).decode() for each in re.findall(r"data:image/svg\+xml;base64,([^)]+)", page)]
+    assert len(images) == 2
+    assert all(image.startswith("<svg xmlns=") and "var(" not in image for image in images)
+    for image in images:
+        ElementTree.fromstring(image)

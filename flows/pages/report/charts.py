@@ -5,6 +5,7 @@ matplotlib is imported when the first plot is drawn, because that takes a while.
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from nightjar.flows.pages.escaping import line
+from nightjar.flows.pages.escaping import line, markdown
 from nightjar.inference.metrics.drift import Group
 from nightjar.inference.metrics.figures import CalibrationBin
 from nightjar.inference.run.shardtimes import ShardTimes
@@ -31,6 +32,15 @@ _COLOURS = {
 """The colours that are drawn, and what they are in the page: its style has them for light and for dark."""
 
 _INK, _QUIET, _RULE, _NOW, _BEFORE = _COLOURS
+
+_ON_WHITE = {
+    "currentColor": "#1b1f24",
+    "var(--quiet)": "#57606a",
+    "var(--rule)": "#d8dde2",
+    "var(--now)": "#0b63c4",
+    "var(--before)": "#b9cbe0",
+}
+"""The same colours in an image."""
 
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -73,6 +83,15 @@ class Chart:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     wide: bool = False
+
+    @property
+    def image(self) -> str:
+        """The plot as a `data:` URI, for a page that shows images and has no style for them: on white."""
+        drawn = str(self.svg).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" style="background: #fff" ', 1)
+        for colour, value in _ON_WHITE.items():
+            drawn = drawn.replace(colour, value)
+        drawn = drawn.replace("font-family: inherit", "font-family: sans-serif")
+        return f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"
 
 
 def drift_chart(column: str, called: str, groups: Sequence[Group]) -> Chart:
@@ -170,6 +189,11 @@ def throughput_chart(times: ShardTimes) -> Chart:
     title = "Rows per second"
     rows = tuple((f"{end:,.1f}", f"{speed:,.0f}") for end, speed in zip(times.spans, times.rows_per_s, strict=True))
     return Chart(title, _svg(title, draw, (9.2, 2.3)), ("until second", "rows/s"), rows, wide=True)
+
+
+def pictures(charts: Sequence[Chart]) -> str:
+    """Plots as images in Markdown. Prefect's page of an artifact shows `data:` URIs."""
+    return "".join(f"\n\n**{markdown(each.title)}**\n\n![{markdown(each.title)}]({each.image})" for each in charts)
 
 
 def _short(text: str, most: int = _LABEL) -> str:

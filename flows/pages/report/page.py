@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -42,7 +43,32 @@ _VALUES = 5
 _BAD = {"failed", "rejected", "killed", "unreadable", "unfinished", "stopped", "silent", "rolled back"}
 
 
-def report_page(report: Report, commands: Mapping[str, str]) -> str:
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """The plots of one night, by section."""
+
+    drift: tuple[Chart, ...]
+    calibration: Chart | None
+    trends: tuple[Chart, ...]
+    times: tuple[Chart, ...]
+
+    @property
+    def first(self) -> tuple[Chart, ...]:
+        """The few that say most: the column that differs most, a figure over the nights, and the speed."""
+        return (*self.drift[:1], *(self.trends[2:3] or self.trends[:1]), *self.times[-1:])
+
+
+def drawn(report: Report) -> Charts:
+    """Draw the plots of a night."""
+    return Charts(
+        drift=tuple(_drift_charts(report)),
+        calibration=_calibration(report),
+        trends=tuple(trends(report)),
+        times=(timeline_chart(report.times), throughput_chart(report.times)) if report.times.seconds else (),
+    )
+
+
+def report_page(report: Report, charts: Charts, commands: Mapping[str, str]) -> str:
     """The page of one night. commands: what a person can do, each under a word for it."""
     return (
         templates()
@@ -53,12 +79,9 @@ def report_page(report: Report, commands: Mapping[str, str]) -> str:
             verdict=verdict(report),
             tone=tone(report.line.standing.state),
             commands=commands,
-            drift_charts=_drift_charts(report),
+            charts=charts,
             gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
             evaluation=evaluation_lines(report.metrics) if report.metrics else [],
-            trends=trends(report),
-            calibration=_calibration(report),
-            time_charts=[timeline_chart(report.times), throughput_chart(report.times)] if report.times.seconds else [],
             progress=", ".join([shards_done(report.progress), *details(report.progress, False)]),
             attempts=[each for each in report.incidents if each.attempt is not None],
             rows=[each for each in report.incidents if each.attempt is None],
