@@ -18,7 +18,7 @@ from nightjar.inference.output.visibility import Change
 from nightjar.inference.records import Usage
 from nightjar.inference.run.account import Account
 from nightjar.inference.run.report import Incident, ShardLine
-from nightjar.inference.run.standing import RunFigures
+from nightjar.inference.run.standing import Metric, RunFigures
 from nightjar.inference.validation.evaluations import LateEvaluation
 
 
@@ -381,6 +381,36 @@ class DecisionMade:
     publication: int
     tables_behind: tuple[str, ...] = ()
     unresumed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NightListed:
+    """One night of a job. date: empty if the run never began. revision: the newest one, whose figures these are.
+
+    state: as in `RunStatus`. publication: its number, else 0. metric: the first figure by which nights are compared.
+    seconds: how long the last command took.
+    """
+
+    date: str
+    run_id: str
+    revision: int
+    state: str
+    publication: int
+    rows: int
+    quarantined: int
+    metric: Metric | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportWritten:
+    """The page of a night that `nightjar report` wrote. state: as in `RunStatus`. page: its URI."""
+
+    job: str
+    run_id: str
+    revision: int
+    state: str
+    page: str
 
 
 @dataclass(frozen=True, slots=True)

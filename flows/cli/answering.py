@@ -70,6 +70,7 @@ def _answer(
     as_json: bool,
 ) -> None:
     from nightjar.flows.pages.advice import check_tables
+    from nightjar.flows.pages.report import writing
     from nightjar.flows.prefect_api import replies
     from nightjar.flows.reports import DecisionMade
     from nightjar.inference.run import approving
@@ -80,6 +81,7 @@ def _answer(
         who = by or f"{getpass.getuser()}@{socket.gethostname()}"
         done = approving.answer(request, approved=approved, by=who, note=note, revision=revision)
         unresumed = replies.resume(done.question, done.decision)
+        writing.leave(request, lambda said: err.print(f"Note: {said}", highlight=False, markup=False, soft_wrap=True))
     shown, given = done.publication, done.decision
     late = shown.tables_behind if shown else ()
     revised = done.question.published.revision

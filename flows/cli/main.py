@@ -19,6 +19,7 @@ from nightjar.flows.cli import (
     logs,
     looking,
     publishing,
+    reporting,
     running,
     scheduling,
 )
@@ -31,9 +32,10 @@ from nightjar.flows.cli.options import (
 )
 from nightjar.inference.errors import Interrupted, NightjarError, Terminated
 
-EXAMPLES = """\b
-  nightjar run job.yaml --date 2026-11-19       one night, now
-  nightjar serve jobs/                          every night, with pages
+EXAMPLES = """
+\b
+One night, now:           nightjar run job.yaml --date 2026-11-19
+Every night, with pages:  nightjar serve jobs/
 """
 
 app = typer.Typer(
@@ -68,6 +70,8 @@ for command in (
     looking.status,
     looking.runs,
     looking.show,
+    reporting.report,
+    reporting.history,
     logs.logs,
     running.retry,
     running.replay,

@@ -31,6 +31,8 @@ REPORTS: dict[str, Any] = {
     "status": reports.RunStatus,
     "runs": list[reports.RunListed],
     "show": reports.RunShown,
+    "history": list[reports.NightListed],
+    "report": reports.ReportWritten,
     "diff": RunsCompared,
     "files": PublishedFiles,
     "evaluate": LateEvaluation,

@@ -11,15 +11,16 @@ from rich.text import Text
 
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.escaping import line, visible
-from nightjar.flows.pages.wording import cells, took
+from nightjar.flows.pages.wording import cells, metric_text, took
 from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.comparing import RunsCompared
 from nightjar.inference.run.report import Incident, ShardLine
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import Metric, RunLine
+from nightjar.inference.run.standing import RunLine
 
 if TYPE_CHECKING:
+    from nightjar.flows.reports import NightListed
     from nightjar.flows.results import Night
     from nightjar.inference.run.replay import Replayed, Values
 
@@ -47,15 +48,9 @@ def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
             f"{each.done_shards:,} of {each.shards:,}",
             f"{each.rows_out:,}",
             f"{each.rows_quarantined:,}",
-            Text(visible(_metric(each.metric))),
+            Text(visible(metric_text(each.metric))),
         )
     return table
-
-
-def _metric(metric: Metric | None) -> str:
-    if metric is None:
-        return ""
-    return f"{metric.name} {metric.value:.4g}" if isinstance(metric.value, float) else f"{metric.name} {metric.value}"
 
 
 def shards(found: Sequence[ShardLine], total: int) -> Table:
@@ -191,6 +186,23 @@ def replayed(result: Replayed) -> str:
 def _values(kind: str, values: Values) -> list[str]:
     wide = max((len(name) for name, _ in values), default=0)
     return [f"  {kind:<6} {line(name):<{min(wide, _NAME_CHARS)}}  {line(value)}" for name, value in values]
+
+
+def history(job: str, found: Iterable[NightListed]) -> Table:
+    """The table of a job's nights."""
+    table = _table(job, ["night", "run", "state", "rows", "quarantined", "metric", "seconds"])
+    for each in found:
+        number = f" #{each.publication}" if each.publication else ""
+        table.add_row(
+            each.date,
+            Text(visible(f"{each.run_id} r{each.revision}")),
+            f"{each.state}{number}",
+            f"{each.rows:,}",
+            f"{each.quarantined:,}",
+            Text(visible(metric_text(each.metric))),
+            "" if each.seconds is None else f"{each.seconds:,.0f}",
+        )
+    return table
 
 
 def nights(found: Iterable[Night]) -> Table:

@@ -143,8 +143,8 @@ def remedies(
     return {"look": shlex.join(["show", job, request.run_id, *request.place]), "repeat": again}
 
 
-def advised(request: RunRequest, found: Standing, job: str) -> dict[str, str]:
-    """`remedies` as whole commands, for a run that is looked at later."""
+def advised(request: RunRequest, found: Standing, job: str, program: str = "") -> dict[str, str]:
+    """`remedies` as whole commands, for a run that is looked at later. program: default: as this person can type it."""
     tried = found.tried is not None and found.state == "published"
     publish = found.state == "validated" or found.ended is None or found.ended.publish
     asked = replace(
@@ -152,4 +152,4 @@ def advised(request: RunRequest, found: Standing, job: str) -> dict[str, str]:
     )
     never = found.ended is not None and found.ended.step in BEFORE_IT_BEGINS
     commands = remedies(asked, "never begun" if never or tried else found.state, job)
-    return {word: f"{typed('nightjar')} {command}" for word, command in commands.items()}
+    return {word: f"{program or typed('nightjar')} {command}" for word, command in commands.items()}

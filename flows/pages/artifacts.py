@@ -6,7 +6,6 @@ Their keys contain the job's name, so that each artifact has a history over nigh
 from __future__ import annotations
 
 from collections.abc import Iterable
-from urllib.parse import quote
 
 from prefect.artifacts import (
     create_link_artifact,
@@ -21,9 +20,11 @@ from prefect.runtime import flow_run
 
 from nightjar.flows.pages.bar import so_far
 from nightjar.flows.pages.delivery import deliver
-from nightjar.flows.pages.escaping import markdown
+from nightjar.flows.pages.escaping import address, markdown
 from nightjar.flows.pages.failure import as_page, failure
 from nightjar.flows.pages.finished import as_page as finished_page
+from nightjar.flows.pages.report import writing
+from nightjar.flows.pages.report.charts import Chart, pictures
 from nightjar.flows.pages.tables import gate_table, shard_tables
 from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.output.revisions import newest_revision
@@ -73,15 +74,17 @@ def catch_up(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
 
 
 def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication) -> None:
-    """Send the page that a person reads in the morning, and a link to the output."""
+    """Write the report; send the page that a person reads in the morning, and a link to the output."""
+    plots = _leave_report(request, finished=scored.finished)
     where = f"{request.run_uri}/r{scored.revision}"
     state, page = finished_page(request, scored, verdict, publication)
+    page += pictures(plots)
     name = request.job.name
     deliver(
         {
             f"{name}-summary": lambda: create_markdown_artifact(page, key=f"{name}-summary", description=state),
             f"{name}-output": lambda: create_link_artifact(
-                _link(where),
+                address(where),
                 link_text=markdown(where),
                 key=f"{name}-output",
                 description=f"Output of {markdown(request.run_id)}",
@@ -90,10 +93,16 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
     )
 
 
+def _leave_report(request: RunRequest, *, finished: bool = False) -> tuple[Chart, ...]:
+    """Write the report of the night; why it could not be written is in the log. As `leave`."""
+    return writing.leave(request, lambda said: get_run_logger().warning("%s", said), finished=finished)
+
+
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
-    """Send the page of a run that failed. ray: the cluster that was named."""
+    """Write the report; send the page of a run that failed. ray: the cluster that was named."""
+    plots = _leave_report(request)
     found = failure(request, error, request.job_path, ray)
-    key, page = f"{request.job.name}-summary", as_page(found, request, error)
+    key, page = f"{request.job.name}-summary", as_page(found, request, error) + pictures(plots)
     log_remarks(found.remarks)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(found.how))})
 
@@ -102,7 +111,3 @@ def log_remarks(remarks: Iterable[tuple[str, str]]) -> None:
     """Log what a person should know about how a run was scored."""
     for word, text in remarks:
         get_run_logger().info("%s: %s", word, text)
-
-
-def _link(uri: str) -> str:
-    return quote(uri if "://" in uri else f"file://{uri}", safe="/:")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from typing import Any
+from urllib.parse import quote
 
 _OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Unicode categories: control and format characters (ANSI escapes, changes of direction), separators of lines."""
@@ -57,6 +58,11 @@ def code(text: str, *, cell: bool = False) -> str:
     ticks = "`" * (max(map(len, re.findall("`+", shown)), default=0) + 1)
     pad = " " if shown.startswith("`") or shown.endswith("`") else ""
     return f"{ticks}{pad}{shown}{pad}{ticks}"
+
+
+def address(uri: str) -> str:
+    """A URI as the target of a link."""
+    return quote(uri if "://" in uri else f"file://{uri}", safe="/:")
 
 
 def cell(value: Any) -> Any:

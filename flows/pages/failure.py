@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nightjar.flows.pages.advice import aftermath, near, remedies, typed
-from nightjar.flows.pages.escaping import code, line, markdown
+from nightjar.flows.pages.escaping import address, code, line, markdown
 from nightjar.flows.pages.evidence import gate_rows, printed, rows_without_result
+from nightjar.flows.pages.report.writing import written
 from nightjar.flows.pages.wording import describe
 from nightjar.inference.errors import NightjarError, RunFailed, StorageError
 from nightjar.inference.ledger import endings
@@ -24,7 +25,7 @@ from nightjar.inference.run.request import RunRequest
 
 @dataclass(frozen=True)
 class Failure:
-    """The description of a failed run.
+    """The description of a failed run. report: the URI of its report; empty if there is none.
 
     how: how it ended, in a few words. seen: what readers see, as a sentence. so_far: its progress; empty without a
     plan. remarks: (word, what a person should know about how it was scored, or can do about its files). commands: word
@@ -37,6 +38,7 @@ class Failure:
     remarks: tuple[tuple[str, str], ...]
     commands: Mapping[str, str]
     continues: bool
+    report: str = ""
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -62,6 +64,7 @@ def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None
         remarks=remarks,
         commands=remedies(request, state, job, fresh=after.fresh, ray=ray),
         continues=not after.fresh,
+        report=written(request),
     )
 
 
@@ -93,6 +96,7 @@ def as_text(found: Failure) -> str:
         (word, f"{typed('nightjar')} {command}{'   (scores only what is missing)' if found.adds(word) else ''}")
         for word, command in found.commands.items()
     ]
+    told += [("report", found.report)] if found.report else []
     return "\n".join([found.seen, *(f"  {word:<10} {text}" for word, text in told)])
 
 
@@ -117,6 +121,7 @@ def as_page(found: Failure, request: RunRequest, error: NightjarError) -> str:
             f"{code(f'nightjar {command}')}"
             for word, command in found.commands.items()
         ],
+        *([f"- report: [{markdown(found.report)}]({address(found.report)})"] if found.report else []),
         *(rows_without_result(request) if isinstance(error, RunFailed) else []),
         *printed(request),
     ]

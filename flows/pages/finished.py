@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nightjar.flows.pages.advice import committing, near, repeating, typed
-from nightjar.flows.pages.escaping import code, line, markdown
+from nightjar.flows.pages.escaping import address, code, line, markdown
 from nightjar.flows.pages.evaluated import evaluation_lines
 from nightjar.flows.pages.evidence import lost_rows, rows_without_result
+from nightjar.flows.pages.report.writing import written
 from nightjar.flows.pages.wording import (
     duration,
     language,
@@ -156,6 +157,7 @@ def as_text(launched: Launched, total_s: float) -> str:
     lines += [
         f"  data       {folder}/data",
         f"  manifest   {request.output}/{run.publication.manifest}",
+        *([f"  report     {report}"] if (report := written(request)) else []),
         *[f"  note       {warning}" for warning in scored.warnings],
         *[f"  note       {note}" for note in nonfinite_notes(run.verdict.metrics.outputs)],
         *[f"  note       {note}" for note in notes(run.publication)],
@@ -257,6 +259,7 @@ def as_page(request: RunRequest, scored: Scored, verdict: Verdict, publication: 
         *([f"| quarantine | {code(f'{where}/quarantine', cell=True)} |"] if progress.rows_in_quarantine else []),
         f"| every shard | {code(f'{request.output}/{verdict.shards}', cell=True)} |",
         f"| manifest | {code(f'{request.output}/{verdict.manifest}', cell=True)} |",
+        *([f"| report | [{markdown(report)}]({address(report)}) |"] if (report := written(request)) else []),
         "",
         f"The exact files: {code(shlex.join(['nightjar', 'files', request.job_path, *request.named]))}",
         *(rows_without_result(request) if progress.rows_in_quarantine else []),

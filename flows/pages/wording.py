@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nightjar.inference.ledger.tokenrates import TokenRates
     from nightjar.inference.predictors.prices import TokenPrices
     from nightjar.inference.run.report import Incident, ShardLine
+    from nightjar.inference.run.standing import Metric
     from nightjar.inference.run.steps import Publication
     from nightjar.inference.validation.gates import Offender
 
@@ -224,3 +225,10 @@ def said_of(offender: Offender) -> str:
     """A row that a gate names: where it is, and its value."""
     row = f"row {offender.row} of {offender.file}" if offender.row >= 0 else offender.file
     return f"{row} (shard {offender.shard}): {offender.value}"
+
+
+def metric_text(metric: Metric | None) -> str:
+    """The figure by which nights are compared; empty if there is none."""
+    if metric is None:
+        return ""
+    return f"{metric.name} {metric.value:.4g}" if isinstance(metric.value, float) else f"{metric.name} {metric.value}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.metrics.drift import Drift, drift
+from nightjar.inference.metrics.drift import Drift, Incomparable, drift
 from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
 from nightjar.inference.storage.protocol import Storage, join
@@ -136,7 +136,11 @@ def _columns(before: Profile | None, now: Profile | None) -> tuple[ColumnCompare
 
 
 def _column(name: str, before: ColumnProfile, now: ColumnProfile, columns: int) -> ColumnCompared:
-    found = drift(before, now, columns)
+    return compared(name, before, now, drift(before, now, columns))
+
+
+def compared(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnCompared:
+    """The figures of a column in two nights. found: how far they are apart."""
     if not isinstance(found, Drift):
         return ColumnCompared(column=name, why=found.why)
     means = [each.mean if (each := profile.numbers.results()) else None for profile in (before, now)]

@@ -145,17 +145,23 @@ def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s:
 
 def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, lease_s: float) -> RunLine | None:
     uri = join(output, "runs", run_id)
-    date = _date_of(storage, uri)
     newest = revs.newest_revision(storage, uri)
     if newest is None:
         note = reasons.note_of(storage, uri, job)
         return _without_ledger(run_id, Standing(note.outcome, note), shown, note.at) if note else None
-    progress = newest.state.progress
+    return run_line(storage, output, run_id, newest, shown, job, lease_s)
+
+
+def run_line(
+    storage: Storage, output: str, run_id: str, newest: revs.Revision, shown: int, job: str, lease_s: float = LEASE_S
+) -> RunLine:
+    """A run that has a revision. newest: its newest one. shown: the one readers see, 0 for none. job: its name."""
+    uri, progress = join(output, "runs", run_id), newest.state.progress
     manifest = sealed_manifest(storage, output, newest.state)
     began, seconds = _took(newest.state, manifest)
     return RunLine(
         run_id=run_id,
-        date=newest.state.planned.date if newest.state.planned else date,
+        date=newest.state.planned.date if newest.state.planned else _date_of(storage, uri),
         standing=stands(storage, uri, newest, shown, job, lease_s),
         revision=newest.number,
         shown=shown,

@@ -50,6 +50,7 @@ from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_pla
 from nightjar.inference.validation.evidence import baselines, found, night_before
 from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import read_manifest, write_manifest
+from nightjar.inference.validation.refused import keep_refused
 from nightjar.inference.validation.rescore import Rescored, sample
 from nightjar.inference.validation.unique import repeated, unique_checks
 
@@ -95,7 +96,9 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         if request.job.calls():
             evidence = replace(evidence, called=answers(request, _night(request, audited, shown)))
             writer.check()
-        results = gates.enforce(gates.evaluate(gates.gates_of(request.job), evidence))
+        judged = gates.evaluate(gates.gates_of(request.job), evidence)
+        keep_refused(writer, uri, judged, shown, audited)
+        results = gates.enforce(judged)
         for snapshot in request.scoring.snapshots:
             verify(request.storage, snapshot)
         verify_packages(request.job, request.scoring)

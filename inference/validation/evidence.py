@@ -54,10 +54,15 @@ def baselines(storage: Storage, job: Job, date: str) -> dict[str, Baseline]:
     """
     checks = job.checks if job.judged else ()
     names = {check.night for check in checks if isinstance(check, DriftCheck)}
-    return {name: _baseline(storage, job.output.uri, date, name) for name in names}
+    return {name: baseline(storage, job.output.uri, date, name) for name in names}
 
 
-def _baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
+def baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
+    """A night to compare with. name: as in `DriftCheck.night`.
+
+    Raises:
+        JobError: A manifest or profile is not the one that was published.
+    """
     run, window = name, name.partition("last:")[2]
     if window:
         return _window(storage, output, date, int(window))
@@ -79,7 +84,7 @@ def _baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
 
 def _window(storage: Storage, output: str, date: str, nights: int) -> Baseline:
     """The last published nights before this one, taken together: their columns as if they were those of one night."""
-    found = list(islice(_manifests(storage, output, date), nights))
+    found = list(islice(earlier_nights(storage, output, date), nights))
     if not found:
         return Baseline(f"the last {nights} nights", None, "no earlier night is published")
     first, last = found[-1][1], found[0][1]
@@ -141,10 +146,10 @@ def night_before(storage: Storage, job: Job, date: str) -> NightEvidence | None:
 
 def _last_manifest(storage: Storage, output: str, date: str) -> tuple[str, str, Manifest] | None:
     """The last night, as above: its run, its date and its manifest."""
-    return next(_manifests(storage, output, date), None)
+    return next(earlier_nights(storage, output, date), None)
 
 
-def _manifests(storage: Storage, output: str, date: str) -> Iterator[tuple[str, str, Manifest]]:
+def earlier_nights(storage: Storage, output: str, date: str) -> Iterator[tuple[str, str, Manifest]]:
     """Each date's published run before this date, the latest first: its run, its date and its manifest."""
     runs = publish.newest(storage, output).runs
     # If a date has several runs, the run named after the date counts, as it does for readers of the latest night.

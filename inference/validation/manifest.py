@@ -184,9 +184,18 @@ def read_profile(storage: Storage, output: str, run: str, manifest: Manifest) ->
         JobError: It is not the file that was published, or another version wrote it.
     """
     assert manifest.profile is not None
-    file = join(output, "runs", run, f"r{manifest.revision}", manifest.profile.file)
+    return profile_in(storage, join(output, "runs", run, f"r{manifest.revision}"), manifest.profile)
+
+
+def profile_in(storage: Storage, uri: str, kept: RevisionFile) -> Profile:
+    """A profile that was kept. uri: of its revision.
+
+    Raises:
+        JobError: It is not the file that was written, or another version wrote it.
+    """
+    file = join(uri, kept.file)
     raw = storage.read(file)
-    if checksum(raw) != manifest.profile.checksum:
+    if checksum(raw) != kept.checksum:
         raise JobError(f"{file}: not the file that was published; restore it")
     try:
         return Profile.from_bytes(raw)
@@ -194,7 +203,8 @@ def read_profile(storage: Storage, output: str, run: str, manifest: Manifest) ->
         raise JobError(f"{file}: not a profile that this version can read") from error
 
 
-def _write_profile(storage: Storage, uri: str, epoch: int, profile: bytes) -> RevisionFile:
+def write_profile(storage: Storage, uri: str, epoch: int, profile: bytes) -> RevisionFile:
+    """Write `profile-<epoch>`. uri: of the revision."""
     name = f"profile-{epoch:06d}"
     storage.create(join(uri, name), profile)
     return RevisionFile(name, checksum(profile), len(profile))
@@ -223,7 +233,7 @@ def write_manifest(
     shards = outcomes.to_parquet(table, writer.state, audited.files)
     shards_name = f"shards-{epoch:06d}.parquet"
     storage.create(join(uri, shards_name), shards)
-    profile = _write_profile(storage, uri, epoch, audited.profile) if audited.profile else None
+    profile = write_profile(storage, uri, epoch, audited.profile) if audited.profile else None
     manifest = Manifest(
         job=job.name,
         run_id=run_id,

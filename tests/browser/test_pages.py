@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from playwright.sync_api import Browser, Page, TimeoutError, expect, sync_playwright
+from playwright.sync_api import Page, TimeoutError, expect
 
 from support import FLIGHTS, wait_until
 
@@ -32,10 +31,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.flow]
 
 NIGHT = dt.date.today().replace(day=15).isoformat()
 """A day of the month that the date picker opens at."""
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-ARGUMENTS += ["--disable-quic", "--no-first-run", "--disable-sync"]
 
 
 @dataclass
@@ -65,25 +60,6 @@ def served(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, prefect_h
     with client(prefect_api) as asked:
         for each in deployments(prefect_api, "flight-delays").values():
             asked.delete_deployment(each.id)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A headless Chromium."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A window of its own."""
-    opened = browser.new_page(viewport={"width": 1280, "height": 900})
-    yield opened
-    opened.close()
 
 
 def picture(page: Page, name: str) -> None:
@@ -135,4 +111,9 @@ def test_a_person_runs_a_night_from_the_form(served: Served, page: Page) -> None
         expect(page.get_by_text(f"flight-delays-{key}").first).to_be_visible()
     page.get_by_text("flight-delays-summary").first.click()
     expect(page.get_by_text("rows in").first).to_be_visible()
+    # The plots are `data:` URIs in Markdown.
+    page.wait_for_function(
+        "[...document.querySelectorAll('img[src^=\"data:image/svg\"]')].some(e => e.naturalWidth > 100)"
+    )
+    assert page.locator("a[href$='/r1/report.html']").count() == 1
     picture(page, "summary")

@@ -50,7 +50,7 @@ def test_completion_completes(shell: str) -> None:
     assert "_NIGHTJAR_COMPLETE" in done.stdout
     asked = {"_NIGHTJAR_COMPLETE": "complete_bash", "COMP_WORDS": "nightjar r", "COMP_CWORD": "1"}
     words = subprocess.run([nightjar()], env={**os.environ, **asked}, capture_output=True, text=True).stdout.split()
-    assert {"run", "runs", "retry", "reject", "replay", "rollback", "republish"} == set(words)
+    assert {"run", "runs", "retry", "reject", "replay", "report", "rollback", "republish"} == set(words)
 
 
 @pytest.mark.parametrize(("encoding", "arrow"), [("latin-1", r"\u2192"), ("ascii", r"\u2192"), ("utf8", "→")])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PACKED = {".py", ".typed", ".html", ".css"}
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +36,14 @@ def test_files_of_tests_have_names_of_their_own() -> None:
 
 
 def test_the_wheel_holds_both_packages_with_their_types(installed: Path) -> None:
-    """Every module of `flows/` and `inference/` is there, with `py.typed`, and nothing at the top level."""
+    """Every module and template of `flows/` and `inference/` is there, with `py.typed`; nothing at the top level."""
     for package in ("flows", "inference"):
-        source = {str(path.relative_to(ROOT / package)) for path in (ROOT / package).rglob("*.py")} | {"py.typed"}
+        files = (path for path in (ROOT / package).rglob("*") if path.suffix in PACKED)
+        source = {str(path.relative_to(ROOT / package)) for path in files}
         there = {
             str(path.relative_to(installed / "nightjar" / package))
             for path in (installed / "nightjar" / package).rglob("*")
-            if path.suffix in {".py", ".typed"}
+            if path.suffix in PACKED
         }
         assert there == source
     assert not (installed / "flows").exists()

@@ -1,0 +1,96 @@
+"""Commands that make pages: the report of a night, and the history of a job."""
+
+from __future__ import annotations
+
+import tempfile
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nightjar.flows.cli.options import (
+    DateOption,
+    JobArgument,
+    JsonOption,
+    LinesOption,
+    OptionalRunArgument,
+    RunIdOption,
+    as_json_too,
+    emit,
+    err,
+    named_run,
+    out,
+    tell,
+)
+from nightjar.flows.cli.publishing import PlaceOption
+
+OpenOption = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
+
+
+def report(
+    job: JobArgument,
+    run_name: OptionalRunArgument = None,
+    date: DateOption = None,
+    run_id: RunIdOption = None,
+    show: OpenOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the report of a night again, as it stands now.
+
+    By default of today's run. The page lies beside the run's manifest, as report.html.
+    """
+    from nightjar.flows.pages.report import writing
+    from nightjar.flows.reports import ReportWritten
+    from nightjar.inference.run.request import make_request
+    from nightjar.inference.storage.protocol import is_local
+
+    with as_json_too(as_json, {}):
+        request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
+        made, _ = writing.write(request)
+    if as_json:
+        emit(ReportWritten(request.job.name, request.run_id, made.line.revision, made.line.standing.state, made.page))
+    else:
+        tell(made.page)
+    if show:
+        open_page(made.page if is_local(made.page) else request.storage.read(made.page), request.job.name)
+
+
+def history(
+    job: JobArgument,
+    date: PlaceOption = None,
+    lines: LinesOption = 30,
+    show: OpenOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the figures of a job's nights side by side.
+
+    The latest date comes first. --open makes a page of them, with a plot of each figure.
+    """
+    from nightjar.flows.cli import tables
+    from nightjar.flows.pages.report.history import MAX_NIGHTS, by_date, history_page
+    from nightjar.inference.run.request import make_request
+    from nightjar.inference.run.standing import list_runs
+
+    with as_json_too(as_json, {}):
+        request = make_request(job, date=date, scores=False)
+        most = max(lines, MAX_NIGHTS) if show else lines
+        runs = list_runs(request.storage, request.output, request.job.name, most, request.lease_s)
+        found = by_date(runs)
+    if as_json:
+        emit(found[:lines])
+    else:
+        out.print(tables.history(request.job.name, found[:lines]))
+    if show:
+        page = history_page(request.job.name, request.output, found[:MAX_NIGHTS])
+        open_page(page.encode(), f"{request.job.name}-history")
+
+
+def open_page(page: str | bytes, name: str) -> None:
+    """Open a page in the browser. page: its path, or its content, which is written into a temporary folder."""
+    if isinstance(page, bytes):
+        path = Path(tempfile.mkdtemp(prefix="nightjar-")) / f"{name}.html"
+        path.write_bytes(page)
+        page = str(path)
+    if not webbrowser.open(Path(page).absolute().as_uri()):
+        err.print(f"Note: no browser could be started; the page is {page}", highlight=False, markup=False)

@@ -1,0 +1,248 @@
+"""Plots as SVG for a page: matplotlib draws them, and the page's style gives them their colours, light or dark.
+
+matplotlib is imported when the first plot is drawn, because that takes a while. The same data give the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from nightjar.flows.pages.escaping import line, markdown
+from nightjar.inference.metrics.drift import Group
+from nightjar.inference.metrics.figures import CalibrationBin
+from nightjar.inference.run.shardtimes import ShardTimes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLOURS = {
+    "#010203": "currentColor",
+    "#040506": "var(--quiet)",
+    "#070809": "var(--rule)",
+    "#0a0b0c": "var(--now)",
+    "#0d0e0f": "var(--before)",
+}
+"""The colours that are drawn, and what they are in the page: its style has them for light and for dark."""
+
+_INK, _QUIET, _RULE, _NOW, _BEFORE = _COLOURS
+
+_ON_WHITE = {
+    "currentColor": "#1b1f24",
+    "var(--quiet)": "#57606a",
+    "var(--rule)": "#d8dde2",
+    "var(--now)": "#0b63c4",
+    "var(--before)": "#b9cbe0",
+}
+"""The same colours in an image."""
+
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "nightjar",
+    "text.parse_math": False,  # a column may be called $x$
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "font.size": 9,
+    "text.color": _INK,
+    "axes.edgecolor": _QUIET,
+    "axes.labelcolor": _INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": _RULE,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "legend.frameon": False,
+}
+
+_GROUPS = 12
+"""The most groups of a plot; those that differ most. The table has all."""
+
+_RIGHT = 0.4
+"""The room for the half of the last label, in inches."""
+
+_LABEL = 18
+"""The most characters of a label in a plot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A plot, and the same figures as a table. title: of both. svg: safe to be put into a page. wide: it needs the
+    whole width.
+    """
+
+    title: str
+    svg: Markup
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    wide: bool = False
+
+    @property
+    def image(self) -> str:
+        """The plot as a `data:` URI, for a page that shows images and has no style for them: on white."""
+        drawn = str(self.svg).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" style="background: #fff" ', 1)
+        for colour, value in _ON_WHITE.items():
+            drawn = drawn.replace(colour, value)
+        drawn = drawn.replace("font-family: inherit", "font-family: sans-serif")
+        return f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"
+
+
+def drift_chart(column: str, called: str, groups: Sequence[Group]) -> Chart:
+    """The shares of a column's rows in each group: tonight's bars over those of the other night."""
+    before, now = (max(1, sum(getattr(each, name) for each in groups)) for name in ("before", "now"))
+    shares = [(each.name, each.before / before, each.now / now) for each in groups]
+    shown = shares
+    if len(shares) > _GROUPS:
+        least = sorted((abs(b - a) for _, a, b in shares), reverse=True)[_GROUPS - 1]
+        shown = [each for each in shares if abs(each[2] - each[1]) >= least][:_GROUPS]
+
+    def draw(axes: Axes) -> None:
+        at = range(len(shown))
+        axes.bar(at, [100 * share for _, share, _ in shown], width=0.9, color=_BEFORE, label=_short(called, 40))
+        axes.bar(at, [100 * share for _, _, share in shown], width=0.45, color=_NOW, label="tonight")
+        axes.set_xticks(list(at), [_short(name) for name, _, _ in shown], rotation=40, ha="right")
+        axes.grid(visible=False, axis="x")
+        axes.set_ylabel("% of the rows")
+        axes.legend(loc="upper right", bbox_to_anchor=(1.02, 1.2), ncols=2, fontsize=8)
+
+    title = f"{column}: tonight and {called}"
+    rows = tuple((name, f"{share:.2%}", f"{other:.2%}") for name, share, other in shares)
+    return Chart(
+        title, _svg(title, draw, (4.8, 3.0), left=0.55, bottom=0.9, top=0.3), ("values", called, "tonight"), rows
+    )
+
+
+def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
+    """A figure over nights; the last one is marked. nights: dates with values, in order."""
+
+    def draw(axes: Axes) -> None:
+        at = range(len(nights))
+        axes.plot(at, [value for _, value in nights], color=_NOW, marker="o", markersize=3, linewidth=1.4)
+        axes.plot([len(nights) - 1], [nights[-1][1]], color=_NOW, marker="o", markersize=7)
+        every = max(1, (len(nights) + 3) // 4)
+        ticks = list(range(len(nights) - 1, -1, -every))
+        axes.set_xticks(ticks, [_short(nights[tick][0]) for tick in ticks])
+        axes.margins(y=0.2)
+        axes.ticklabel_format(axis="y", useOffset=False, style="plain")
+
+    title = f"{name} over {len(nights)} nights"
+    rows = tuple((date, f"{value:,.6g}") for date, value in nights)
+    return Chart(title, _svg(title, draw, (4.8, 2.0), bottom=0.3), ("night", name), rows)
+
+
+def calibration_chart(bins: Sequence[CalibrationBin]) -> Chart:
+    """The share of labels 1 for each mean score; on the diagonal scores mean what they say."""
+
+    def draw(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1], color=_QUIET, linewidth=1, linestyle="--", label="calibrated")
+        scores, shares = [each.mean_score for each in bins], [each.positive_share for each in bins]
+        axes.plot(scores, shares, color=_NOW, marker="o", markersize=4, linewidth=1.4, label="tonight")
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="mean score", ylabel="share of label 1")
+        axes.legend(loc="upper left", fontsize=8)
+
+    title = "Calibration: what a score says, and how often it is so"
+    rows = tuple((f"{each.mean_score:.3f}", f"{each.positive_share:.3f}", f"{each.rows:,}") for each in bins)
+    return Chart(title, _svg(title, draw, (4.8, 3.2)), ("mean score", "share of label 1", "rows"), rows)
+
+
+def timeline_chart(times: ShardTimes) -> Chart:
+    """The bars of each worker; the one that scored longest is at the top."""
+    names = [each.worker for each in times.busiest]
+
+    def draw(axes: Axes) -> None:
+        for place, name in enumerate(names):
+            its = [(each.begin, max(each.end - each.begin, 1e-3)) for each in times.bars if each.worker == name]
+            axes.broken_barh(its, (place - 0.38, 0.76), facecolor=_BEFORE, edgecolor=_NOW, linewidth=0.6)
+        axes.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=8)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.set_xlim(0, max(times.seconds, 1e-3))
+        axes.set_xlabel("seconds since the first shard began")
+        axes.grid(visible=False, axis="y")
+
+    title = f"Shards of {len(names)} of {times.workers:,} workers" if times.workers > len(names) else "Shards by worker"
+    rows = tuple((each.worker, f"{each.shards:,}", f"{each.rows:,}", f"{each.seconds:,.1f}") for each in times.busiest)
+    height = 1.0 + 0.22 * max(2, len(names))
+    return Chart(
+        title, _svg(title, draw, (9.2, height), left=1.4), ("worker", "shards", "rows", "seconds"), rows, wide=True
+    )
+
+
+def throughput_chart(times: ShardTimes) -> Chart:
+    """Rows per second over time."""
+
+    def draw(axes: Axes) -> None:
+        edges = [0.0, *times.spans]
+        axes.stairs(times.rows_per_s, edges, fill=True, color=_BEFORE)
+        axes.stairs(times.rows_per_s, edges, color=_NOW, linewidth=1.4)
+        axes.set_xlim(0, edges[-1])
+        axes.set_ylim(bottom=0)
+        axes.set(xlabel="seconds since the first shard began", ylabel="rows/s")
+        axes.ticklabel_format(axis="y", useOffset=False, style="plain")
+
+    title = "Rows per second"
+    rows = tuple((f"{end:,.1f}", f"{speed:,.0f}") for end, speed in zip(times.spans, times.rows_per_s, strict=True))
+    return Chart(title, _svg(title, draw, (9.2, 2.3)), ("until second", "rows/s"), rows, wide=True)
+
+
+def pictures(charts: Sequence[Chart]) -> str:
+    """Plots as images in Markdown. Prefect's page of an artifact shows `data:` URIs."""
+    return "".join(f"\n\n**{markdown(each.title)}**\n\n![{markdown(each.title)}]({each.image})" for each in charts)
+
+
+def _short(text: str, most: int = _LABEL) -> str:
+    shown = line(text)
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def _svg(
+    title: str,
+    draw: Any,
+    inches: tuple[float, float],
+    *,
+    left: float = 0.75,
+    bottom: float = 0.5,
+    top: float = 0.12,
+) -> Markup:
+    """A plot as inline SVG. draw: puts it on the axes it is given. left, bottom, top: the room for labels, in inches:
+    matplotlib finds out how much they need by drawing three times.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    out = io.StringIO()
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=inches)
+        wide, high = inches
+        draw(figure.add_axes((left / wide, bottom / high, 1 - (left + _RIGHT) / wide, 1 - (bottom + top) / high)))
+        unsaid: Any = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(out, format="svg", metadata=unsaid)
+    return _inline(title, out.getvalue())
+
+
+def _inline(title: str, svg: str) -> Markup:
+    """The SVG of matplotlib as a part of a page: named for those who do not see it, and in the page's colours."""
+    svg = svg[svg.index("<svg") :]
+    opening, _, rest = svg.partition(">")
+    (box,) = re.findall(r'viewBox="[^"]*"', opening)
+    (width,) = re.findall(r'width="([\d.]+)pt"', opening)
+    # The names of matplotlib's groups would be there once for each plot, and its style would be that of the page.
+    rest = re.sub(r"<style .*?</style>", "", re.sub(r'<g id="[^"]*">', "<g>", rest), flags=re.DOTALL)
+    rest = re.sub(r'style="[^"]*"', lambda found: _themed(found[0]), rest)
+    named = Markup('<svg xmlns:xlink="http://www.w3.org/1999/xlink" role="img" aria-label="{}" {} width="{}">').format(
+        line(title), Markup(box), round(float(width) * 4 / 3)
+    )
+    return named + Markup(rest)
+
+
+def _themed(style: str) -> str:
+    """A style attribute with the font and the colours of the page."""
+    for drawn, shown in _COLOURS.items():
+        style = style.replace(drawn, shown)
+    return re.sub(r"font-family: [^;\"]*", "font-family: inherit", style)

@@ -1,0 +1,54 @@
+"""The page of all nights of a job: its figures over the nights, and a table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nightjar.flows.pages.report.charts import Chart, trend_chart
+from nightjar.flows.pages.report.page import templates, tone
+from nightjar.flows.reports import NightListed
+from nightjar.inference.run.standing import RunLine
+
+MAX_NIGHTS = 400
+"""The most nights of the page: a year and a month. The ledger of each is read."""
+
+
+def night_listed(line: RunLine) -> NightListed:
+    """A line of `nightjar history`."""
+    return NightListed(
+        date=line.date,
+        run_id=line.run_id,
+        revision=line.revision,
+        state=line.standing.state,
+        publication=line.publication,
+        rows=line.rows,
+        quarantined=line.rows_quarantined,
+        metric=line.metric,
+        seconds=line.seconds,
+    )
+
+
+def by_date(lines: Sequence[RunLine]) -> list[NightListed]:
+    """The nights, the latest date first; a run that never began has no date, and comes by its name."""
+    return sorted(map(night_listed, lines), key=lambda night: (night.date or night.run_id, night.run_id), reverse=True)
+
+
+def history_page(job: str, output: str, nights: Sequence[NightListed]) -> str:
+    """The page. nights: the latest first."""
+    template = templates().get_template("history.html")
+    tones = {night.state: tone(night.state) for night in nights}
+    return template.render(job=job, output=output, nights=nights, tones=tones, charts=_charts(nights))
+
+
+def _charts(nights: Sequence[NightListed]) -> list[Chart]:
+    """The figures of the published nights, in the order of their dates."""
+    seen = [night for night in reversed(nights) if night.state == "published"]
+    metrics = [(each.date, each.metric) for each in seen if each.metric is not None]
+    name = metrics[-1][1].name if metrics else ""
+    values: dict[str, list[tuple[str, float]]] = {
+        "rows": [(each.date, each.rows) for each in seen],
+        "quarantined": [(each.date, each.quarantined) for each in seen],
+        name: [(date, each.value) for date, each in metrics if each.name == name and not isinstance(each.value, str)],
+        "seconds": [(each.date, each.seconds) for each in seen if each.seconds is not None],
+    }
+    return [trend_chart(what, found) for what, found in values.items() if len(found) > 1]

@@ -1,0 +1,199 @@
+"""The report of a night as one HTML file: it needs no network, and can be printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from nightjar.flows.pages.escaping import visible
+from nightjar.flows.pages.evaluated import evaluation_lines
+from nightjar.flows.pages.report.charts import (
+    Chart,
+    calibration_chart,
+    drift_chart,
+    throughput_chart,
+    timeline_chart,
+    trend_chart,
+)
+from nightjar.flows.pages.wording import details, duration, metric_text, said_of, shards_done, took
+from nightjar.inference.messages import counted
+from nightjar.inference.run.reporting import Report
+from nightjar.inference.run.trend import NightFigures
+from nightjar.inference.validation.gates import GateResult
+
+_TEXT = 1500
+"""The most characters of one text; a page has hundreds of them."""
+
+_JOB = 20_000
+"""The most characters of the job."""
+
+_GATES = 300
+_TRENDS = 6
+_FILES = 100
+_VALUES = 5
+"""The most gates, figures with a trend, files of code or model, and new values of a column that are shown."""
+
+_BAD = {"failed", "rejected", "killed", "unreadable", "unfinished", "stopped", "silent", "rolled back"}
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """The plots of one night, by section."""
+
+    drift: tuple[Chart, ...]
+    calibration: Chart | None
+    trends: tuple[Chart, ...]
+    times: tuple[Chart, ...]
+
+    @property
+    def first(self) -> tuple[Chart, ...]:
+        """The few that say most: the column that differs most, a figure over the nights, and the speed."""
+        return (*self.drift[:1], *(self.trends[2:3] or self.trends[:1]), *self.times[-1:])
+
+
+def drawn(report: Report) -> Charts:
+    """Draw the plots of a night."""
+    return Charts(
+        drift=tuple(_drift_charts(report)),
+        calibration=_calibration(report),
+        trends=tuple(trends(report)),
+        times=(timeline_chart(report.times), throughput_chart(report.times)) if report.times.seconds else (),
+    )
+
+
+def report_page(report: Report, charts: Charts, commands: Mapping[str, str]) -> str:
+    """The page of one night. commands: what a person can do, each under a word for it."""
+    return (
+        templates()
+        .get_template("report.html")
+        .render(
+            report=report,
+            line=report.line,
+            verdict=verdict(report),
+            tone=tone(report.line.standing.state),
+            commands=commands,
+            charts=charts,
+            gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
+            evaluation=evaluation_lines(report.metrics) if report.metrics else [],
+            progress=", ".join([shards_done(report.progress), *details(report.progress, False)]),
+            attempts=[each for each in report.incidents if each.attempt is not None],
+            rows=[each for each in report.incidents if each.attempt is None],
+            identity=_identity(report),
+            files=_files(report),
+            values=_VALUES,
+        )
+    )
+
+
+def verdict(report: Report) -> str:
+    """How the night ended, in a few words."""
+    line, state = report.line, report.line.standing.state
+    if state == "published" and line.publication:
+        return f"Published as #{line.publication}"
+    if state == "failed" and line.standing.ended is not None and line.standing.ended.gates:
+        return f"Refused by {line.standing.ended.where}"
+    words = {"asks": f"Asks a person: {line.standing.words.removeprefix('asks at ')}"}
+    return words.get(state, line.standing.words.capitalize())
+
+
+def tone(state: str) -> str:
+    """The class of a state, which gives its colour: good, bad or open."""
+    return "good" if state in {"published", "validated"} else "bad" if state in _BAD else "open"
+
+
+def trends(report: Report) -> list[Chart]:
+    """Each figure of tonight over the nights before."""
+    if report.tonight is None or not report.trend:
+        return []
+    nights = [*report.trend, report.tonight]
+    named = dict.fromkeys(["rows", "quarantined", *report.tonight.figures])
+    found = {name: [(each.date, value) for each in nights for value in _figure(each, name)] for name in named}
+    shown = {name: values for name, values in found.items() if len(values) > 1}
+    return [trend_chart(name, values) for name, values in islice(shown.items(), _TRENDS)]
+
+
+def _figure(night: NightFigures, name: str) -> list[float]:
+    """The figure of a night; none if the night does not have it."""
+    known = {"rows": night.rows, "quarantined": night.quarantined, **night.figures}
+    return [known[name]] if name in known else []
+
+
+def _drift_charts(report: Report) -> list[Chart]:
+    return [
+        drift_chart(each.figures.column, night.called, each.groups)
+        for night in report.compared
+        for each in night.columns
+        if each.groups
+    ]
+
+
+def _calibration(report: Report) -> Chart | None:
+    evaluation = report.metrics.evaluation if report.metrics else None
+    return calibration_chart(evaluation.calibration) if evaluation and evaluation.calibration else None
+
+
+def _identity(report: Report) -> str:
+    """The keys of the job that score, as YAML."""
+    if report.identity is None:
+        return ""
+    plain = json.loads(json.dumps(report.identity.job))
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)[:_JOB]
+
+
+def _files(report: Report) -> list[tuple[str, str, str]]:
+    """What scored, by content: kind, name and SHA-256."""
+    if report.identity is None:
+        return []
+    kinds = (("code", report.identity.code), ("model", report.identity.model), ("package", report.identity.packages))
+    return [(kind, name, digest) for kind, held in kinds for name, digest in sorted(held.items())][:_FILES]
+
+
+def text(value: Any) -> Any:
+    """What a page shows of a value: text with its control characters made visible, and not too long."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return visible(value if len(value) <= _TEXT else value[:_TEXT] + "…")
+
+
+def _short_list(values: Sequence[str]) -> str:
+    more = f" and {len(values) - _VALUES:,} more" if len(values) > _VALUES else ""
+    return ", ".join(values[:_VALUES]) + more
+
+
+def _number(value: float | None, form: str = ".4g") -> str:
+    return "" if value is None else format(value, form)
+
+
+def _first_row(gate: GateResult) -> list[tuple[str, str]]:
+    return [(said_of(each), each.replay) for each in gate.where]
+
+
+@cache
+def templates() -> Environment:
+    """The templates of the pages, which escape what they are given."""
+    made = Environment(
+        loader=PackageLoader("nightjar.flows.pages.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=text,
+    )
+    made.filters |= {
+        "number": _number,
+        "metric": metric_text,
+        "short_list": _short_list,
+        "counted": counted,
+        "took": took,
+        "duration": duration,
+        "offenders": _first_row,
+    }
+    return made

@@ -1,0 +1,209 @@
+"""A night as one record, for its report: collected from storage alone, at any time, however the night ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from nightjar.inference.errors import JobError, Missing, StorageError
+from nightjar.inference.identity.identity import Identity, read_identity
+from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.metrics.figures import Figures
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.manifests import RevisionFile
+from nightjar.inference.run.drifted import NightsCompared, drifted
+from nightjar.inference.run.report import Incident, RunReport, ShardLine, worded
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.shardtimes import ShardTimes, shard_times
+from nightjar.inference.run.standing import RunLine, run_line, sealed_manifest
+from nightjar.inference.run.trend import NightFigures, figures_of, trend
+from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.validation.gates import GateResult
+from nightjar.inference.validation.manifest import Manifest, manifest_of, profile_in
+from nightjar.inference.validation.refused import Refused, read_refused
+
+REPORT = "report.html"
+"""The name of the report of a revision, beside its manifest."""
+
+SHARDS_SHOWN = 100
+"""The most shards of the report: without a result first, then retried, then slowest."""
+
+INCIDENTS_SHOWN = 100
+"""The most failed attempts and quarantined rows of the report."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One revision of a run, as it stands now.
+
+    line: how it stands, and its figures. uri: of the revision. gates: all that were judged; of a run that was refused
+    by an earlier version, or before anything was scored, only those that did not pass. decision: what a person answered
+    who was asked. metrics: of the audit, without the profile. trend: the nights before; tonight: the same figures of
+    this one, if they are known. compared: the columns beside those of other nights. times: when the shards were scored.
+    shards, incidents: the first of them. identity: what scored the shards; None if the ledger does not say. libraries:
+    their versions, where it was validated. incomplete: what could not be read, a sentence each.
+    """
+
+    job: str
+    job_path: str
+    line: RunLine
+    uri: str
+    input: str
+    validated_at: str = ""
+    remarks: tuple[tuple[str, str], ...] = ()
+    gates: tuple[GateResult, ...] = ()
+    decision: str = ""
+    metrics: Figures | None = None
+    trend: tuple[NightFigures, ...] = ()
+    tonight: NightFigures | None = None
+    compared: tuple[NightsCompared, ...] = ()
+    progress: Progress
+    times: ShardTimes
+    shards: tuple[ShardLine, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    snapshots: tuple[str, ...] = ()
+    fingerprint: str = ""
+    identity: Identity | None = None
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    manifest: str = ""
+    cover: str = ""
+    incomplete: tuple[str, ...] = ()
+
+    @property
+    def page(self) -> str:
+        """The URI of its page."""
+        return join(self.uri, REPORT)
+
+
+def collect(request: RunRequest) -> Report:
+    """The newest revision of the run.
+
+    Raises:
+        JobError: The run has no revision.
+        StorageError: Its ledger or plan cannot be read. What else cannot be read is named in the report.
+    """
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    if newest is None:
+        raise JobError(f"nothing of the run {request.run_id!r} was begun, so there is nothing to report")
+    return _Collector(request, newest).report()
+
+
+class _Collector:
+    """Reads what a report needs, and notes what it cannot read."""
+
+    def __init__(self, request: RunRequest, newest: revs.Revision) -> None:
+        self.request, self.newest, self.storage = request, newest, request.storage
+        self.incomplete: list[str] = []
+
+    def report(self) -> Report:
+        request, newest, state = self.request, self.newest, self.newest.state
+        shown = publish.newest(self.storage, request.output).runs.get(request.run_id)
+        line = run_line(
+            self.storage,
+            request.output,
+            request.run_id,
+            newest,
+            shown.revision if shown else 0,
+            request.job.name,
+            request.lease_s,
+        )
+        tables = RunReport(request, newest)
+        name, manifest = self._try(lambda: _manifest(self.storage, request.output, newest)) or ("", None)
+        refused = None if manifest else self._try(lambda: _refused(self.storage, newest))
+        judged: Manifest | Refused | None = manifest or refused
+        metrics = judged.metrics if judged else None
+        date = state.planned.date if state.planned else request.date
+        rows, lost = state.progress.rows, state.progress.rows_quarantined
+        return Report(
+            job=request.job.name,
+            job_path=request.job_path,
+            line=line,
+            uri=newest.uri,
+            input=manifest.input if manifest else request.job.input.shown,
+            validated_at=manifest.validated_at if manifest else "",
+            remarks=tuple(worded(state.about.again, state.about.notes(state.progress.cuts, state.progress.backoffs))),
+            gates=judged.gates if judged else _kept_gates(line),
+            decision=state.decision.words if state.decision else "",
+            metrics=metrics,
+            trend=self._try(lambda: trend(self.storage, request.output, date)) or (),
+            tonight=NightFigures(date, request.run_id, rows, lost, figures_of(metrics)) if metrics else None,
+            compared=self._try(lambda: self._compared(date, judged.profile if judged else None)) or (),
+            progress=state.progress,
+            times=shard_times(tables.outcomes),
+            shards=tuple(tables.shards(SHARDS_SHOWN)),
+            incidents=tuple(tables.incidents(INCIDENTS_SHOWN)),
+            snapshots=state.about.snapshots,
+            fingerprint=state.planned.fingerprint if state.planned else "",
+            identity=self._try(self._identity),
+            libraries=manifest.libraries if manifest else {},
+            manifest=name,
+            cover=manifest.audit.cover if manifest else "",
+            incomplete=tuple(dict.fromkeys(self.incomplete)),
+        )
+
+    def _try(self, read: Callable[[], T]) -> T | None:
+        """What can be read; else the report says what could not."""
+        try:
+            return read()
+        except (JobError, StorageError) as error:
+            self.incomplete.append(str(error))
+            return None
+
+    def _compared(self, date: str, kept: RevisionFile | None) -> tuple[NightsCompared, ...]:
+        if kept is None:
+            return ()
+        profile = profile_in(self.storage, self.newest.uri, kept)
+        return drifted(self.storage, self.request.job, date, profile)
+
+    def _identity(self) -> Identity | None:
+        planned = self.newest.state.planned
+        if planned is None or not planned.identity:
+            return None
+        file = join(self.newest.uri, planned.identity)
+        try:
+            return read_identity(self.storage.read(file))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise StorageError(f"{file}: not an identity that this version can read") from error
+
+
+def _manifest(storage: Storage, output: str, newest: revs.Revision) -> tuple[str, Manifest] | None:
+    """The manifest of a revision that passed its gates, and its URI; also of one that is not published."""
+    state = newest.state
+    if state.intent is not None:
+        name = state.intent.published.manifest
+        found = sealed_manifest(storage, output, state)
+        if found is None:
+            raise StorageError(f"{join(output, name)}: not the manifest that was published; restore it")
+        return join(output, name), found
+    asked = state.question
+    name = asked.published.manifest.rpartition("/")[2] if asked else f"manifest-{_validated(newest):06d}.json"
+    file = join(newest.uri, name)
+    try:
+        return file, manifest_of(storage.read(file))
+    except Missing:
+        return None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise StorageError(f"{file}: not a manifest that this version can read") from error
+
+
+def _refused(storage: Storage, newest: revs.Revision) -> Refused | None:
+    return read_refused(storage, newest.uri, _validated(newest))
+
+
+def _validated(newest: revs.Revision) -> int:
+    """The last epoch in which the revision was validated; 0 if it never was, or was scored again since."""
+    openers = [(epoch, writer.task) for epoch, writer in newest.state.openers if writer.task in ("score", "validate")]
+    return openers[-1][0] if openers and openers[-1][1] == "validate" else 0
+
+
+def _kept_gates(line: RunLine) -> tuple[GateResult, ...]:
+    """The gates of which the ledger alone says something."""
+    ended = line.standing.ended
+    on_fail: Any = "ask" if line.standing.state == "asks" else "block"
+    return tuple(
+        GateResult(each.name, False, "", "", each.sentence, on_fail=on_fail) for each in (ended.gates if ended else ())
+    )

@@ -1,0 +1,51 @@
+"""The figures of one night and of the nights before it, by which a person sees whether tonight is like them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from nightjar.inference.metrics.figures import Figures
+from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.validation.evidence import earlier_nights
+
+MAX_NIGHTS = 30
+"""The most earlier nights of a trend: a month. Each costs a request to the storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class NightFigures:
+    """One night. figures: by name; what a night does not have is not in it."""
+
+    date: str
+    run_id: str
+    rows: int
+    quarantined: int
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+def figures_of(metrics: Figures) -> dict[str, float]:
+    """The figures by which nights are compared: of the evaluation, or without one the ends of the checked columns."""
+    if (found := metrics.evaluation) is not None:
+        return {name: each.value for name, each in found.figures().items()}
+    ends = {
+        f"{name}.{end}": value
+        for name, column in metrics.columns.items()
+        for end, value in (("min", column.min), ("max", column.max))
+    }
+    return {name: value for name, value in ends.items() if isinstance(value, int | float)}
+
+
+def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:
+    """The published nights before this date, the earliest first; at most `MAX_NIGHTS`.
+
+    Raises:
+        JobError: A manifest is not the one that was published.
+    """
+    found = islice(earlier_nights(storage, output, date), MAX_NIGHTS)
+    nights = [
+        NightFigures(day, run, each.totals.rows_in, each.totals.rows_quarantined, figures_of(each.metrics))
+        for run, day, each in found
+    ]
+    return tuple(reversed(nights))

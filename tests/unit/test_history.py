@@ -1,0 +1,93 @@
+"""`nightjar report` and `nightjar history`: what they print, and the pages that they open."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import pytest
+from typer.testing import CliRunner
+
+from nightjar.flows.cli.main import app
+from nightjar.flows.pages.report.history import history_page
+from nightjar.flows.reports import NightListed
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import JobError
+from nightjar.inference.run.standing import Metric
+from support import Lake, command, conforms
+
+NASTY = "<script>alert(1)</script>"
+
+
+def said(*words: object) -> str:
+    done = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture
+def nights(lake: Lake) -> Lake:
+    """Two published nights, and one that failed."""
+    lake.engine = LOCAL
+    lake.ready(checks=[{"column": "score", "max": 1e9}])
+    for day in ("18", "19"):
+        lake.run(date=f"2026-11-{day}")
+    lake.write_model("def score(batch):\n    raise ValueError('never')\n")
+    with pytest.raises(JobError):
+        lake.run(date="2026-11-20")
+    return lake
+
+
+def test_history_has_a_line_for_each_night_the_latest_first(nights: Lake) -> None:
+    found = json.loads(said("history", nights.job_path, "--json"))
+    conforms(found, "history")
+    assert [(each["date"], each["state"], each["publication"]) for each in found] == [
+        ("2026-11-20", "rejected", 0),
+        ("2026-11-19", "published", 2),
+        ("2026-11-18", "published", 1),
+    ]
+    assert found[1]["metric"] == {"name": "score.max", "value": 2 * 7999}
+    assert [each["rows"] for each in found[1:]] == [8000, 8000]
+    lines = said("history", nights.job_path, "--lines", 2).splitlines()
+    assert any("published #2" in line for line in lines)
+    assert not any("2026-11-18" in line for line in lines)
+
+
+def test_report_writes_the_page_and_says_where(nights: Lake) -> None:
+    found = json.loads(said("report", nights.job_path, "2026-11-19", "--json"))
+    conforms(found, "report")
+    page = nights.revision() / "report.html"
+    assert (found["state"], found["page"]) == ("published", str(page))
+    page.unlink()
+    assert said("report", nights.job_path, "2026-11-19").strip() == str(page)
+    assert page.exists()
+
+
+@pytest.mark.parametrize("words", [("report", "2026-11-19"), ("history",)], ids=" ".join)
+def test_open_gives_the_page_to_the_browser(nights: Lake, words: tuple[str, ...]) -> None:
+    name, *run = words
+    done = command(name, nights.job_path, *run, "--open", env={"BROWSER": "echo %s"})
+    assert done.returncode == 0, done.stderr
+    (address,) = re.findall(r"file://\S+", done.stdout)
+    page = Path(unquote(urlparse(address).path)).read_text()
+    assert "2026-11-19" in page
+    assert page.startswith("<!doctype html>")
+
+
+def test_the_page_of_all_nights_has_plots_and_escapes_what_it_is_given() -> None:
+    nights = [
+        NightListed(f"2026-11-{day}", NASTY, 1, "published", day, day, 0, Metric(NASTY, day / 10), 3.0)
+        for day in (20, 19, 18)
+    ]
+    page = history_page(NASTY, NASTY, nights)
+    assert page == history_page(NASTY, NASTY, nights)
+    assert "<script" not in page
+    assert page.count("<svg") == 4
+    assert page.count("<tr>") > 3
+
+
+def test_a_single_night_has_nothing_to_compare_with() -> None:
+    (night,) = [NightListed("2026-11-20", "2026-11-20", 1, "failed", 0, 0, 0, None, None)]
+    assert "nothing to compare" in history_page("job", "/out", [night])

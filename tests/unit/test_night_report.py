@@ -1,0 +1,302 @@
+"""The report of a night: what it says of each ending, what it escapes, and how large it may become."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from types import MappingProxyType
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nightjar.flows.pages.report.charts import pictures
+from nightjar.flows.pages.report.page import drawn, report_page
+from nightjar.flows.pages.report.writing import leave, write, written
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import GateFailed, JobError, Unanswered
+from nightjar.inference.metrics.drift import Group
+from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.output.outcomes import OUTCOMES
+from nightjar.inference.run.drifted import MAX_COLUMNS, MAX_GROUPED, beside
+from nightjar.inference.run.report import Incident
+from nightjar.inference.run.reporting import INCIDENTS_SHOWN, SHARDS_SHOWN, Report, collect
+from nightjar.inference.run.shardtimes import MAX_BARS, MAX_WORKERS, shard_times
+from nightjar.inference.storage.faults import FaultyStorage, fail
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.validation.gates import GateResult
+from support import NIGHT, Lake
+
+SECTIONS = ["verdict", "different", "gates", "metrics", "time", "shards", "quarantine", "origin"]
+NASTY = "<script>alert(1)</script>"
+
+
+class Seen(HTMLParser):
+    """The tags of a page, the ids of its headings, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.headings: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag == "h2":
+            self.headings.append(dict(attrs)["id"] or "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def night(lake: Lake) -> Lake:
+    """A published night in this process, whose columns are described."""
+    lake.engine = LOCAL
+    lake.ready(profile="all").run()
+    return lake
+
+
+def page_of(lake: Lake, date: str = NIGHT) -> str:
+    report, _ = write(lake.request(date=date))
+    return Path(report.page).read_text()
+
+
+def shown(report: Report, commands: Mapping[str, str] = MappingProxyType({})) -> str:
+    return report_page(report, drawn(report), commands)
+
+
+def test_the_page_begins_with_the_verdict_and_has_every_section(night: Lake) -> None:
+    seen = Seen(page_of(night))
+    assert seen.headings == SECTIONS
+    assert "Published as #1" in seen.text
+    assert "8,000" in seen.text
+    assert seen.tags.count("svg") >= 2
+    assert "script" not in seen.tags
+    assert not re.search(r"(src|href)=\"(?!#)", page_of(night)), "it needs nothing else"
+
+
+def test_the_same_night_gives_the_same_bytes(night: Lake) -> None:
+    assert page_of(night) == page_of(night)
+
+
+def test_the_report_lies_beside_the_manifest_and_is_replaced(night: Lake) -> None:
+    request = night.request()
+    assert written(request) == ""
+    report, _ = write(request)
+    assert written(request) == report.page == str(night.revision() / "report.html")
+    before = Path(report.page).read_bytes()
+    assert write(request)[0] == report
+    assert Path(report.page).read_bytes() == before
+
+
+def test_a_refused_night_shows_every_gate_and_the_columns_that_differ(night: Lake) -> None:
+    night.write_model("def score(batch):\n    return {'score': batch['x'] * 0 + 9}\n")
+    night.write_job(profile="all", checks=[{"drift": "score", "psi": 0.2}])
+    with pytest.raises(GateFailed):
+        night.run(date="2026-11-20")
+    request = night.request(date="2026-11-20")
+    report = collect(request)
+    assert {gate.name: gate.passed for gate in report.gates} == {
+        "complete": True,
+        "quarantine": True,
+        "score.drift": False,
+    }
+    assert report.metrics is not None
+    (compared,) = report.compared
+    assert compared.columns[0].figures.column == "score"
+    assert compared.columns[0].groups
+    seen = Seen(page_of(night, "2026-11-20"))
+    assert seen.headings == SECTIONS
+    assert "Refused by gate score.drift" in seen.text
+    assert f"nightjar run {night.job_path} --run-id 2026-11-20 --engine local" in seen.text
+    assert "score: tonight and 2026-11-19, the last published night" in seen.text
+
+
+def test_a_night_that_asks_says_so_and_how_to_answer(night: Lake) -> None:
+    night.write_model("def score(batch):\n    return {'score': batch['x'] * 0 + 9}\n")
+    night.write_job(profile="all", checks=[{"drift": "score", "on_fail": "ask"}])
+    with pytest.raises(Unanswered):
+        night.run(date="2026-11-20")
+    seen = Seen(page_of(night, "2026-11-20"))
+    assert "Asks a person: gate score.drift" in seen.text
+    assert f"nightjar approve {night.job_path} 2026-11-20" in seen.text
+
+
+def test_the_trend_has_the_nights_before_and_tonight(night: Lake) -> None:
+    night.write_job(checks=[{"column": "score", "max": 1e9}])
+    for day in (20, 21):
+        night.run(date=f"2026-11-{day}")
+    report = collect(night.request(date="2026-11-21"))
+    assert [each.date for each in report.trend] == ["2026-11-19", "2026-11-20"]
+    assert report.tonight is not None
+    assert report.tonight.figures["score.max"] == 2 * 7999
+    assert "score.max over 2 nights" in page_of(night, "2026-11-21")
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_shown(night: Lake) -> None:
+    (profile,) = night.revision().glob("profile-*")
+    profile.write_bytes(b"damaged")
+    seen = Seen(page_of(night))
+    assert f"{profile}: not the file that was published" in seen.text
+    assert seen.headings == SECTIONS
+
+
+def test_a_run_that_never_began_has_no_report(lake: Lake) -> None:
+    lake.ready()
+    with pytest.raises(JobError, match="nothing of the run '2026-11-19' was begun"):
+        write(lake.request())
+    leave(lake.request(), pytest.fail)
+
+
+def test_a_report_that_cannot_be_written_is_said_and_fails_nothing(night: Lake) -> None:
+    storage = FaultyStorage(LakeStorage(), [fail("write", "*report.html")])
+    said: list[str] = []
+    leave(night.request(storage=storage), said.append)
+    (told,) = said
+    assert told.startswith("no report of this night: ")
+
+
+def nasty(report: Report) -> Report:
+    """A report in which every text from outside is a script."""
+    gate = GateResult(NASTY, False, NASTY, NASTY, NASTY)
+    lost = Incident(NASTY, NASTY, NASTY, NASTY, NASTY, 1, None, NASTY, NASTY)
+    (night,) = beside(NASTY, *[_profile(NASTY, value) for value in ("a", NASTY)]).columns
+    compared = replace(report.compared[0], called=NASTY, columns=(replace(night, beyond=True),))
+    shards = tuple(
+        replace(each, input=NASTY, why=NASTY, worker=NASTY, printed_last=(NASTY,)) for each in report.shards[:2]
+    )
+    return replace(
+        report,
+        job_path=NASTY,
+        input=NASTY,
+        gates=(gate,),
+        incidents=(lost, replace(lost, attempt=1)),
+        shards=shards,
+        compared=(compared,),
+        remarks=(("note", NASTY),),
+        decision=NASTY,
+        incomplete=(NASTY,),
+        libraries={NASTY: NASTY},
+    )
+
+
+def _profile(column: str, value: str) -> Profile:
+    profile = Profile.empty([column])
+    profile.update(pa.table({column: [value] * 100}))
+    return profile
+
+
+def test_text_from_outside_is_text_in_the_page(night: Lake) -> None:
+    """Of columns, values, file names, errors, gates, workers and commands: also in the plots."""
+    page = shown(nasty(collect(night.request())), {"look": NASTY})
+    seen = Seen(page)
+    assert "script" not in seen.tags
+    assert "<script" not in page
+    assert seen.text.count(NASTY) > 20
+    assert "&lt;script&gt;al" in "".join(re.findall(r"<text.*?</text>", page)), "a group's name in a plot"
+
+
+def test_control_characters_are_shown(night: Lake) -> None:
+    report = replace(collect(night.request()), decision="yes\x1b[31m\u202e\udcff")
+    page = shown(report)
+    assert r"yes\x1b[31m\u202e\udcff" in page
+    page.encode()
+
+
+def outcomes_of(shards: int, workers: int) -> pa.Table:
+    """The outcomes of a large night."""
+    at = np.arange(shards)
+    columns = {
+        "shard": [f"{index:020x}" for index in at],
+        "rows": at * 0 + 1000,
+        "pieces": [[]] * shards,
+        "status": ["committed"] * shards,
+        "worker": [f"host-{index % workers:03d}/actor" for index in at],
+        "rows_in": at * 0 + 1000,
+        "rows_out": at * 0 + 1000,
+        "seconds": 0.5 + (at % 7) / 10,
+        "started_at": 1.7e9 + at / workers,
+        "adopted_from": [""] * shards,
+    }
+    arrays = [
+        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(shards, field.type)
+        for field in OUTCOMES
+    ]
+    return pa.Table.from_arrays(arrays, schema=OUTCOMES)
+
+
+def wide(columns: int, shift: float) -> Profile:
+    """The profile of many columns, numbers and texts."""
+    at = np.arange(500)
+    found = {f"column {n:03d} {'x' * 40}": at * (1 + n) + shift * 500 for n in range(0, columns, 2)}
+    texts = {
+        f"column {n:03d} {'x' * 40}": [f"value {shift} {(i * n) % 60} {'y' * 50}" for i in at]
+        for n in range(1, columns, 2)
+    }
+    table = pa.table({**found, **texts})
+    profile = Profile.empty(table.column_names)
+    profile.update(table)
+    return profile
+
+
+@pytest.mark.parametrize("workers", [1, 16, 500])
+def test_the_times_of_a_large_night_are_bounded_and_lose_no_row(workers: int) -> None:
+    times = shard_times(outcomes_of(100_000, workers))
+    assert (times.shards, times.workers) == (100_000, workers)
+    assert len(times.bars) <= MAX_BARS
+    assert len(times.busiest) == min(workers, MAX_WORKERS)
+    assert sum(bar.rows for bar in times.bars) == sum(each.rows for each in times.busiest)
+    edges = np.diff([0.0, *times.spans])
+    assert float(edges @ np.array(times.rows_per_s)) == pytest.approx(1e8, rel=1e-3)
+
+
+def test_a_large_night_gives_a_page_of_less_than_5_mb(night: Lake) -> None:
+    """100,000 shards, 200 columns that all differ, more incidents than are shown, and long texts."""
+    report = collect(night.request())
+    compared = beside("the night before", wide(200, 0.0), wide(200, 1.0))
+    assert (compared.total, len(compared.columns)) == (200, 200)
+    assert sum(bool(each.groups) for each in compared.columns) == MAX_GROUPED
+    long = "e" * 100_000
+    lost = Incident("ValueError", "quarantined", long, long, long, 1, None, "s")
+    gates = tuple(GateResult(f"column {n}.drift", n % 2 == 0, long, "0.2", long) for n in range(400))
+    large = replace(
+        report,
+        times=shard_times(outcomes_of(100_000, 64)),
+        compared=(compared,),
+        shards=report.shards[:1] * SHARDS_SHOWN,
+        incidents=(lost,) * INCIDENTS_SHOWN,
+        gates=gates,
+    )
+    page = shown(large)
+    assert len(page.encode()) < 5_000_000
+    assert "(the first 300 of 400)" in page
+
+
+def test_more_columns_than_a_table_shows_are_counted() -> None:
+    found = beside("before", wide(MAX_COLUMNS + 50, 0.0), wide(MAX_COLUMNS + 50, 1.0))
+    assert (len(found.columns), found.total) == (MAX_COLUMNS, MAX_COLUMNS + 50)
+
+
+def test_a_group_of_a_column_keeps_its_rows() -> None:
+    (column,) = beside("before", _profile("c", "a"), _profile("c", "b")).columns
+    assert column.groups == (Group("a", 100, 0), Group("other values", 0, 100), Group("no value", 0, 0))
+
+
+def test_the_plots_that_say_most_are_images_with_a_name(night: Lake) -> None:
+    """In Markdown, for Prefect's page: escaped, and with the colours that the report's style would give."""
+    charts = drawn(nasty(collect(night.request()))).first
+    assert [each.title.partition(":")[0] for each in charts] == [NASTY, "Rows per second"]
+    page = pictures(charts)
+    assert not re.search(r"(?<!\\)<script", page)
+    images = [base64.b64decode(each).decode() for each in re.findall(r"data:image/svg\+xml;base64,([^)]+)", page)]
+    assert len(images) == 2
+    assert all(image.startswith("<svg xmlns=") and "var(" not in image for image in images)
+    for image in images:
+        ElementTree.fromstring(image)
