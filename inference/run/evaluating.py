@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources.reading import read_piece, source_of
 from nightjar.inference.job.file import for_labels
+from nightjar.inference.job.input import Input
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.messages import clip, nearest
@@ -31,6 +33,8 @@ from nightjar.inference.validation.joinkeys import check_kinds, declared
 
 _BATCH_ROWS = 1 << 17
 """Rows of the night that are read at a time."""
+
+_INPUT_KEYS = re.compile(rf"\binput\.({'|'.join(field.alias or name for name, field in Input.model_fields.items())})\b")
 
 
 def evaluate_late(
@@ -172,9 +176,8 @@ def _of_labels() -> Iterator[None]:
     try:
         yield
     except (JobError, ShardError) as error:
-        said = str(error).removeprefix("input.uri: ")
-        key = "labels." if said.startswith("input.") else "labels: "
-        raise JobError(f"{key}{clip(said.removeprefix('input.'))}") from error
+        said = _INPUT_KEYS.sub(r"late_labels.input.\1", str(error).removeprefix("input.uri: "))
+        raise JobError(clip(said if said.startswith("late_labels.") else f"labels: {said}")) from error
 
 
 def _rows(night: reading.Files, rows: pa.dataset.Dataset, wanted: list[str]) -> Iterator[pa.Table]:
