@@ -140,6 +140,23 @@ def test_nothing_to_compare_with(other: Baseline, check: dict[str, Any], passed:
     assert gate.sentence == "The columns of tonight were not described, so checks[0].drift cannot be judged. Run again."
 
 
+@pytest.mark.parametrize(
+    ("asked", "name", "passed", "then"),
+    [
+        ({"last": 7}, "last:7", True, ", and passes."),
+        ("baseline", "baseline", False, ". Make it of the training set: `nightjar baseline JOB --input URI`."),
+    ],
+)
+def test_without_earlier_nights_a_window_passes_and_without_a_training_set_a_baseline_does_not(
+    asked: Any, name: str, passed: bool, then: str
+) -> None:
+    job = parse_job({**CONTENT, "checks": [{"drift": "score", "against": asked}]}, Path("/jobs/job.yaml"))
+    evidence = Evidence(Found(1, 4), profile=BEFORE, baselines={name: Baseline(name, None, "it is not there")})
+    gate = evaluate(gates_of(job), evidence)[-1]
+    assert (gate.passed, gate.observed) == (passed, "nothing to compare with")
+    assert gate.sentence == f"checks[0].drift has nothing to compare with: it is not there{then}"
+
+
 def test_a_column_of_another_type_cannot_be_compared() -> None:
     now = described(carrier=[1, 2, 3], score=np.arange(1000.0))
     (gate,) = judged({"drift": "carrier"}, now, against(BEFORE))
