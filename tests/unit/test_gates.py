@@ -75,6 +75,12 @@ def test_the_order_of_gates_is_complete_then_quarantine_then_checks() -> None:
     assert list(gates(job_of(min=0, finite=False))) == ["complete", "quarantine", "score.min"]
 
 
+def test_where_checks_are_not_judged_only_what_every_run_needs_is() -> None:
+    job = job_of(min=0, max=1)
+    assert list(gates(job.model_copy(update={"judged": False}))) == ["complete", "quarantine"]
+    assert len(gates_of(job)) == 4
+
+
 def test_a_run_with_a_missing_shard_is_not_complete() -> None:
     assert gates(job_of())["complete"].passed
     result = gates(job_of(), missing=1)["complete"]
