@@ -67,11 +67,11 @@ def keys(columns: Sequence[pa.Array], at: npt.NDArray[np.int64]) -> Iterator[tup
 
 def _of_values(column: pa.Array) -> Hashes:
     if is_.is_null(column.type):
-        return np.full(len(column), _NULL, np.uint64)
+        return np.full(len(column), _NULL)
     if is_.is_large_binary(column.type):
-        found = _of_bytes(column.fill_null(b""))
+        found = _of_bytes(column)
     else:
-        found = _mixed(column.fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64).copy())
+        found = _mixed(column.fill_null(0).to_numpy().view(np.uint64).copy())
     if column.null_count:
         found[np.asarray(column.is_null())] = _NULL
     return found
