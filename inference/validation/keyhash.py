@@ -28,8 +28,6 @@ def comparable(column: pa.ChunkedArray) -> pa.Array:
     column = plain(column)
     kind = column.type
     joined: pa.Array = column.combine_chunks()
-    if isinstance(joined, pa.ChunkedArray):  # no chunk
-        joined = pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], kind)
     if is_.is_uint64(kind) or is_.is_null(kind):
         return joined
     if is_.is_boolean(kind) or is_.is_integer(kind):
