@@ -166,6 +166,12 @@ def test_a_canary_without_a_result_is_not_judged(begun: Begun) -> None:
     begun.write(*[[30.0] * 10] * 6, checks=[{"column": "score", "max": 10}]).judged(0)
 
 
+def test_a_canary_writes_no_hashes_of_keys(begun: Begun) -> None:
+    """Whether keys are unique is asked of the whole night."""
+    begun.write(*[[1.0] * 10] * 4, checks=[{"unique": "name"}]).judged(2)
+    assert not list(begun.lake.out.rglob("keys"))
+
+
 @pytest.mark.parametrize(("shards", "stops"), [(3, False), (4, True), (9, True)])
 def test_a_share_is_judged_by_several_groups(begun: Begun, shards: int, stops: bool) -> None:
     """As many as there are shards, up to eight; each of them must be bad, and there must be four."""
